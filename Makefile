@@ -1,0 +1,52 @@
+# Everything here works from a fresh checkout with Python 3.11+, g++ and make: the targets create .venv when needed.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+# PyPI's Linux wheels of torch carry the CUDA libraries. Without an NVIDIA driver take the CPU build, where its index can
+# be reached. TORCH_FLAGS= on the command line leaves the choice to pip's own configuration.
+CPU_WHEELS := https://download.pytorch.org/whl/cpu
+TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
+
+.PHONY: help venv demo test check format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.installed  ## create .venv with torch, weft (editable) and the tools of development
+
+demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; writes build/demo.html
+	$(BIN)/python -m weft.bench.demo
+
+test: $(VENV)/.installed  ## run the tests
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.installed  ## formatting, lint, types and tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q
+
+format: $(VENV)/.installed  ## format the code and apply the safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove .venv and everything that was generated
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# torch goes in first and by itself, so that no other requirement can change which build of it is taken.
+$(VENV)/.torch:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weft needs Python 3.11 or later; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(TORCH_FLAGS) $(TORCH)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install -e '.[dev]'
+	touch $@

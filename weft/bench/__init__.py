@@ -1,0 +1,1 @@
+"""Workloads, models and the measurements and demonstrations made with them."""

@@ -1,0 +1,263 @@
+"""Lowering: one short function an ATen op, from an FX node to values of a program.
+
+Arithmetic on 16-bit floats is done in float32 and rounded where eager rounds, at the end of each ATen op, so that
+fusing never changes a value; casts that cancel are removed by ``simplify``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from weft.ir import dtypes
+
+if TYPE_CHECKING:
+    from weft.capture.lowering import NodeLowering
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+Lower = Callable[["NodeLowering"], str]
+
+
+def _binary(op: str) -> Lower:
+    def lower(node: NodeLowering) -> str:
+        return node.op(op, node.arg(0), node.arg(1))
+
+    return lower
+
+
+def _unary(op: str) -> Lower:
+    def lower(node: NodeLowering) -> str:
+        return node.op(op, node.arg(0))
+
+    return lower
+
+
+def _compare(op: str) -> Lower:
+    def lower(node: NodeLowering) -> str:
+        dtype = node.promoted(0, 1)
+        return node.op(op, node.arg(0, dtype), node.arg(1, dtype))
+
+    return lower
+
+
+def _logical(op: str) -> Lower:
+    def lower(node: NodeLowering) -> str:
+        return node.op(op, *(node.arg(i, "bool") for i in range(len(node.node.args))))
+
+    return lower
+
+
+def _bitwise_supported(node: fx.Node) -> str | None:
+    return None if node.meta["val"].dtype == torch.bool else "bitwise operations on integers"
+
+
+def _scaled(op: str) -> Lower:
+    """add and sub with their ``alpha``."""
+
+    def lower(node: NodeLowering) -> str:
+        right = node.arg(1)
+        if (alpha := node.keyword("alpha", 2, 1)) != 1:
+            right = node.op("mul", right, node.const(alpha))
+        return node.op(op, node.arg(0), right)
+
+    return lower
+
+
+def _rsub(node: NodeLowering) -> str:
+    left = node.arg(0)
+    if (alpha := node.keyword("alpha", 2, 1)) != 1:
+        left = node.op("mul", left, node.const(alpha))
+    return node.op("sub", node.arg(1), left)
+
+
+def _identity(node: NodeLowering) -> str:
+    return node.arg(0)
+
+
+def _relu(node: NodeLowering) -> str:
+    return node.op("maximum", node.arg(0), node.const(0))
+
+
+def _where(node: NodeLowering) -> str:
+    return node.op("where", node.arg(0, "bool"), node.arg(1), node.arg(2))
+
+
+def _projection(node: NodeLowering) -> str:
+    return node.results(0)[int(node.node.args[1])]  # type: ignore[arg-type]
+
+
+def _sum(node: NodeLowering) -> str:
+    return node.reduce("sum", node.arg(0))
+
+
+def _mean(node: NodeLowering) -> str:
+    total = node.reduce("sum", node.arg(0))
+    return node.op("div", total, node.count())
+
+
+def _max(node: NodeLowering) -> str:
+    return node.reduce("max", node.arg(0))
+
+
+def _min(node: NodeLowering) -> str:
+    return node.reduce("min", node.arg(0))
+
+
+def _var_mean(node: NodeLowering) -> tuple[str, str]:
+    """Mean first, then the mean square of the differences: the two-pass form loses no digits."""
+    x = node.arg(0)
+    mean = node.op("div", node.reduce("sum", x), node.count())
+    centred = node.op("sub", x, mean)
+    squares = node.reduce("sum", node.op("mul", centred, centred))
+    correction = node.keyword("correction", 2, None)
+    correction = 1 if correction is None else correction
+    count = node.count()
+    if correction != 0:
+        count = node.op("sub", count, node.const(correction))
+        count = node.op("maximum", count, node.const(0))
+    return node.op("div", squares, count), mean
+
+
+def _gather(node: NodeLowering) -> str:
+    """gather(x, d, index) is the sum over d of x where the position along d equals the index."""
+    position = node.positions()
+    chosen = node.op("eq", position, node.arg(2, "i64"))
+    return node.reduce("sum", node.op("where", chosen, node.arg(0), node.const(0)))
+
+
+POINTWISE: dict[object, Lower] = {
+    aten.add.Tensor: _scaled("add"),
+    aten.add.Scalar: _scaled("add"),
+    aten.sub.Tensor: _scaled("sub"),
+    aten.sub.Scalar: _scaled("sub"),
+    aten.rsub.Scalar: _rsub,
+    aten.rsub.Tensor: _rsub,
+    aten.mul.Tensor: _binary("mul"),
+    aten.mul.Scalar: _binary("mul"),
+    aten.div.Tensor: _binary("div"),
+    aten.div.Scalar: _binary("div"),
+    aten.pow.Tensor_Scalar: _binary("pow"),
+    aten.pow.Tensor_Tensor: _binary("pow"),
+    aten.square.default: lambda node: node.op("mul", node.arg(0), node.arg(0)),
+    aten.maximum.default: _binary("maximum"),
+    aten.minimum.default: _binary("minimum"),
+    aten.neg.default: _unary("neg"),
+    aten.abs.default: _unary("abs"),
+    aten.sqrt.default: _unary("sqrt"),
+    aten.rsqrt.default: _unary("rsqrt"),
+    aten.reciprocal.default: _unary("reciprocal"),
+    aten.exp.default: _unary("exp"),
+    aten.log.default: _unary("log"),
+    aten.tanh.default: _unary("tanh"),
+    aten.sigmoid.default: _unary("sigmoid"),
+    aten.erf.default: _unary("erf"),
+    aten.relu.default: _relu,
+    aten.where.self: _where,
+    aten.eq.Tensor: _compare("eq"),
+    aten.eq.Scalar: _compare("eq"),
+    aten.ne.Tensor: _compare("ne"),
+    aten.ne.Scalar: _compare("ne"),
+    aten.lt.Tensor: _compare("lt"),
+    aten.lt.Scalar: _compare("lt"),
+    aten.le.Tensor: _compare("le"),
+    aten.le.Scalar: _compare("le"),
+    aten.gt.Tensor: _compare("gt"),
+    aten.gt.Scalar: _compare("gt"),
+    aten.ge.Tensor: _compare("ge"),
+    aten.ge.Scalar: _compare("ge"),
+    aten.logical_and.default: _logical("logical_and"),
+    aten.logical_or.default: _logical("logical_or"),
+    aten.logical_not.default: _logical("logical_not"),
+    aten.bitwise_and.Tensor: _logical("logical_and"),
+    aten.bitwise_or.Tensor: _logical("logical_or"),
+    aten.bitwise_not.default: _logical("logical_not"),
+    prims.convert_element_type.default: _identity,
+    aten._to_copy.default: _identity,
+    aten.clone.default: _identity,
+}
+
+REDUCTIONS: dict[object, Callable[[Any], str | tuple[str, str]]] = {
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.default: _mean,
+    aten.mean.dim: _mean,
+    aten.amax.default: _max,
+    aten.amin.default: _min,
+    aten.var_mean.correction: _var_mean,
+    aten.gather.default: _gather,
+}
+
+CONSTANTS = (
+    aten.full.default,
+    aten.scalar_tensor.default,
+    prims.iota.default,
+)
+
+BITWISE = (aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default)
+
+
+def projection() -> Lower:
+    """The lowering of ``getitem`` on a node with several results."""
+    return _projection
+
+
+def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
+    """The axes a reduction node drops."""
+    if node.target is aten.gather.default:
+        dims: Any = [node.args[1]]
+    else:
+        dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    if isinstance(dims, int):
+        dims = [dims]
+    return tuple(sorted(int(d) % rank for d in dims)) if dims else tuple(range(rank))
+
+
+def unsupported(node: fx.Node) -> str | None:
+    """Why a node whose op is in the tables cannot be lowered all the same, or None."""
+    tensors = [a.meta.get("val") for a in node.all_input_nodes]
+    value = node.meta.get("val")
+    tensors += list(value) if isinstance(value, list | tuple) else [value]
+    for tensor in tensors:
+        if isinstance(tensor, list | tuple | torch.SymInt | int | float):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            return "has an operand that is no tensor"
+        if tensor.dtype not in dtypes.NAMES:
+            return f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported"
+        if tensor.layout != torch.strided:
+            return f"layout {tensor.layout} is not supported"
+        if any(isinstance(size, int) and size == 0 for size in tensor.shape):
+            return "has a tensor without elements"
+    if node.target in BITWISE:
+        return _bitwise_supported(node)
+    if node.target is aten.gather.default:
+        return _gather_supported(node)
+    if node.target in (aten.div.Tensor,) and node.kwargs.get("rounding_mode") is not None:
+        return "rounding division is not supported"
+    return _integer_supported(node)
+
+
+def _gather_supported(node: fx.Node) -> str | None:
+    x, dim, index = node.args[0].meta["val"], int(node.args[1]), node.args[2].meta["val"]  # type: ignore[union-attr,arg-type]
+    expected: Sequence[Any] = [1 if i == dim % x.ndim else size for i, size in enumerate(x.shape)]
+    same = index.ndim == x.ndim and all(a == b for a, b in zip(index.shape, expected, strict=True))
+    return None if same else "gathers more than one element along its dimension"
+
+
+def _integer_supported(node: fx.Node) -> str | None:
+    """Integers are compared, selected, counted and cast; other arithmetic on them is left to Inductor."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point or value.dtype == torch.bool:
+        return None
+    allowed = (
+        aten.where.self,
+        aten.sum.default,
+        aten.sum.dim_IntList,
+        aten.clone.default,
+        prims.convert_element_type.default,
+    )
+    return None if node.target in allowed else "integer arithmetic is not supported"

@@ -1,0 +1,272 @@
+"""Turns a group of nodes with aligned axes into a program: dimensions, buffers, values, outputs."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from weft.capture.axes import Operand, Space
+from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
+from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
+from weft.capture.sources import user_line
+from weft.ir import dtypes
+from weft.ir.program import Builder, Dim, Program, Size
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+@dataclass(frozen=True)
+class LoweredGroup:
+    """A program, the nodes its buffers stand for, the expressions its parameters stand for, and user lines."""
+
+    program: Program
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    parameters: dict[str, Extent]
+    lines: tuple[str, ...]
+
+
+@dataclass
+class Parameters:
+    """Names for sizes and strides that are known at run time only: one for each distinct expression."""
+
+    expressions: dict[str, Extent] = field(default_factory=dict[str, Extent])
+
+    def size(self, value: Extent) -> Size:
+        if isinstance(value, int):
+            return value
+        for name, known in self.expressions.items():
+            if known == value:
+                return name
+        name = f"s{len(self.expressions)}"
+        self.expressions[name] = value
+        return name
+
+
+class GroupLowering:
+    """Lowers the members of one group in graph order."""
+
+    def __init__(self, name: str, members: Sequence[fx.Node], spaces: dict[fx.Node, Space], refine: Refinement) -> None:
+        self.members = list(members)
+        self.spaces = spaces
+        self.refine = refine
+        self.parameters = Parameters()
+        self.env: dict[fx.Node, str | tuple[str, ...]] = {}
+        self.bindings: list[tuple[fx.Node, tuple[Axis, ...], str]] = []
+        atoms = self._bind_inputs()
+        self.dim_names = {atom: f"d{i}" for i, atom in enumerate(atoms)}
+        dims = tuple(Dim(self.dim_names[a], self.parameters.size(refine.size(a))) for a in atoms)
+        self.builder = Builder(name, dims)
+
+    def run(self, outputs: Sequence[fx.Node]) -> LoweredGroup:
+        builder = self.builder
+        for index, (base, axes, _) in enumerate(self.bindings):
+            dims, strides = self.layout(base, axes)
+            name = builder.input(base_name(base), dtypes.NAMES[base.meta["val"].dtype], dims, strides)
+            self.bindings[index] = (base, axes, name)
+        for node in self.members:
+            self.env[node] = NodeLowering(self, node).lower()
+        for node in outputs:
+            value = self.env[node]
+            assert isinstance(value, str)
+            dims, strides = self.layout(node, self.spaces[node].result)
+            builder.output(base_name(node), value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
+        builder.parameters = tuple(self.parameters.expressions)
+        lines = dict.fromkeys(line for node in self.members if (line := user_line(node)))
+        inputs = tuple(base for base, _, _ in self.bindings)
+        return LoweredGroup(builder.finish(), inputs, tuple(outputs), self.parameters.expressions, tuple(lines))
+
+    def _bind_inputs(self) -> list[int]:
+        """One binding a tensor where its uses agree on the axes; the atoms of the group, large tensors first."""
+        for node in self.members:
+            for operand in self.spaces[node].operands:
+                if operand.base not in self.spaces and not is_constant(operand.base):
+                    self._bind(operand)
+        spaces = sorted(
+            (self.spaces[node].axes for node in self.members), key=lambda axes: -len(self.refine.leaves(flat(axes)))
+        )
+        return list(dict.fromkeys(atom for axes in spaces for atom in self.refine.leaves(flat(axes))))
+
+    def _bind(self, operand: Operand) -> None:
+        for base, axes, _ in self.bindings:
+            if base is operand.base:
+                try:
+                    with self.refine.transaction():
+                        unify_all(self.refine, axes, operand.axes)
+                        for node in self.members:
+                            self.refine.check_distinct(self.spaces[node].axes)
+                    return
+                except MisalignedError:
+                    continue
+        self.bindings.append((operand.base, operand.axes, ""))
+
+    def layout(self, node: fx.Node, axes: Sequence[Axis]) -> tuple[list[str], list[Size]]:
+        """Dimensions and strides of a tensor; broadcast axes (stride zero) are left out."""
+        dims: list[str] = []
+        strides: list[Size] = []
+        for axis, raw in zip(axes, node.meta["val"].stride(), strict=True):
+            stride = extent(raw)
+            if stride == 0:
+                continue
+            found: list[tuple[str, Size]] = []
+            for atom in reversed(self.refine.leaves(axis)):
+                found.append((self.dim_names[atom], self.parameters.size(stride)))
+                stride = stride * self.refine.size(atom)
+            for dim, size in reversed(found):
+                dims.append(dim)
+                strides.append(size)
+        return dims, strides
+
+    def names_of(self, axes: Sequence[Axis]) -> list[str]:
+        return [self.dim_names[atom] for atom in self.refine.leaves(flat(axes))]
+
+    def read(self, operand: Operand) -> str | tuple[str, ...]:
+        """The value of an operand: of a member, of a constant, or of an input."""
+        if operand.base in self.env:
+            return self.env[operand.base]
+        if is_constant(operand.base):
+            return self._constant(operand)
+        want = [self.refine.leaves(axis) for axis in operand.axes]
+        for base, axes, name in self.bindings:
+            if base is operand.base and [self.refine.leaves(axis) for axis in axes] == want:
+                return name
+        raise AssertionError(f"{operand.base} has no binding")
+
+    def _constant(self, operand: Operand) -> str:
+        node = operand.base
+        dtype = dtypes.NAMES[node.meta["val"].dtype]
+        if node.target is prims.iota.default:
+            start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
+            position = self.positions(operand.axes[0], dtype)
+            if (start, step) != (0, 1):
+                raise MisalignedError("an iota that does not count from zero by one")
+            return position
+        number: Any = node.args[1] if node.target is aten.full.default else node.args[0]
+        if dtype in dtypes.NARROW_FLOATS:
+            number = torch.tensor(number, dtype=node.meta["val"].dtype).item()
+            return self.builder.const(number, "f32")
+        return self.builder.const(number, dtype)
+
+    def positions(self, axis: Axis, dtype: str) -> str:
+        """The index along an axis as a value over its dimensions."""
+        builder, total, stride = self.builder, "", 1
+        for atom in reversed(self.refine.leaves(axis)):
+            term = builder.op("iota", dtype=dtype, attributes=(self.dim_names[atom],))
+            if stride != 1:
+                term = builder.op("mul", term, builder.const(stride, dtype))
+            total = builder.op("add", total, term) if total else term
+            size = self.refine.size(atom)
+            if not isinstance(size, int):
+                raise MisalignedError("an index over a dimension of run-time size")
+            stride *= size
+        return total or builder.const(0, dtype)
+
+
+class NodeLowering:
+    """What a lowering function sees of its node: operands as values in the dtype it computes in."""
+
+    def __init__(self, group: GroupLowering, node: fx.Node) -> None:
+        self.group = group
+        self.node = node
+        self.space = group.spaces[node]
+        value = node.meta["val"]
+        self.result_dtype = dtypes.NAMES[(value[0] if isinstance(value, list | tuple) else value).dtype]
+        self.compute = dtypes.compute_dtype(self.result_dtype)
+        self._operands = {id(arg): i for i, arg in reversed(list(enumerate(self._tensor_args())))}
+
+    def lower(self) -> str | tuple[str, ...]:
+        function = projection() if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
+        found = REDUCTIONS[self.node.target](self) if function is None else function(self)
+        if isinstance(found, tuple):
+            return tuple(self.group.builder.cast(v, self.result_dtype) for v in found)
+        return self.group.builder.cast(found, self.result_dtype)
+
+    def arg(self, index: int, dtype: str | None = None) -> str:
+        """Operand ``index`` of the node, cast to ``dtype`` (the compute type of the result unless given)."""
+        dtype = dtype or self.compute
+        argument = self.node.args[index]
+        if not isinstance(argument, fx.Node):
+            return self.group.builder.const(argument, dtype)  # type: ignore[arg-type]
+        value = self.group.read(self.space.operands[self._operands[id(argument)]])
+        assert isinstance(value, str)
+        return self.group.builder.cast(value, dtype)
+
+    def results(self, index: int) -> tuple[str, ...]:
+        """All results of the node that operand ``index`` is."""
+        del index
+        value = self.group.read(self.space.operands[0])
+        assert isinstance(value, tuple)
+        return value
+
+    def op(self, name: str, *args: str) -> str:
+        return self.group.builder.op(name, *args)
+
+    def const(self, number: float | int) -> str:
+        return self.group.builder.const(number, self.compute)
+
+    def keyword(self, name: str, position: int, default: Any) -> Any:
+        return self.node.kwargs.get(name, self.node.args[position] if len(self.node.args) > position else default)
+
+    def promoted(self, *indices: int) -> str:
+        """The dtype in which operands are compared."""
+        shown: list[Any] = []
+        for index in indices:
+            argument = self.node.args[index]
+            if not isinstance(argument, fx.Node):
+                shown.append(argument)
+            else:
+                value = argument.meta["val"]
+                shown.append(torch.empty((1,) * value.ndim, dtype=value.dtype, device="meta"))
+        return dtypes.compute_dtype(dtypes.NAMES[torch.result_type(*shown)])
+
+    def reduce(self, op: str, value: str) -> str:
+        return self.group.builder.reduce(op, value, self._dropped())
+
+    def count(self) -> str:
+        """Number of elements one result of the reduction is made from."""
+        return self.group.builder.count(self._dropped(), self.compute)
+
+    def positions(self) -> str:
+        """The index along the (one) reduced axis."""
+        (axis,) = reduced_axes(self.node, len(self.space.axes))
+        return self.group.positions(self.space.axes[axis], "i64")
+
+    def _dropped(self) -> list[str]:
+        dims = reduced_axes(self.node, len(self.space.axes))
+        return self.group.names_of([self.space.axes[i] for i in dims])
+
+    def _tensor_args(self) -> list[fx.Node]:
+        from weft.capture.axes import tensor_args
+
+        return tensor_args(self.node) if self.node.target is not operator.getitem else [self.node.args[0]]  # type: ignore[list-item]
+
+
+def is_constant(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target in CONSTANTS
+
+
+def flat(axes: Sequence[Axis]) -> Axis:
+    return tuple(atom for axis in axes for atom in axis)
+
+
+def unify_all(refine: Refinement, left: Sequence[Axis], right: Sequence[Axis]) -> None:
+    for a, b in zip(left, right, strict=True):
+        refine.unify(a, b)
+
+
+def base_name(node: fx.Node) -> str:
+    """The name of a node without its number, so that equal regions of a model have equal programs."""
+    name = re.sub(r"(_default|_tensor|_self|_dim|_int)?(_\d+)*$", "", node.name)
+    return re.sub(r"\W", "_", name) or "value"
+
+
+def has_symbols(value: Extent) -> bool:
+    return isinstance(value, sympy.Expr) and bool(value.free_symbols)

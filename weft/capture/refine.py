@@ -1,0 +1,131 @@
+"""Dimensions by transactional refinement.
+
+Every axis of every tensor is a product of *atoms*, major to minor. An axis of size one has none. Unifying two axes
+splits atoms until both sides are the same products, or fails and leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import sympy
+
+Axis = tuple[int, ...]
+Extent = int | sympy.Expr
+
+
+class MisalignedError(Exception):
+    """Two shapes are not products of the same dimensions; the message says which sizes met."""
+
+
+class Refinement:
+    """A union-find over atoms in which an atom may also be split into a product of two."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._size: list[Extent] = []
+        self._parts: dict[int, tuple[int, int]] = {}
+        self._trail: list[tuple[str, int]] = []
+
+    def fresh_axis(self, size: Extent) -> Axis:
+        """An axis of that size: one new atom, or none for size one."""
+        return () if size == 1 else (self._fresh(size),)
+
+    def size(self, atom: int) -> Extent:
+        return self._size[atom]
+
+    def leaves(self, axis: Sequence[int]) -> Axis:
+        """The atoms an axis consists of now, none of them split or merged into another."""
+        found: list[int] = []
+        for atom in axis:
+            root = self._find(atom)
+            found.extend(self.leaves(self._parts[root]) if root in self._parts else (root,))
+        return tuple(found)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Undo every change made inside if it raises."""
+        mark = len(self._trail)
+        try:
+            yield
+        except BaseException:
+            while len(self._trail) > mark:
+                kind, atom = self._trail.pop()
+                if kind == "parent":
+                    self._parent[atom] = atom
+                else:
+                    del self._parts[atom]
+            raise
+
+    def unify(self, left: Sequence[int], right: Sequence[int]) -> None:
+        """Make two axes the same product of atoms. Raises MisalignedError."""
+        a, b = self.leaves(left), self.leaves(right)
+        while a and b:
+            x, y = a[-1], b[-1]
+            if x == y:
+                a, b = a[:-1], b[:-1]
+            elif self._size[x] == self._size[y]:
+                self._parent[x] = y
+                self._trail.append(("parent", x))
+                a, b = self.leaves(a[:-1]), self.leaves(b[:-1])
+            else:
+                self._split_larger(x, y)
+                a, b = self.leaves(a), self.leaves(b)
+        if a or b:
+            raise MisalignedError(f"sizes differ by a factor of {[self._size[atom] for atom in a or b]}")
+
+    def regroup(self, axes: Sequence[Axis], sizes: Sequence[Extent]) -> list[Axis]:
+        """The axes of a tensor of shape ``sizes`` with the same elements in the same order: a reshape."""
+        flat = tuple(atom for axis in axes for atom in axis)
+        target = [self.fresh_axis(size) for size in sizes]
+        self.unify(flat, tuple(atom for axis in target for atom in axis))
+        return target
+
+    def check_distinct(self, axes: Sequence[Axis]) -> None:
+        """Raises MisalignedError if a tensor has the same dimension twice (a diagonal)."""
+        leaves = self.leaves([atom for axis in axes for atom in axis])
+        if len(set(leaves)) != len(leaves):
+            raise MisalignedError("two dimensions of one tensor would become the same (a diagonal)")
+
+    def _fresh(self, size: Extent) -> int:
+        self._parent.append(len(self._parent))
+        self._size.append(size)
+        return len(self._parent) - 1
+
+    def _find(self, atom: int) -> int:
+        while self._parent[atom] != atom:
+            atom = self._parent[atom]
+        return atom
+
+    def _split_larger(self, x: int, y: int) -> None:
+        for large, small in ((x, y), (y, x)):
+            quotient = exact_quotient(self._size[large], self._size[small])
+            if quotient is not None:
+                parts = (self._fresh(quotient), self._fresh(self._size[small]))
+                self._parts[large] = parts
+                self._trail.append(("parts", large))
+                return
+        raise MisalignedError(f"neither of {self._size[x]} and {self._size[y]} divides the other")
+
+
+def exact_quotient(large: Extent, small: Extent) -> Extent | None:
+    """``large / small`` if it is proved to be a whole number greater than one, else None."""
+    if isinstance(large, int) and isinstance(small, int):
+        return large // small if small > 0 and large > small and large % small == 0 else None
+    quotient = sympy.cancel(sympy.sympify(large) / sympy.sympify(small))
+    _, denominator = quotient.as_numer_denom()
+    if denominator != 1 or quotient == 1:
+        return None
+    coefficients = sympy.Poly(quotient, *quotient.free_symbols).coeffs() if quotient.free_symbols else [quotient]
+    if not all(c.is_Integer and c > 0 for c in coefficients):
+        return None
+    return int(quotient) if quotient.is_Integer else quotient
+
+
+def extent(size: object) -> Extent:
+    """An int, or the expression behind a torch.SymInt."""
+    if isinstance(size, int):
+        return size
+    expr = sympy.sympify(size.node.expr)  # type: ignore[attr-defined]
+    return int(expr) if expr.is_Integer else expr

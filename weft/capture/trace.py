@@ -1,0 +1,39 @@
+"""Traces a plain function to the kind of graph Inductor hands to its post-grad passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: bool = False) -> fx.GraphModule:
+    """A functional ATen graph of ``function(*inputs)`` with Inductor's decompositions.
+
+    inputs: tensors of the shapes, dtypes and strides to compile for (their contents are not looked at).
+    dynamic_rows: treat the first size of every input of rank two or more as known at run time only.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    table = select_decomp_table()
+    functional = torch.func.functionalize(function, remove="mutations_and_views")
+    if not dynamic_rows:
+        return make_fx(functional, decomposition_table=table, tracing_mode="fake")(*inputs)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment)
+    fakes: list[Any] = []
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            sizes = [DimDynamic.DUCK if i == 0 and value.ndim > 1 else DimDynamic.STATIC for i in range(value.ndim)]
+            context = StatelessSymbolicContext(dynamic_sizes=sizes)
+            fakes.append(mode.from_tensor(value, symbolic_context=context))
+        else:
+            fakes.append(value)
+    with mode:
+        return make_fx(functional, decomposition_table=table, tracing_mode="real")(*fakes)

@@ -1,0 +1,86 @@
+"""Errors and refusals: everything weft says when it does not do something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reasoned no.
+
+    rule: name of the rule that said no, e.g. ``unsupported_op``; subject: the node, value or kernel it speaks of;
+    message: one sentence for a person; have, limit: the two figures that were compared, where there are any;
+    where: the user's source line (``file.py:12: code``) where it is known.
+    """
+
+    rule: str
+    subject: str
+    message: str
+    have: float | int | str | None = None
+    limit: float | int | str | None = None
+    where: str | None = None
+
+    def __str__(self) -> str:
+        figures = "" if self.have is None else f" (have {self.have}, limit {self.limit})"
+        place = "" if self.where is None else f" at {self.where}"
+        return f"{self.rule}: {self.subject}: {self.message}{figures}{place}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class WeftError(Exception):
+    """Base class of all errors weft raises. ``stage`` names the pipeline stage that was at work, where known."""
+
+    stage: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.stage is None else f"[{self.stage}] {text}"
+
+
+class VerificationError(WeftError):
+    """A program, plan or kernel breaks a rule of its own form: a defect of weft, never of the user's code."""
+
+
+class ParseError(WeftError):
+    """Text that is not a printed program or kernel; the message names the line."""
+
+
+class CompilerNotFoundError(WeftError):
+    """No C++ compiler on this machine."""
+
+
+class BuildError(WeftError):
+    """The C++ compiler refused a generated kernel."""
+
+
+class LaunchError(WeftError):
+    """Tensors given to a kernel do not have the dtype, device, shape or strides it was compiled for."""
+
+
+class RefusedError(WeftError):
+    """Raised in strict mode: something would have been left out. ``refusals`` holds every reason."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        self.refusals = refusals
+        shown = "\n".join(f"  - {refusal}" for refusal in refusals)
+        super().__init__(
+            f"strict mode: {len(refusals)} operation(s) are not fused:\n{shown}\n"
+            "Take them out of the function, or call weft.fuse(fn) without strict=True to leave them to Inductor."
+        )
+
+
+@contextmanager
+def in_stage(stage: str) -> Iterator[None]:
+    """Attach the name of the pipeline stage to a WeftError raised inside."""
+    try:
+        yield
+    except WeftError as error:
+        if error.stage is None:
+            error.stage = stage
+        raise

@@ -1,0 +1,130 @@
+"""Evaluates a program on plain tensors: the definition of every op and the reference of every test.
+
+Every value is held as a tensor with one axis for each dimension of the program, of size one where it does not vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from weft.ir import dtypes
+from weft.ir.ops import lookup
+from weft.ir.program import Buffer, Program, Size, Value
+
+
+def interpret(
+    program: Program, inputs: Sequence[Tensor], parameters: Sequence[int] = (), *, exact: bool = True
+) -> list[Tensor]:
+    """Outputs of ``program``, each with the shape of its buffer's dimensions.
+
+    inputs: one tensor a buffer, in order, bound by the buffer's strides to the tensor's own storage.
+    parameters: values of ``program.parameters``.
+    exact: compute in float64 and do not round at casts between floats, so that the result is what the formulas mean.
+    Otherwise every op runs in the program's own dtypes, as eager PyTorch would, and outputs have the buffers' dtypes.
+    """
+    sizes = sizes_of(program, parameters)
+    run = _Run(program, sizes, exact)
+    for buffer, tensor in zip(program.inputs, inputs, strict=True):
+        run.env[buffer.name] = run.load(buffer, tensor)
+    for value in program.values:
+        run.env[value.name] = run.evaluate(value)
+    results: list[Tensor] = []
+    for output in program.outputs:
+        shape = [sizes[d] for d in output.buffer.dims]
+        aligned = run.align(run.env[output.value], output.buffer.dims)
+        results.append(aligned.expand(shape).contiguous())
+    return results
+
+
+def interpret_into(
+    program: Program, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int] = ()
+) -> None:
+    """Evaluate in the program's own dtypes and write into ``outputs``, one tensor a buffer, in order."""
+    sizes = sizes_of(program, parameters)
+    for output, tensor, result in zip(
+        program.outputs, outputs, interpret(program, inputs, parameters, exact=False), strict=True
+    ):
+        bind(output.buffer, tensor, sizes).copy_(result)
+
+
+def sizes_of(program: Program, parameters: Sequence[int]) -> dict[str, int]:
+    """Sizes of all dimensions and values of all parameters, by name."""
+    found: dict[str, int] = dict(zip(program.parameters, map(int, parameters), strict=True))
+    for dim in program.dims:
+        found[dim.name] = found[dim.size] if isinstance(dim.size, str) else dim.size
+    return found
+
+
+def resolve(size: Size, sizes: Mapping[str, int]) -> int:
+    return sizes[size] if isinstance(size, str) else size
+
+
+def bind(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """View of ``tensor`` with one axis a dimension of ``buffer``."""
+    strides = [resolve(s, sizes) for s in buffer.strides]
+    return tensor.as_strided([sizes[d] for d in buffer.dims], strides, tensor.storage_offset() + buffer.offset)
+
+
+class _Run:
+    def __init__(self, program: Program, sizes: dict[str, int], exact: bool) -> None:
+        self.axes = {dim.name: i for i, dim in enumerate(program.dims)}
+        self.sizes = sizes
+        self.exact = exact
+        self.env: dict[str, Tensor] = {}
+        self.device = torch.device("cpu")
+
+    def dtype(self, name: str) -> torch.dtype:
+        return torch.float64 if self.exact and dtypes.is_float(name) else dtypes.TORCH_DTYPES[name]
+
+    def load(self, buffer: Buffer, tensor: Tensor) -> Tensor:
+        self.device = tensor.device
+        bound = bind(buffer, tensor, self.sizes).to(self.dtype(buffer.dtype))
+        order = sorted(range(len(buffer.dims)), key=lambda i: self.axes[buffer.dims[i]])
+        bound = bound.permute(order)
+        present = set(buffer.dims)
+        for dim, axis in self.axes.items():
+            if dim not in present:
+                bound = bound.unsqueeze(axis)
+        return bound
+
+    def align(self, tensor: Tensor, dims: Sequence[str]) -> Tensor:
+        """Axes of ``dims`` in that order; the others have size one and go."""
+        rest = [axis for dim, axis in self.axes.items() if dim not in dims]
+        kept = tensor.permute([self.axes[d] for d in dims] + rest)
+        return kept.reshape(kept.shape[: len(dims)])
+
+    def evaluate(self, value: Value) -> Tensor:
+        dtype = self.dtype(value.dtype)
+        ones = [1] * len(self.axes)
+        if value.op == "const":
+            return torch.full(ones, value.attributes[0], dtype=dtype, device=self.device)  # type: ignore[arg-type]
+        if value.op == "size":
+            number = 1
+            for dim in value.attributes:
+                number *= self.sizes[str(dim)]
+            return torch.full(ones, number, dtype=dtype, device=self.device)
+        if value.op == "iota":
+            dim = str(value.attributes[0])
+            ones[self.axes[dim]] = self.sizes[dim]
+            return torch.arange(self.sizes[dim], dtype=dtype, device=self.device).reshape(ones)
+        args = [self.env[arg] for arg in value.args]
+        if value.op == "cast":
+            return args[0].to(dtype)
+        op = lookup(value.op)
+        if op.kind == "reduction":
+            axes = [self.axes[str(dim)] for dim in value.attributes]
+            return _reduce(value, args[0], axes)
+        return op.evaluate(*args)
+
+
+def _reduce(value: Value, operand: Tensor, axes: list[int]) -> Tensor:
+    if value.op != "sum" and any(operand.shape[axis] == 0 for axis in axes):
+        # the identity of max and min: torch refuses an empty reduction, a kernel returns the identity
+        from weft.ir.ops import identity
+
+        shape = [1 if i in axes else n for i, n in enumerate(operand.shape)]
+        return torch.full(shape, identity(value.op, value.dtype), dtype=operand.dtype, device=operand.device)
+    return lookup(value.op).evaluate(operand, axes)

@@ -1,0 +1,117 @@
+"""The op table: one row an op, read by builder, verifier, simplifier, interpreter, cost model and printers.
+
+A missing row is an error, never a default. Costs are in units of one float32 vector add on a CPU with AVX-512 (an
+order of magnitude taken from instruction counts of ATen's vectorised functions, not a timing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["source", "pointwise", "reduction"]
+# How the dtype of the result follows from the operands': "same" as all of them, "bool", "select" (bool, T, T -> T),
+# or "stated" by the value itself.
+DtypeRule = Literal["same", "bool", "select", "stated"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. ``evaluate`` is its definition on torch tensors; for reductions it gets the axes to drop."""
+
+    name: str
+    arity: int
+    kind: Kind
+    dtype: DtypeRule
+    cost: float
+    evaluate: Callable[..., Tensor]
+    floats_only: bool = False
+
+
+def _source(*_: Any) -> Tensor:
+    raise AssertionError("sources are evaluated by the interpreter itself")
+
+
+def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:
+    return Op(name, arity, "pointwise", "same", cost, evaluate)
+
+
+def _function(name: str, evaluate: Callable[..., Tensor], cost: float) -> Op:
+    return Op(name, 1, "pointwise", "same", cost, evaluate, floats_only=True)
+
+
+def _comparison(name: str, evaluate: Callable[..., Tensor]) -> Op:
+    return Op(name, 2, "pointwise", "bool", 1.0, evaluate)
+
+
+def _reduction(name: str, evaluate: Callable[[Tensor, list[int]], Tensor]) -> Op:
+    return Op(name, 1, "reduction", "same", 1.0, evaluate)
+
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        # sources: attributes are (number,), (dim,) and (dim, ...)
+        Op("const", 0, "source", "stated", 0.0, _source),
+        Op("iota", 0, "source", "stated", 1.0, _source),
+        Op("size", 0, "source", "stated", 0.0, _source),
+        # a cast rounds to nearest even; float to integer truncates
+        Op("cast", 1, "pointwise", "stated", 1.0, _source),
+        _pointwise("add", 2, torch.add),
+        _pointwise("sub", 2, torch.sub),
+        _pointwise("mul", 2, torch.mul),
+        Op("div", 2, "pointwise", "same", 4.0, torch.div, floats_only=True),
+        Op("pow", 2, "pointwise", "same", 30.0, torch.pow, floats_only=True),
+        _pointwise("neg", 1, torch.neg),
+        _pointwise("abs", 1, torch.abs),
+        _pointwise("maximum", 2, torch.maximum),
+        _pointwise("minimum", 2, torch.minimum),
+        _function("sqrt", torch.sqrt, 6.0),
+        _function("rsqrt", torch.rsqrt, 10.0),
+        _function("reciprocal", torch.reciprocal, 4.0),
+        _function("exp", torch.exp, 12.0),
+        _function("log", torch.log, 15.0),
+        _function("tanh", torch.tanh, 25.0),
+        _function("sigmoid", torch.sigmoid, 18.0),
+        _function("erf", torch.erf, 25.0),
+        _comparison("eq", torch.eq),
+        _comparison("ne", torch.ne),
+        _comparison("lt", torch.lt),
+        _comparison("le", torch.le),
+        _comparison("gt", torch.gt),
+        _comparison("ge", torch.ge),
+        _pointwise("logical_and", 2, torch.logical_and),
+        _pointwise("logical_or", 2, torch.logical_or),
+        _pointwise("logical_not", 1, torch.logical_not),
+        Op("where", 3, "pointwise", "select", 1.0, torch.where),
+        # reductions: attributes are the dropped dims
+        _reduction("sum", lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=x.dtype)),
+        _reduction("max", lambda x, axes: torch.amax(x, axes, keepdim=True)),
+        _reduction("min", lambda x, axes: torch.amin(x, axes, keepdim=True)),
+    )
+}
+
+LOGICAL = ("logical_and", "logical_or", "logical_not")
+# ops worth keeping rather than computing again when their value is needed on both sides of a row reduction
+EXPENSIVE_COST = 10.0
+
+
+def lookup(name: str) -> Op:
+    """The row of ``name``; KeyError with the known names if there is none."""
+    if name not in OPS:
+        raise KeyError(f"no op named {name!r}; weft/ir/ops.py knows {', '.join(OPS)}")
+    return OPS[name]
+
+
+def identity(reduction: str, dtype: str) -> float | int:
+    """The element that leaves a reduction unchanged."""
+    if reduction == "sum":
+        return 0
+    if dtype in ("i64", "i32"):
+        limits = torch.iinfo(torch.int64 if dtype == "i64" else torch.int32)
+        return limits.min if reduction == "max" else limits.max
+    return float("-inf") if reduction == "max" else float("inf")

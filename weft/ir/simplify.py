@@ -1,0 +1,156 @@
+"""Canonical form of a program. Every rule keeps every bit of every result, except where it says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from weft.ir import dtypes
+from weft.ir.ops import lookup
+from weft.ir.program import Builder, Program, Value
+
+Rule = Callable[[Builder, Value, tuple[str, ...]], str | None]
+
+
+def simplify(program: Program) -> Program:
+    """Rewrite value by value, share equal ones (in the builder), then drop what no output needs; to a fixed point."""
+    while True:
+        after = _drop_unused(_rewrite(program))
+        if after == program:
+            return program
+        program = after
+
+
+def _rewrite(program: Program) -> Program:
+    builder = Builder(program.name, program.dims, program.parameters)
+    renamed: dict[str, str] = {}
+    for b in program.inputs:
+        renamed[b.name] = builder.input(b.name, b.dtype, b.dims, b.strides, b.offset)
+    for value in program.values:
+        args = tuple(renamed[arg] for arg in value.args)
+        new = next((found for rule in RULES if (found := rule(builder, value, args)) is not None), None)
+        if new is None:
+            new = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+        renamed[value.name] = new
+    for o in program.outputs:
+        b = o.buffer
+        builder.output(b.name, renamed[o.value], b.dtype, b.dims, b.strides, b.offset)
+    return builder.finish()
+
+
+def _drop_unused(program: Program) -> Program:
+    needed = {output.value for output in program.outputs}
+    for value in reversed(program.values):
+        if value.name in needed:
+            needed.update(value.args)
+    builder = Builder(program.name, program.dims, program.parameters)
+    renamed: dict[str, str] = {}
+    for b in program.inputs:
+        if b.name in needed:
+            renamed[b.name] = builder.input(b.name, b.dtype, b.dims, b.strides, b.offset)
+    for v in program.values:
+        if v.name in needed:
+            args = [renamed[a] for a in v.args]
+            renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
+    for o in program.outputs:
+        b = o.buffer
+        builder.output(b.name, renamed[o.value], b.dtype, b.dims, b.strides, b.offset)
+    return builder.finish()
+
+
+def _const(builder: Builder, name: str) -> float | int | None:
+    value = builder.value(name)
+    if value is None or value.op != "const" or isinstance(value.attributes[0], bool | str):
+        return None
+    return value.attributes[0]
+
+
+def fold_constants(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """A pointwise op on constants is a constant, computed in the op's own dtype."""
+    if not args or lookup(value.op).kind != "pointwise":
+        return None
+    operands = [builder.value(arg) for arg in args]
+    tensors: list[torch.Tensor] = []
+    for operand in operands:
+        if operand is None or operand.op != "const":
+            return None
+        tensors.append(torch.tensor(operand.attributes[0], dtype=dtypes.TORCH_DTYPES[operand.dtype]))
+    target = dtypes.TORCH_DTYPES[value.dtype]
+    result = tensors[0].to(target) if value.op == "cast" else lookup(value.op).evaluate(*tensors)
+    number = result.item()
+    if isinstance(number, float) and not math.isfinite(number):
+        return None
+    return builder.const(number, value.dtype)
+
+
+def merge_casts(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """A cast to the same dtype is nothing; a cast to a wider type and back, or on to a third, is one cast or none."""
+    if value.op != "cast":
+        return None
+    if builder.dtype(args[0]) == value.dtype:
+        return args[0]
+    inner = builder.value(args[0])
+    if inner is not None and inner.op == "cast":
+        source = builder.dtype(inner.args[0])
+        if dtypes.preserves_value(source, inner.dtype):
+            return builder.cast(inner.args[0], value.dtype)
+    return None
+
+
+def expand_powers(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """x^1 is x; x^2 and x^3 are products (as ATen computes them); x^-1, x^0.5, x^-0.5 are functions of their own."""
+    exponent = _const(builder, args[1]) if value.op == "pow" else None
+    x = args[0] if args else ""
+    match exponent:
+        case 1:
+            return x
+        case 2:
+            return builder.op("mul", x, x)
+        case 3:
+            return builder.op("mul", builder.op("mul", x, x), x)
+        case -1:
+            return builder.op("reciprocal", x)
+        case 0.5:
+            return builder.op("sqrt", x)
+        case -0.5:
+            return builder.op("rsqrt", x)
+        case _:
+            return None
+
+
+def drop_neutral(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """x * 1 and x / 1 are x (x + 0 is not: it turns -0 into +0)."""
+    if value.op in ("mul", "div") and _const(builder, args[1]) == 1:
+        return args[0]
+    if value.op == "mul" and _const(builder, args[0]) == 1:
+        return args[1]
+    return None
+
+
+def multiply_by_power_of_two(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """x / 2^k is x * 2^-k, bit for bit, while 2^-k is a normal number."""
+    divisor = _const(builder, args[1]) if value.op == "div" else None
+    if not divisor or not math.isfinite(divisor):
+        return None
+    mantissa, exponent = math.frexp(divisor)
+    if abs(mantissa) != 0.5 or abs(exponent) > 100:
+        return None
+    return builder.op("mul", args[0], builder.const(1.0 / divisor, value.dtype))
+
+
+def where_same(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """where(c, x, x) is x, if that varies over as much as the condition does."""
+    same = value.op == "where" and args[1] == args[2]
+    return args[1] if same and builder.dims_of(args[0]) <= builder.dims_of(args[1]) else None
+
+
+RULES: tuple[Rule, ...] = (
+    fold_constants,
+    merge_casts,
+    expand_powers,
+    drop_neutral,
+    multiply_by_power_of_two,
+    where_same,
+)
