@@ -108,26 +108,47 @@ class Builder:
     _known: dict[object, str] = field(default_factory=dict[object, str])
     _by_name: dict[str, Value] = field(default_factory=dict[str, Value])
     _taken: set[str] = field(default_factory=set[str])
+    _reserved: set[str] = field(default_factory=set[str])
+
+    @staticmethod
+    def like(program: Program, extra: Iterable[str] = ()) -> Builder:
+        """An empty builder with the dimensions of ``program``; names of its buffers are kept for buffers."""
+        builder = Builder(program.name, program.dims, program.parameters)
+        builder._reserved = {b.name for b in (*program.inputs, *(o.buffer for o in program.outputs))} | {*extra}
+        return builder
 
     def unique(self, base: str) -> str:
         """``base``, or ``base_1``, ``base_2`` ... if that name is taken; taken from now on."""
         name, number = base, 0
-        while name in self._taken:
+        while name in self._taken or name in self._reserved:
             number += 1
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
 
     def input(self, name: str, dtype: str, dims: Sequence[str], strides: Sequence[Size], offset: int = 0) -> str:
-        buffer = Buffer(self.unique(name), dtype, tuple(dims), tuple(strides), offset)
+        buffer = Buffer(self._buffer_name(name), dtype, tuple(dims), tuple(strides), offset)
         self.inputs.append(buffer)
         self._types[buffer.name] = (dtype, frozenset(dims))
         return buffer.name
 
+    def copy_input(self, buffer: Buffer) -> str:
+        return self.input(buffer.name, buffer.dtype, buffer.dims, buffer.strides, buffer.offset)
+
+    def copy_output(self, buffer: Buffer, value: str) -> str:
+        return self.output(buffer.name, value, buffer.dtype, buffer.dims, buffer.strides, buffer.offset)
+
+    def _buffer_name(self, name: str) -> str:
+        if name not in self._reserved:
+            return self.unique(name)
+        self._reserved.discard(name)
+        self._taken.add(name)
+        return name
+
     def output(
         self, name: str, value: str, dtype: str, dims: Sequence[str], strides: Sequence[Size], offset: int = 0
     ) -> str:
-        buffer = Buffer(self.unique(name), dtype, tuple(dims), tuple(strides), offset)
+        buffer = Buffer(self._buffer_name(name), dtype, tuple(dims), tuple(strides), offset)
         self.outputs.append(Output(buffer, value))
         return buffer.name
 

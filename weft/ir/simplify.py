@@ -24,10 +24,10 @@ def simplify(program: Program) -> Program:
 
 
 def _rewrite(program: Program) -> Program:
-    builder = Builder(program.name, program.dims, program.parameters)
+    builder = Builder.like(program)
     renamed: dict[str, str] = {}
     for b in program.inputs:
-        renamed[b.name] = builder.input(b.name, b.dtype, b.dims, b.strides, b.offset)
+        renamed[b.name] = builder.copy_input(b)
     for value in program.values:
         args = tuple(renamed[arg] for arg in value.args)
         new = next((found for rule in RULES if (found := rule(builder, value, args)) is not None), None)
@@ -35,8 +35,7 @@ def _rewrite(program: Program) -> Program:
             new = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
         renamed[value.name] = new
     for o in program.outputs:
-        b = o.buffer
-        builder.output(b.name, renamed[o.value], b.dtype, b.dims, b.strides, b.offset)
+        builder.copy_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 
@@ -45,18 +44,17 @@ def _drop_unused(program: Program) -> Program:
     for value in reversed(program.values):
         if value.name in needed:
             needed.update(value.args)
-    builder = Builder(program.name, program.dims, program.parameters)
+    builder = Builder.like(program)
     renamed: dict[str, str] = {}
     for b in program.inputs:
         if b.name in needed:
-            renamed[b.name] = builder.input(b.name, b.dtype, b.dims, b.strides, b.offset)
+            renamed[b.name] = builder.copy_input(b)
     for v in program.values:
         if v.name in needed:
             args = [renamed[a] for a in v.args]
             renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
     for o in program.outputs:
-        b = o.buffer
-        builder.output(b.name, renamed[o.value], b.dtype, b.dims, b.strides, b.offset)
+        builder.copy_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 

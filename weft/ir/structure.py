@@ -8,10 +8,11 @@ Whatever breaks that rule belongs to the next pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from weft.ir.ops import lookup
-from weft.ir.program import Builder, Program, Value
+from weft.ir.program import Builder, Output, Program, Value
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ def is_outer(value: Value, rows: tuple[str, ...]) -> bool:
 
 def split_straddling(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> Program:
     """Turn every reduction over rows and columns into an inner one followed by an outer one."""
-    builder = Builder(program.name, program.dims, program.parameters)
+    builder = Builder.like(program)
     renamed: dict[str, str] = {}
     for b in program.inputs:
-        renamed[b.name] = builder.input(b.name, b.dtype, b.dims, b.strides, b.offset)
+        renamed[b.name] = builder.copy_input(b)
     for v in program.values:
         args = [renamed[a] for a in v.args]
         dims = {str(a) for a in v.attributes}
@@ -68,8 +69,7 @@ def split_straddling(program: Program, rows: tuple[str, ...], columns: tuple[str
         else:
             renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
     for o in program.outputs:
-        b = o.buffer
-        builder.output(b.name, renamed[o.value], b.dtype, b.dims, b.strides, b.offset)
+        builder.copy_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 
@@ -124,3 +124,94 @@ def _find_cut(
             # computed while passing over the rows and gone when the epilogue runs
             return Cut(value.name, arg, "epilogue_operand", tuple(rows))
     return None
+
+
+@dataclass(frozen=True)
+class Loops:
+    """What the loops over the columns of a row compute, in order, and the same for the epilogue.
+
+    A value whose dimensions include a column is computed inside the loops, in every loop that needs it unless it is
+    held; the others once a row. stores, inner, outer: what is written, reduced along and across rows in each loop.
+    """
+
+    values: tuple[tuple[str, ...], ...]
+    stores: tuple[tuple[Output, ...], ...]
+    inner: tuple[tuple[str, ...], ...]
+    outer: tuple[tuple[str, ...], ...]
+    scalars: tuple[str, ...]
+    epilogue_scalars: tuple[str, ...]
+    epilogue_values: tuple[str, ...]
+    epilogue_stores: tuple[Output, ...]
+
+
+def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], held: tuple[str, ...] = ()) -> Loops:
+    """Loop structure of a program that is one pass under the split."""
+    found = analyse(program, rows)
+    assert found.pass_count == 1, f"{program.name} is {found.pass_count} passes"
+    by_name, types = program.by_name(), program.types()
+    column_set = set(columns)
+
+    def is_vector(name: str) -> bool:
+        return bool(set(types[name][1]) & column_set)
+
+    late = [o for o in program.outputs if _is_late(o, found, types, rows)]
+    early = [o for o in program.outputs if o not in late]
+    inner = [v for v in program.values if is_inner(v, columns)]
+    outer = [v for v in program.values if is_outer(v, rows)]
+    count = 1 + max(
+        [found.stages[v.args[0]] for v in (*inner, *outer)] + [found.stages[o.value] for o in early], default=0
+    )
+    stores = tuple(tuple(o for o in early if found.stages[o.value] == k) for k in range(count))
+    inner_at = tuple(tuple(v.name for v in inner if found.stages[v.args[0]] == k) for k in range(count))
+    outer_at = tuple(tuple(v.name for v in outer if found.stages[v.args[0]] == k) for k in range(count))
+    values: list[tuple[str, ...]] = []
+    done: set[str] = set()
+    for k in range(count):
+        roots = [o.value for o in stores[k]] + [by_name[name].args[0] for name in (*inner_at[k], *outer_at[k])]
+        needed = _closure(roots, by_name, lambda name: is_vector(name) and name not in done)
+        values.append(tuple(v.name for v in program.values if v.name in needed))
+        done |= needed & set(held)
+    main = [v.name for v in program.values if not is_vector(v.name) and not found.is_epilogue(v.name)]
+    after = _closure([o.value for o in late], by_name, lambda name: True, stop={v.name for v in outer})
+    inner_names = {v.name for v in inner}
+    return Loops(
+        tuple(values),
+        stores,
+        inner_at,
+        outer_at,
+        tuple(n for n in main if n not in inner_names),
+        tuple(v.name for v in program.values if v.name in after and not is_vector(v.name)),
+        tuple(v.name for v in program.values if v.name in after and is_vector(v.name)),
+        tuple(late),
+    )
+
+
+def _is_late(
+    output: Output, found: Structure, types: dict[str, tuple[str, tuple[str, ...]]], rows: tuple[str, ...]
+) -> bool:
+    """Whether an output is written after the pass: it follows an outer reduction, or is the same for every row."""
+    if found.is_epilogue(output.value):
+        return True
+    invariant = not set(types[output.value][1]) & set(rows) and not set(output.buffer.dims) & set(rows)
+    return bool(rows) and invariant and found.pure.get(output.value, True)
+
+
+def _closure(
+    roots: list[str],
+    by_name: dict[str, Value],
+    follow: Callable[[str], bool],
+    stop: Iterable[str] = (),
+) -> set[str]:
+    """Everything the roots need, not looking behind reductions, inputs and what ``follow`` rejects."""
+    needed: set[str] = set()
+    stack = list(roots)
+    stopped = set(stop)
+    while stack:
+        name = stack.pop()
+        if name in needed or name not in by_name or name in stopped or not follow(name):
+            continue
+        if lookup(by_name[name].op).kind == "reduction":
+            continue
+        needed.add(name)
+        stack.extend(by_name[name].args)
+    return needed

@@ -1,0 +1,120 @@
+"""Predicted time of a kernel: bytes over bandwidth, arithmetic in cache, launches. Constants are data of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.ir import dtypes
+from weft.ir.ops import lookup
+from weft.ir.program import Buffer, Program, Size
+from weft.ir.structure import loops_of
+from weft.plan.kernel import Estimate, Kernel
+from weft.target import Target
+
+TYPICAL_SIZE = 4096
+"""Stands for a size that is known at run time only, where nothing better is known."""
+
+
+class Sizes:
+    """Sizes of dimensions, with hints (or a typical number) for those known at run time."""
+
+    def __init__(self, program: Program, hints: Mapping[str, int]) -> None:
+        self._of = {d.name: self._number(d.size, hints) for d in program.dims}
+
+    @staticmethod
+    def _number(size: Size, hints: Mapping[str, int]) -> int:
+        return hints.get(size, TYPICAL_SIZE) if isinstance(size, str) else size
+
+    def elements(self, dims: tuple[str, ...]) -> int:
+        product = 1
+        for dim in dims:
+            product *= self._of[dim]
+        return product
+
+    def bytes(self, buffer: Buffer) -> int:
+        return self.elements(buffer.dims) * dtypes.itemsize(buffer.dtype)
+
+
+def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
+    """Bytes, workspace, launches and time of one kernel."""
+    program, schedule = kernel.program, kernel.schedule
+    sizes = Sizes(program, hints)
+    read = sum(sizes.bytes(b) for b in program.inputs)
+    written = sum(sizes.bytes(o.buffer) for o in program.outputs)
+    workspace = _workspace_bytes(kernel, sizes)
+    launches = 2 if schedule.finish == "separate" else 1
+    memory_us = (read + written + 2 * workspace) / target.bandwidth_gbps / 1e3
+    compute_us = _compute_us(kernel, target, sizes)
+    strided = sum(
+        sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
+    )
+    strided_us = strided / 2**20 * target.strided_us_per_mega
+    time = launches * target.launch_us + max(memory_us, compute_us) + strided_us
+    return Estimate(read, written, workspace, launches, time)
+
+
+def apart_us(program: Program, target: Target, hints: Mapping[str, int]) -> float:
+    """The region without fusion across reductions: every reduction, and every other output, in a kernel of its own that
+    reads all it needs and recomputes pointwise values, which is what a pointwise-and-one-reduction compiler does."""
+    sizes = Sizes(program, hints)
+    by_name, types = program.by_name(), program.types()
+    buffers = {b.name: b for b in program.inputs}
+
+    def reads(name: str) -> set[str]:
+        if name in buffers:
+            return {name}
+        if lookup(by_name[name].op).kind == "reduction":
+            return {name}
+        return set().union(*(reads(arg) for arg in by_name[name].args))
+
+    def bytes_of(name: str) -> int:
+        dtype, dims = types[name]
+        return sizes.elements(dims) * dtypes.itemsize(dtype)
+
+    total, launches = 0, 0
+    for value in program.values:
+        if lookup(value.op).kind == "reduction":
+            total += sum(map(bytes_of, reads(value.args[0]))) + bytes_of(value.name)
+            launches += 1
+    full = [o for o in program.outputs if o.value in by_name and lookup(by_name[o.value].op).kind != "reduction"]
+    groups: dict[int, set[str]] = {}
+    for output in full:  # outputs of one size share a pointwise kernel
+        elements = sizes.elements(output.buffer.dims)
+        groups.setdefault(elements, set()).update(reads(output.value))
+        total += sizes.bytes(output.buffer)
+    total += sum(bytes_of(name) for names in groups.values() for name in names)
+    return total / target.bandwidth_gbps / 1e3 + (launches + len(groups)) * target.launch_us
+
+
+def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
+    """Partial column sums: one row of every outer reduction a chunk."""
+    program, schedule = kernel.program, kernel.schedule
+    rows = sizes.elements(schedule.rows)
+    segments = sizes.elements(schedule.segments)
+    chunks = segments * -(-(rows // max(segments, 1)) // schedule.rows_per_chunk)
+    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(schedule.rows)]
+    width = sum(
+        sizes.elements(tuple(d for d in v.dims if d in schedule.columns)) * dtypes.itemsize(v.dtype) for v in outer
+    )
+    return chunks * width
+
+
+def _compute_us(kernel: Kernel, target: Target, sizes: Sizes) -> float:
+    program, schedule = kernel.program, kernel.schedule
+    loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
+    by_name = program.by_name()
+    rows = sizes.elements(schedule.rows)
+    columns = sizes.elements(schedule.columns)
+    padded = -(-columns // (2 * target.lanes)) * 2 * target.lanes if schedule.columns else 1
+    operations = 0.0
+    for names, inner, outer in zip(loops.values, loops.inner, loops.outer, strict=True):
+        operations += sum(lookup(by_name[n].op).cost for n in names) + len(inner) + 2 * len(outer)
+    vector_us = rows * padded * operations / 2**20 * target.vector_op_us_per_mega
+    return (vector_us + rows * len(loops.values) * target.row_overhead_us) / max(target.units, 1)
+
+
+def _strided(buffer: Buffer, kernel: Kernel) -> bool:
+    """Whether neighbouring columns (or, without columns, rows) are not neighbours in this buffer."""
+    fast = (kernel.schedule.columns or kernel.schedule.rows)[-1:]
+    strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+    return bool(fast) and fast[0] in strides and strides[fast[0]] != 1

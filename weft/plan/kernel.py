@@ -1,0 +1,142 @@
+"""Kernels, schedules and plans as data, with a printed form that parses back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from weft.errors import ParseError, Refusal
+from weft.ir.parser import parse
+from weft.ir.printer import print_program
+from weft.ir.program import Program, Size
+
+Scheme = Literal["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"]
+Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
+Finish = Literal["none", "same", "separate"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a kernel runs.
+
+    rows, columns: the split of the program's dimensions, slowest first. segments: row dimensions that an outer
+    reduction keeps; a chunk never straddles two of them. rows_per_chunk: rows whose column sums are taken together,
+    in order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
+    held: values kept from one loop over the columns to the next instead of being computed again. finish: where column
+    sums are completed: in the same launch or in a separate one.
+    """
+
+    scheme: Scheme
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    segments: tuple[str, ...] = ()
+    rows_per_chunk: int = 64
+    held: tuple[str, ...] = ()
+    finish: Finish = "none"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
+            f"segments=({', '.join(self.segments)}) rows_per_chunk={self.rows_per_chunk} "
+            f"held=({', '.join(self.held)}) finish={self.finish}"
+        )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch (two with a separate finish): a program and its schedule. This text is its identity."""
+
+    program: Program
+    schedule: Schedule
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    def __str__(self) -> str:
+        return f"schedule {self.schedule}\n{print_program(self.program)}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a kernel is predicted to need. Bytes count every buffer once; times are in microseconds."""
+
+    bytes_read: int
+    bytes_written: int
+    workspace_bytes: int
+    launches: int
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice: what was considered, the refusal if it was refused, and predicted times of both ways."""
+
+    candidate: str
+    refusal: Refusal | None
+    together_us: float | None = None
+    apart_us: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "candidate": self.candidate,
+            "refusal": None if self.refusal is None else self.refusal.to_dict(),
+            "together_us": self.together_us,
+            "apart_us": self.apart_us,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in launch order, with one estimate each, and every decision on the way.
+
+    products: run-time strides of intermediate buffers as products of sizes, by parameter name.
+    """
+
+    target: str
+    kernels: tuple[Kernel, ...]
+    kinds: tuple[Kind, ...]
+    estimates: tuple[Estimate, ...]
+    decisions: tuple[Decision, ...]
+    products: dict[str, tuple[Size, ...]] = field(default_factory=dict[str, tuple[Size, ...]])
+
+    @property
+    def predicted_us(self) -> float:
+        return sum(e.predicted_us for e in self.estimates)
+
+    def __str__(self) -> str:
+        lines = [f"plan for {self.target}: {len(self.kernels)} kernel(s), {self.predicted_us:.1f} us predicted"]
+        for kernel, kind, estimate in zip(self.kernels, self.kinds, self.estimates, strict=True):
+            lines += [
+                f"kernel {kernel.name}: {kind}",
+                f"  schedule {kernel.schedule}",
+                f"  reads {estimate.bytes_read} bytes, writes {estimate.bytes_written}, workspace "
+                f"{estimate.workspace_bytes}; {estimate.launches} launch(es), {estimate.predicted_us:.1f} us",
+            ]
+        for decision in self.decisions:
+            times = ""
+            if decision.together_us is not None and decision.apart_us is not None:
+                times = f" (together {decision.together_us:.1f} us, apart {decision.apart_us:.1f} us)"
+            lines.append(f"decision {decision.candidate}: {decision.refusal or 'yes'}{times}")
+        return "\n".join([*lines, ""])
+
+
+_TUPLE = r"\((.*?)\)"
+_SCHEDULE = re.compile(
+    rf"schedule (\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} "
+    rf"rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)"
+)
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that prints as ``text``; raises ParseError."""
+    first, _, rest = text.partition("\n")
+    match = _SCHEDULE.fullmatch(first.strip())
+    if match is None or match[1] not in get_args(Scheme) or match[7] not in get_args(Finish):
+        raise ParseError(f"line 1: not a schedule: {first!r}")
+    rows, columns, segments, held = (
+        tuple(part.strip() for part in match[i].split(",") if part.strip()) for i in (2, 3, 4, 6)
+    )
+    schedule = Schedule(match[1], rows, columns, segments, int(match[5]), held, match[7])  # type: ignore[arg-type]
+    return Kernel(parse(rest), schedule)

@@ -1,0 +1,67 @@
+"""One function a rule: is it correct? No thresholds here."""
+
+from __future__ import annotations
+
+from weft.errors import Refusal
+from weft.ir.ops import lookup
+from weft.ir.program import Output, Program, Value
+from weft.ir.structure import Cut, Structure
+
+
+def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple[str, ...]) -> Refusal | None:
+    """An inner reduction drops every column its operand varies over: a kernel holds row results as one number."""
+    dropped = set(value.attributes) & set(columns)
+    left = [d for d in operand_dims if d in columns and d not in dropped]
+    if not dropped or not left:
+        return None
+    return Refusal(
+        "partial_row",
+        value.name,
+        f"{value.op} drops columns {sorted(map(str, dropped))} but keeps columns {left} of its operand",
+        have=len(dropped),
+        limit=len(dropped) + len(left),
+    )
+
+
+def check_outer_dependency(cut: Cut) -> Refusal | None:
+    """A value in the same pass as an outer reduction it depends on does not vary over what that one dropped."""
+    if cut.rule != "outer_dependency":
+        return None
+    return Refusal(
+        "outer_dependency",
+        cut.value,
+        f"varies over {', '.join(cut.dims)}, which {cut.operand} is known for only after the whole pass over it",
+    )
+
+
+def check_epilogue_pointwise(cut: Cut) -> Refusal | None:
+    """What follows an outer reduction in the same kernel is pointwise, and uses no value of a single row."""
+    if cut.rule == "epilogue_reduction":
+        return Refusal("epilogue_reduction", cut.value, f"reduces {cut.operand}, which is complete only after the pass")
+    if cut.rule == "epilogue_operand":
+        message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where it is gone"
+        return Refusal("epilogue_operand", cut.value, message)
+    return None
+
+
+def check_written_once(program: Program, output: Output, found: Structure, rows: tuple[str, ...]) -> Refusal | None:
+    """A result without rows is written once, after them: it must be computable there, from inputs alone."""
+    name = output.value
+    dims = set(program.types()[name][1])
+    if not rows or dims & set(rows) or set(output.buffer.dims) & set(rows):
+        return None
+    if found.is_epilogue(name) or found.pure.get(name, True):
+        return None
+    return Refusal(
+        "row_invariant_reduction",
+        name,
+        f"is the same for every row but would be computed again in each of them (rows {', '.join(rows)})",
+    )
+
+
+def kinds_of(program: Program, columns: tuple[str, ...]) -> tuple[bool, bool]:
+    """Whether the program has inner reductions, and outer ones."""
+    reductions = [v for v in program.values if lookup(v.op).kind == "reduction"]
+    inner = any(set(v.attributes) <= set(columns) for v in reductions)
+    outer = any(not set(v.attributes) <= set(columns) for v in reductions)
+    return inner, outer

@@ -1,0 +1,155 @@
+"""Cuts a program into kernels, one a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.ir import dtypes
+from weft.ir.program import Builder, Program, Size
+from weft.ir.structure import Structure
+from weft.plan.cost import Sizes
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One program a pass, in order, and run-time strides of intermediates as products of sizes."""
+
+    programs: tuple[Program, ...]
+    products: dict[str, tuple[Size, ...]]
+
+
+def cut(program: Program, found: Structure, rows: tuple[str, ...], hints: Mapping[str, int]) -> Passes:
+    """Programs of the passes of ``program``. A value that a later pass needs is stored, unless computing it again from
+    inputs reads fewer bytes than a store and a load move. Buffers keep their names; an intermediate is named after its
+    value."""
+    count = 1 + max(_output_pass(program, found, i, rows) for i in range(len(program.outputs)))
+    if count == 1:
+        return Passes((program,), {})
+    again = _recomputed(program, found, hints)
+    stored: dict[str, int] = {}
+    needed_at: dict[int, set[str]] = {}
+    for at in reversed(range(count)):
+        roots = {o.value for i, o in enumerate(program.outputs) if _output_pass(program, found, i, rows) == at}
+        roots |= {name for name, p in stored.items() if p == at}
+        needed_at[at] = _needed(program, found, roots, at, again, stored)
+    products: dict[str, tuple[Size, ...]] = {}
+    programs = tuple(
+        _extract(program, found, at, needed_at[at], stored, products, rows, suffix=f"_{at}") for at in range(count)
+    )
+    return Passes(programs, products)
+
+
+def _output_pass(program: Program, found: Structure, index: int, rows: tuple[str, ...]) -> int:
+    """The pass that writes an output: one after its value's, if that is complete only after the rows it is spread over."""
+    output = program.outputs[index]
+    at = found.passes[output.value]
+    spread = found.dropped[output.value] & set(output.buffer.dims)
+    return at + 1 if spread else at
+
+
+def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
+    sizes, types, by_name = Sizes(program, hints), program.types(), program.by_name()
+
+    def bytes_of(name: str) -> int:
+        return sizes.elements(types[name][1]) * dtypes.itemsize(types[name][0])
+
+    def sources(name: str) -> set[str]:
+        return {name} if name not in by_name else set().union(*(sources(a) for a in by_name[name].args))
+
+    pure = [v.name for v in program.values if found.pure[v.name] and found.passes[v.name] == 0]
+    return {name for name in pure if sum(map(bytes_of, sources(name))) <= 2 * bytes_of(name)}
+
+
+def _needed(
+    program: Program, found: Structure, roots: set[str], at: int, again: set[str], stored: dict[str, int]
+) -> set[str]:
+    """Values that pass ``at`` computes; what it takes from earlier passes is added to ``stored``."""
+    by_name = program.by_name()
+    needed: set[str] = set()
+    stack = list(roots)
+    while stack:
+        name = stack.pop()
+        if name in needed or name not in by_name:
+            continue
+        if found.passes[name] < at and name not in again:
+            stored[name] = found.passes[name]
+            continue
+        needed.add(name)
+        stack.extend(by_name[name].args)
+    return needed
+
+
+def _extract(
+    program: Program,
+    found: Structure,
+    at: int,
+    needed: set[str],
+    stored: dict[str, int],
+    products: dict[str, tuple[Size, ...]],
+    rows: tuple[str, ...],
+    suffix: str,
+) -> Program:
+    by_name, types = program.by_name(), program.types()
+    outputs = [o for i, o in enumerate(program.outputs) if _output_pass(program, found, i, rows) == at]
+    kept = [name for name, p in stored.items() if p == at]
+    used = {arg for name in needed for arg in by_name[name].args} | {o.value for o in outputs}
+    builder = Builder.like(program, extra=(saved_name(name) for name in stored))
+    builder.name = program.name + suffix
+    renamed: dict[str, str] = {}
+    for buffer in program.inputs:
+        if buffer.name in used:
+            renamed[buffer.name] = builder.copy_input(buffer)
+    for name in stored:
+        if name in used and name not in needed:
+            dtype, dims = types[name]
+            strides = _contiguous(program, dims, products)
+            renamed[name] = builder.input(saved_name(name), dtype, dims, strides)
+    for value in program.values:
+        if value.name in needed:
+            args = [renamed[a] for a in value.args]
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+    for output in outputs:
+        builder.copy_output(output.buffer, renamed[output.value])
+    for name in kept:
+        dtype, dims = types[name]
+        builder.output(saved_name(name), renamed[name], dtype, dims, _contiguous(program, dims, products))
+    builder.parameters = (*program.parameters, *products)
+    return _only_used(builder)
+
+
+def _only_used(builder: Builder) -> Program:
+    """Drop dimensions and parameters that no value or buffer of this pass has."""
+    buffers = [*builder.inputs, *(o.buffer for o in builder.outputs)]
+    dims = {d for b in buffers for d in b.dims} | {d for v in builder.values for d in v.dims}
+    dims |= {str(a) for v in builder.values if v.op in ("iota", "size", "sum", "max", "min") for a in v.attributes}
+    builder.dims = tuple(d for d in builder.dims if d.name in dims)
+    sizes = [d.size for d in builder.dims] + [s for b in buffers for s in b.strides]
+    builder.parameters = tuple(p for p in builder.parameters if p in sizes)
+    return builder.finish()
+
+
+def saved_name(value: str) -> str:
+    """Name of the buffer that carries a value from one pass to a later one."""
+    return f"{value}_saved"
+
+
+def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tuple[Size, ...]]) -> list[Size]:
+    strides: list[Size] = []
+    for i in range(len(dims)):
+        factors = tuple(program.size_of(d) for d in dims[i + 1 :])
+        number = 1
+        for factor in factors:
+            number *= factor if isinstance(factor, int) else 1
+        symbols = tuple(f for f in factors if isinstance(f, str))
+        if not symbols:
+            strides.append(number)
+            continue
+        if number == 1 and len(symbols) == 1:
+            strides.append(symbols[0])
+            continue
+        known = next((n for n, f in products.items() if f == (number, *symbols)), None)
+        name = known or f"p{len(products)}"
+        products[name] = (number, *symbols)
+        strides.append(name)
+    return strides

@@ -1,0 +1,98 @@
+"""Chooses the split of dimensions into rows and columns, cuts the program into kernels and schedules each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from weft.errors import Refusal
+from weft.ir.program import Program
+from weft.ir.structure import analyse, split_straddling
+from weft.plan.cost import apart_us, estimate
+from weft.plan.kernel import Decision, Kernel, Plan
+from weft.plan.legality import check_epilogue_pointwise, check_outer_dependency, check_whole_rows, check_written_once
+from weft.plan.partition import cut
+from weft.plan.schedules import kind_of, schedule_for
+from weft.target import Target
+
+MAX_DIMENSIONS = 8
+"""Splits are enumerated: 2^8 of them at most."""
+
+
+def plan(program: Program, target: Target, hints: Mapping[str, int] | None = None) -> Plan | Refusal:
+    """The plan with the shortest predicted time over all splits, or the reason why there is none worth running.
+
+    hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in.
+    """
+    hints = hints or {}
+    if len(program.dims) > MAX_DIMENSIONS:
+        message = "has more dimensions than splits are searched for"
+        return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
+    best: Plan | None = None
+    first_refusal: Refusal | None = None
+    for rows, columns in splits(program):
+        candidate = plan_split(program, rows, columns, target, hints)
+        if isinstance(candidate, Refusal):
+            first_refusal = first_refusal or candidate
+        elif best is None or _better(candidate, best):
+            best = candidate
+    if best is None:
+        assert first_refusal is not None
+        return first_refusal
+    return check_worthwhile(best, apart_us(program, target, hints), program) or best
+
+
+def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """All (rows, columns), those with the fastest dimensions as columns first."""
+    names = [d.name for d in program.dims]
+    fast_first = list(reversed(names))
+    for count in range(len(names) + 1):
+        for chosen in combinations(fast_first, count):
+            yield tuple(n for n in names if n not in chosen), tuple(n for n in names if n in chosen)
+
+
+def plan_split(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> Plan | Refusal:
+    """The plan under one split, or the rule that forbids it."""
+    split = split_straddling(program, rows, columns)
+    types = split.types()
+    for value in split.values:
+        if value.args and (refusal := check_whole_rows(value, types[value.args[0]][1], columns)) is not None:
+            if value.op in ("sum", "max", "min"):
+                return refusal
+    found = analyse(split, rows)
+    for output in split.outputs:
+        if (refusal := check_written_once(split, output, found, rows)) is not None:
+            return refusal
+    passes = cut(split, found, rows, hints)
+    decisions = [
+        Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
+        for c in found.cuts
+    ]
+    kernels: list[Kernel] = []
+    for part in passes.programs:
+        own_rows = tuple(r for r in rows if r in {d.name for d in part.dims})
+        own_columns = tuple(c for c in columns if c in {d.name for d in part.dims})
+        kernels.append(Kernel(part, schedule_for(part, own_rows, own_columns, target, hints)))
+    estimates = tuple(estimate(k, target, hints) for k in kernels)
+    kinds = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
+    whole = Decision(
+        f"{program.name} as {len(kernels)} kernel(s), rows ({', '.join(rows)}), columns ({', '.join(columns)})",
+        None,
+        sum(e.predicted_us for e in estimates),
+        apart_us(program, target, hints),
+    )
+    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products)
+
+
+def check_worthwhile(candidate: Plan, apart: float, program: Program) -> Refusal | None:
+    """Fusing must be predicted to be no slower than leaving the region to a compiler that fuses pointwise work only."""
+    if candidate.predicted_us <= apart:
+        return None
+    message = "predicted to be slower than without fusion (microseconds)"
+    return Refusal("not_worthwhile", program.name, message, round(candidate.predicted_us, 1), round(apart, 1))
+
+
+def _better(a: Plan, b: Plan) -> bool:
+    return (a.predicted_us, len(a.kernels)) < (b.predicted_us, len(b.kernels))

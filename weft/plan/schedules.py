@@ -1,0 +1,76 @@
+"""The schedule of a kernel on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.ir import dtypes
+from weft.ir.ops import EXPENSIVE_COST, lookup
+from weft.ir.program import Program
+from weft.ir.structure import loops_of
+from weft.plan.cost import Sizes
+from weft.plan.kernel import Kind, Schedule, Scheme
+from weft.plan.legality import kinds_of
+from weft.target import Target
+
+ROWS_PER_CHUNK = 64
+"""Partial column sums are 1/64 of the rows: 1-3 % more bytes, while 4096 rows still make 64 units of parallel work."""
+
+
+def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
+    inner, outer = kinds_of(program, columns)
+    if inner and outer:
+        return "mixed-order"
+    return "inner" if inner else "outer" if outer else "pointwise"
+
+
+def schedule_for(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> Schedule:
+    """The scheme follows from the kind of the kernel and, on a GPU, from whether a row fits the registers of an SM."""
+    inner, outer = kinds_of(program, columns)
+    segments = segments_of(program, rows)
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    held = held_values(program, rows, columns)
+    if target.kind == "cpu":
+        scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
+        return Schedule(scheme, ordered, columns, segments, ROWS_PER_CHUNK, held, "same" if outer else "none")
+    fits = row_registers(program, rows, columns, hints) <= target.registers
+    scheme = "COLUMN" if outer and not inner else "CLUSTER" if not fits else "STREAM" if outer else "ONE_SHOT"
+    return Schedule(scheme, ordered, columns, segments, ROWS_PER_CHUNK, held, "same" if outer else "none")
+
+
+def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:
+    """Row dimensions that some outer reduction keeps."""
+    types = program.types()
+    kept: set[str] = set()
+    for value in program.values:
+        if lookup(value.op).kind == "reduction" and set(value.attributes) <= set(rows):
+            kept |= set(types[value.name][1]) & set(rows)
+    return tuple(r for r in rows if r in kept)
+
+
+def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Expensive values that more than one loop over the columns needs."""
+    loops, by_name = loops_of(program, rows, columns), program.by_name()
+    counts: dict[str, int] = {}
+    for names in loops.values:
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
+
+
+def row_registers(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]
+) -> int:
+    """Registers (32 bits) that hold a row on a GPU: inputs alive across a row reduction in their own dtype, and one
+    float32 accumulator a column for every outer reduction."""
+    sizes = Sizes(program, hints)
+    width = sizes.elements(columns)
+    loops = loops_of(program, rows, columns)
+    bits = 0
+    if len(loops.values) > 1:
+        tiles = [b for b in program.inputs if set(b.dims) & set(columns)]
+        bits += sum(8 * dtypes.itemsize(b.dtype) for b in tiles)
+    bits += 32 * sum(len(names) for names in loops.outer)
+    return width * bits // 32

@@ -1,0 +1,69 @@
+"""Targets as data: a plan for an H200 can be made and read on a laptop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import torch
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to plan for.
+
+    bandwidth_gbps: attainable copy bandwidth in 10^9 bytes a second. launch_us: host and device time of one more
+    launch. vector_op_us_per_mega: time of 2^20 float32 vector adds on data in cache. row_overhead_us: time of one loop
+    over the columns of a row beyond its elements. strided_us_per_mega: extra time of 2^20 element accesses that are
+    not contiguous. registers, shared_bytes: per SM; 0 on a CPU. measured: whether the figures come from a measurement.
+    """
+
+    name: str
+    kind: Literal["cpu", "gpu"]
+    units: int
+    lanes: int
+    bandwidth_gbps: float
+    launch_us: float
+    vector_op_us_per_mega: float
+    row_overhead_us: float
+    strided_us_per_mega: float
+    registers: int
+    shared_bytes: int
+    cache_bytes: int
+    measured: bool
+    origin: str
+
+    @staticmethod
+    def named(name: str) -> Target:
+        """``cpu``, ``h100``, ``h200`` or ``gb200``. Raises ValueError with the known names."""
+        table = _table()
+        if name not in table:
+            raise ValueError(f"no target named {name!r}; known: {', '.join(sorted(table))}")
+        return Target(**table[name])
+
+    @staticmethod
+    def current(device: str | torch.device = "cpu") -> Target:
+        """The machine at hand. Raises ValueError for a device there are no figures for."""
+        device = torch.device(device)
+        if device.type == "cpu":
+            return Target.named("cpu")
+        if device.type == "cuda":
+            model = torch.cuda.get_device_name(device).lower()
+            for name in ("gb200", "h200", "h100"):
+                if name in model:
+                    return Target.named(name)
+        raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    folder = resources.files("weft.plan") / "calibration"
+    found: dict[str, dict[str, Any]] = {}
+    for entry in folder.iterdir():
+        if entry.name.endswith(".json"):
+            data = json.loads(entry.read_text())
+            found[data["name"]] = data
+    return found
