@@ -21,8 +21,9 @@ class Schedule:
     """How a kernel runs.
 
     rows, columns: the split of the program's dimensions, slowest first. segments: row dimensions that an outer
-    reduction keeps; a chunk never straddles two of them. rows_per_chunk: rows whose column sums are taken together,
-    in order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
+    reduction keeps; a chunk never straddles two of them. rows_per_tile: rows whose column sums are added up first, so
+    that no long chain of additions loses digits. rows_per_chunk: rows whose column sums are taken together, in order,
+    before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
     held: values kept from one loop over the columns to the next instead of being computed again. finish: where column
     sums are completed: in the same launch or in a separate one.
     """
@@ -31,6 +32,7 @@ class Schedule:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     segments: tuple[str, ...] = ()
+    rows_per_tile: int = 8
     rows_per_chunk: int = 64
     held: tuple[str, ...] = ()
     finish: Finish = "none"
@@ -38,7 +40,8 @@ class Schedule:
     def __str__(self) -> str:
         return (
             f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
-            f"segments=({', '.join(self.segments)}) rows_per_chunk={self.rows_per_chunk} "
+            f"segments=({', '.join(self.segments)}) rows_per_tile={self.rows_per_tile} "
+            f"rows_per_chunk={self.rows_per_chunk} "
             f"held=({', '.join(self.held)}) finish={self.finish}"
         )
 
@@ -125,7 +128,7 @@ class Plan:
 _TUPLE = r"\((.*?)\)"
 _SCHEDULE = re.compile(
     rf"schedule (\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} "
-    rf"rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)"
+    rf"rows_per_tile=(\d+) rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)"
 )
 
 
@@ -133,10 +136,10 @@ def parse_kernel(text: str) -> Kernel:
     """The kernel that prints as ``text``; raises ParseError."""
     first, _, rest = text.partition("\n")
     match = _SCHEDULE.fullmatch(first.strip())
-    if match is None or match[1] not in get_args(Scheme) or match[7] not in get_args(Finish):
+    if match is None or match[1] not in get_args(Scheme) or match[8] not in get_args(Finish):
         raise ParseError(f"line 1: not a schedule: {first!r}")
     rows, columns, segments, held = (
-        tuple(part.strip() for part in match[i].split(",") if part.strip()) for i in (2, 3, 4, 6)
+        tuple(part.strip() for part in match[i].split(",") if part.strip()) for i in (2, 3, 4, 7)
     )
-    schedule = Schedule(match[1], rows, columns, segments, int(match[5]), held, match[7])  # type: ignore[arg-type]
+    schedule = Schedule(match[1], rows, columns, segments, int(match[5]), int(match[6]), held, match[8])  # type: ignore[arg-type]
     return Kernel(parse(rest), schedule)

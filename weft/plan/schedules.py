@@ -13,8 +13,11 @@ from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.target import Target
 
+ROWS_PER_TILE = 8
 ROWS_PER_CHUNK = 64
 """Partial column sums are 1/64 of the rows: 1-3 % more bytes, while 4096 rows still make 64 units of parallel work."""
+CHUNKS_WANTED = 32
+"""Few rows are cut finer, down to one tile a chunk, so that every core has work."""
 
 
 def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
@@ -34,10 +37,25 @@ def schedule_for(
     held = held_values(program, rows, columns)
     if target.kind == "cpu":
         scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
-        return Schedule(scheme, ordered, columns, segments, ROWS_PER_CHUNK, held, "same" if outer else "none")
+        chunk = rows_per_chunk(program, tuple(r for r in rows if r not in segments))
+        return Schedule(scheme, ordered, columns, segments, ROWS_PER_TILE, chunk, held, "same" if outer else "none")
     fits = row_registers(program, rows, columns, hints) <= target.registers
     scheme = "COLUMN" if outer and not inner else "CLUSTER" if not fits else "STREAM" if outer else "ONE_SHOT"
-    return Schedule(scheme, ordered, columns, segments, ROWS_PER_CHUNK, held, "same" if outer else "none")
+    return Schedule(
+        scheme, ordered, columns, segments, ROWS_PER_TILE, ROWS_PER_CHUNK, held, "same" if outer else "none"
+    )
+
+
+def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
+    """A multiple of the tile that makes enough chunks of a known number of rows; the largest if it is not known."""
+    count = 1
+    for row in rows:
+        size = program.size_of(row)
+        if isinstance(size, str):
+            return ROWS_PER_CHUNK
+        count *= size
+    tiles = -(-count // (CHUNKS_WANTED * ROWS_PER_TILE))
+    return min(ROWS_PER_CHUNK, max(1, tiles) * ROWS_PER_TILE)
 
 
 def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:

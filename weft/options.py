@@ -1,0 +1,38 @@
+"""Options, read once at the edge into one frozen value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept.
+    cxx: the C++ compiler; empty: ``$CXX``, else the first of g++, clang++, c++ on the path. build_threads: kernels of a
+    model that are compiled side by side."""
+
+    strict: bool = False
+    cache_dir: str = ""
+    cxx: str = ""
+    build_threads: int = 0
+
+    @staticmethod
+    def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
+        """Options given by the caller, then ``WEFT_CACHE_DIR`` and ``CXX``, then defaults.
+
+        Raises ValueError that names an unknown option and the known ones.
+        """
+        env = os.environ if environment is None else environment
+        given = dict(given or {})
+        known = {f.name for f in fields(Options)}
+        if unknown := sorted(given.keys() - known):
+            raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(known))}")
+        home = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(home / "weft"))
+        given.setdefault("cxx", env.get("CXX", ""))
+        given.setdefault("build_threads", os.cpu_count() or 1)
+        return Options(**given)

@@ -1,0 +1,1 @@
+"""Render: the text of one kernel. A backend is a module with ``supports`` and ``render``."""

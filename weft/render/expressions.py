@@ -1,0 +1,58 @@
+"""Expressions in C-like languages: one template an op. The functions in namespace ``w`` come with each backend."""
+
+from __future__ import annotations
+
+import math
+
+from weft.ir.ops import OPS
+from weft.ir.program import Attribute
+
+C_TYPES = {
+    "f64": "double",
+    "f32": "float",
+    "bf16": "w::bf16",
+    "f16": "w::f16",
+    "i64": "int64_t",
+    "i32": "int32_t",
+    "bool": "bool",
+}
+
+TEMPLATES: dict[str, str] = {
+    "cast": "w::cast<{type}>({0})",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "where": "w::where({0}, {1}, {2})",
+} | {
+    name: f"w::{name}({', '.join(f'{{{i}}}' for i in range(op.arity))})"
+    for name, op in OPS.items()
+    if op.kind == "pointwise" and name not in ("cast", "add", "sub", "mul", "div", "neg", "where")
+}
+
+# how a reduction combines two partial results
+COMBINE = {"sum": "{0} + {1}", "max": "w::maximum({0}, {1})", "min": "w::minimum({0}, {1})"}
+
+
+def expression(op: str, operands: list[str], dtype: str) -> str:
+    """Text of a pointwise op; KeyError if there is no template."""
+    return TEMPLATES[op].format(*operands, type=C_TYPES[dtype])
+
+
+def literal(number: Attribute, dtype: str) -> str:
+    """A number as a literal of that type."""
+    if isinstance(number, str):
+        raise TypeError(f"{number!r} is no number")
+    kind = C_TYPES[dtype]
+    if isinstance(number, float) and not math.isfinite(number):
+        if math.isnan(number):
+            return f"std::numeric_limits<{kind}>::quiet_NaN()"
+        return ("-" if number < 0 else "") + f"std::numeric_limits<{kind}>::infinity()"
+    if dtype == "bool":
+        return "true" if number else "false"
+    if dtype in ("i64", "i32"):
+        if number == -(2**63):
+            return f"std::numeric_limits<{kind}>::min()"
+        return f"{kind}({int(number)})"
+    return f"{float(number)!r}f" if dtype == "f32" else repr(float(number))

@@ -1,0 +1,44 @@
+"""The text of a kernel, and a small writer for indented blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Source:
+    """One compilable text. entry: name of the exported function."""
+
+    language: str
+    entry: str
+    text: str
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.language}\0{self.entry}\0{self.text}".encode()).hexdigest()[:32]
+
+
+class Writer:
+    """Collects lines; ``block`` indents what is written inside."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+
+    def line(self, text: str = "") -> None:
+        self._lines.append("  " * self._depth + text if text else "")
+
+    @contextmanager
+    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line(tail)
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"

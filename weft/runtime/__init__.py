@@ -1,0 +1,1 @@
+"""Runtime: compile, cache and launch kernels."""
