@@ -1,0 +1,140 @@
+"""The pipeline on one page. Every stage is a pure function with a printable result; stop after any of them.
+
+    capture   fx.Graph          -> Regions, each with a Program, and a Refusal for every node left out
+    simplify  Program           -> Program in canonical form
+    plan      Program, Target   -> Plan: kernels, schedules, every Decision; or the Refusal of the whole region
+    render    Kernel            -> Source
+    build     Source            -> a compiled function, from the cache if it is there
+    launch    tensors           -> tensors, through the operator weft::launch
+
+``compile_graph`` goes up to render for all regions of a graph, so that nothing is compiled twice and nothing is changed
+before everything is known; ``build`` compiles the kernels side by side; ``run_program`` does one program from start to
+end on tensors at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.capture.regions import Capture, Region, capture
+from weft.errors import Refusal, in_stage
+from weft.ir.program import Program
+from weft.ir.simplify import simplify
+from weft.ir.verify import verify
+from weft.options import Options
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.planner import plan
+from weft.plan.verify import verify_plan
+from weft.render import cpp
+from weft.render.source import Source
+from weft.runtime import launch
+from weft.target import Target
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """One region with the result of every stage up to the source of its kernels."""
+
+    region: Region
+    program: Program
+    plan: Plan
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What became of a graph: regions with kernels, and a reason for everything else."""
+
+    regions: tuple[CompiledRegion, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(kernel for region in self.regions for kernel in region.plan.kernels)
+
+
+def compile_graph(
+    graph: fx.Graph, name: str = "region", symbols: Mapping[Any, int] | None = None, target: Target | None = None
+) -> Compilation:
+    """All stages up to render for every region of a functional ATen graph.
+
+    symbols: likely values of the graph's symbolic sizes. target: the machine to plan for; by default the one at hand.
+    """
+    with in_stage("capture"):
+        captured: Capture = capture(graph, name)
+    regions: list[CompiledRegion] = []
+    refusals = list(captured.refusals)
+    for region in captured.regions:
+        compiled = compile_region(region, symbols or {}, target)
+        if isinstance(compiled, Refusal):
+            refusals.append(compiled)
+        else:
+            regions.append(compiled)
+    return Compilation(tuple(regions), tuple(refusals))
+
+
+def compile_region(region: Region, symbols: Mapping[Any, int], target: Target | None) -> CompiledRegion | Refusal:
+    """One region from program to sources, or the reason why not."""
+    device = region.outputs[0].meta["val"].device
+    if target is None and device.type != "cpu":
+        return _of_region(region, Refusal("no_backend", region.program.name, f"no backend for {device.type} yet"))
+    with in_stage("simplify"):
+        program = verify(simplify(region.program))
+    hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
+    with in_stage("plan"):
+        planned = plan(program, target or Target.current(device), {k: v for k, v in hints.items() if v is not None})
+        if isinstance(planned, Refusal):
+            return _of_region(region, planned)
+        verify_plan(planned, program)
+    with in_stage("render"):
+        for kernel in planned.kernels:
+            if (refusal := cpp.supports(kernel)) is not None:
+                return _of_region(region, refusal)
+        sources = tuple(cpp.render(kernel) for kernel in planned.kernels)
+    return CompiledRegion(region, program, planned, sources)
+
+
+def build(compilation: Compilation, options: Options) -> None:
+    """Compile all kernels, several at a time, and make them known to ``weft::launch``."""
+    with in_stage("build"):
+        launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options)
+
+
+def run_program(
+    program: Program, inputs: Sequence[Tensor], parameters: Sequence[int] = (), options: Options | None = None
+) -> list[Tensor]:
+    """Compile and run one program on tensors at hand; outputs have the shapes and strides of its buffers.
+
+    Raises RefusedError if no plan is legal or worthwhile.
+    """
+    from weft.errors import RefusedError
+
+    options = options or Options.read()
+    program = verify(simplify(program))
+    hints = dict(zip(program.parameters, parameters, strict=True))
+    planned = plan(program, Target.current(inputs[0].device if inputs else "cpu"), hints)
+    if isinstance(planned, Refusal):
+        raise RefusedError((planned,))
+    return launch.run_plan(planned, program, inputs, parameters, options)
+
+
+def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:
+    found = expression if isinstance(expression, int) else expression.subs(dict(symbols))
+    return int(found) if getattr(found, "is_Integer", isinstance(found, int)) else None
+
+
+def _of_region(region: Region, refusal: Refusal) -> Refusal:
+    """A refusal of a whole region names its first user line."""
+    where = region.lines[0] if region.lines else None
+    return Refusal(refusal.rule, refusal.subject, refusal.message, refusal.have, refusal.limit, where)
+
+
+def torch_version_supported() -> bool:
+    """Whether the torch at hand is one weft is made for (2.11 to 2.15)."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return (2, 11) <= (major, minor) < (2, 16)

@@ -1,0 +1,1 @@
+"""Integration: torch.compile's backend and weft.fuse."""

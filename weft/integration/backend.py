@@ -1,0 +1,128 @@
+"""``torch.compile(model, backend="weft")``: TorchInductor with a pass that hands regions to weft."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from weft import compiler
+from weft.errors import CompilerNotFoundError, RefusedError
+from weft.integration.report import record
+from weft.integration.rewrite import rewrite
+from weft.integration.sizes import symbol_hints
+from weft.options import Options
+from weft.runtime.build import find_compiler
+from weft.runtime.counters import counters
+
+
+class WeftPass(CustomGraphPass):
+    """Runs on every post-grad graph. ``before``: a pass of somebody else that was configured already."""
+
+    def __init__(self, options: Options, before: Sequence[Any] = ()) -> None:
+        self.options = options
+        self.before = tuple(before)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for other in self.before:
+            other(graph)
+        counters.add(pass_calls=1)
+        try:
+            compilation = compiler.compile_graph(graph, symbols=symbol_hints(graph))
+            for refusal in compilation.refusals:
+                counters.refusals[refusal.rule] += 1
+            record(compilation)
+            if self.options.strict and compilation.refusals:
+                raise RefusedError(compilation.refusals)
+            if compilation.regions:
+                compiler.build(compilation, self.options)
+                rewrite(graph, compilation.regions)
+        except RefusedError:
+            raise
+        except Exception as error:
+            _warn_once(f"weft: a graph is left to Inductor: {type(error).__name__}: {error}")
+            return
+        plans = [region.plan for region in compilation.regions]
+        counters.add(
+            regions=len(plans),
+            kernels=sum(len(p.kernels) for p in plans),
+            mixed_order_kernels=sum(kind == "mixed-order" for p in plans for kind in p.kinds),
+        )
+
+    def uuid(self) -> Any:
+        """Everything that changes what the pass does to a graph: part of Inductor's cache key."""
+        others = [other.uuid() for other in self.before]
+        return (package_digest(), torch.__version__, repr(self.options), *map(repr, others))
+
+
+@cache
+def package_digest() -> str:
+    """Digest of weft's own sources and data files."""
+    digest = hashlib.sha256()
+    pending = [resources.files("weft")]
+    while pending:
+        entry = pending.pop()
+        if entry.is_dir():
+            pending.extend(sorted(entry.iterdir(), key=lambda e: e.name, reverse=True))
+        elif entry.name.endswith((".py", ".h", ".json")):
+            digest.update(entry.name.encode())
+            digest.update(entry.read_bytes())
+    return digest.hexdigest()
+
+
+def weft_backend(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **kwargs: Any
+) -> Callable[..., Any]:
+    """The backend behind the name "weft".
+
+    options: fields of ``weft.options.Options``; any other key is an option of TorchInductor. ``mode`` is passed on.
+    Without a C++ compiler a CPU model runs in eager mode, with one warning that says what to install.
+    """
+    from torch._inductor import compile_fx, list_mode_options
+
+    own, patches = _split_options(options or {})
+    if (mode := kwargs.pop("mode", None)) is not None:
+        patches = {**list_mode_options(mode), **patches}
+    chosen = Options.read(own)
+    on_cpu = all(t.device.type == "cpu" for t in example_inputs if isinstance(t, torch.Tensor))
+    try:
+        find_compiler(chosen)
+    except CompilerNotFoundError as error:
+        if on_cpu:
+            _warn_once(f"weft: the model runs in eager mode: {error}")
+            return gm.forward
+    patches["post_grad_custom_post_pass"] = WeftPass(chosen, _configured_passes())
+    if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
+        patches.setdefault("triton.mix_order_reduction", False)
+    return compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches)
+
+
+def _configured_passes() -> list[Any]:
+    found = inductor_config.post_grad_custom_post_pass
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    known = Options.__dataclass_fields__.keys()
+    own = {k: v for k, v in options.items() if k in known}
+    return own, {k: v for k, v in options.items() if k not in known}
+
+
+def supports_cuda() -> bool:
+    """Whether there is a backend for NVIDIA GPUs."""
+    return False
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=3)

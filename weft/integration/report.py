@@ -1,0 +1,75 @@
+"""What became of the graphs of this process, newest last."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+from weft.compiler import Compilation
+
+
+@dataclass(frozen=True)
+class Report:
+    """One compiled graph: which operations share a kernel, what was left out and why."""
+
+    compilation: Compilation
+
+    def text(self) -> str:
+        """A few lines a region, then what was left out, counted by reason."""
+        lines: list[str] = []
+        for compiled in self.compilation.regions:
+            plan = compiled.plan
+            lines.append(f"region of {len(compiled.region.members)} operations -> {len(plan.kernels)} kernel(s)")
+            for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
+                read, written = (", ".join(names) for names in _buffers(kernel))
+                lines.append(
+                    f"  {kind} kernel, {kernel.schedule.scheme}: reads {read}; writes {written}; "
+                    f"{(estimate.bytes_read + estimate.bytes_written) / 1e6:.2f} MB, {estimate.predicted_us:.0f} us predicted"
+                )
+            for decision in plan.decisions:
+                if decision.refusal is not None:
+                    lines.append(f"  cut: {decision.refusal}")
+            lines += [f"  from {line}" for line in compiled.region.lines[:6]]
+        counts = Counter((r.rule, r.message) for r in self.compilation.refusals)
+        for (rule, message), count in counts.most_common():
+            lines.append(f"left out: {count} x {rule}: {message}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        regions = [
+            {
+                "operations": len(c.region.members),
+                "lines": list(c.region.lines),
+                "kernels": [
+                    {"name": k.name, "kind": kind, "schedule": str(k.schedule), "text": str(k), "source": s.text}
+                    | vars(e)
+                    for k, kind, e, s in zip(c.plan.kernels, c.plan.kinds, c.plan.estimates, c.sources, strict=True)
+                ],
+                "decisions": [d.to_dict() for d in c.plan.decisions],
+            }
+            for c in self.compilation.regions
+        ]
+        return {"regions": regions, "refusals": [r.to_dict() for r in self.compilation.refusals]}
+
+
+def _buffers(kernel: Any) -> tuple[list[str], list[str]]:
+    program = kernel.program
+    return [b.name for b in program.inputs], [o.buffer.name for o in program.outputs]
+
+
+_REPORTS: deque[Report] = deque(maxlen=64)
+
+
+def record(compilation: Compilation) -> None:
+    _REPORTS.append(Report(compilation))
+
+
+def last_reports() -> list[Report]:
+    """One report for each of the last graphs weft saw in this process (forward, backward, ...), oldest first."""
+    return list(_REPORTS)
+
+
+def clear_reports() -> None:
+    """Forget all reports."""
+    _REPORTS.clear()

@@ -1,0 +1,169 @@
+"""Replaces regions of a graph by launches.
+
+Launches enter as ``auto_functionalized_v2(weft::launch)``: in a graph that is still functional a raw mutable operator
+has no edge to the readers of what it writes, and a later topological sort may move a reader before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.capture.axes import VIEWS
+from weft.capture.lowering import is_constant
+from weft.capture.refine import Extent
+from weft.compiler import CompiledRegion
+from weft.integration.sizes import SizeNodes
+from weft.ir import dtypes
+from weft.ir.program import Buffer, Size
+from weft.runtime.launch import digest_of
+
+aten = torch.ops.aten
+
+
+def rewrite(graph: fx.Graph, regions: tuple[CompiledRegion, ...]) -> None:
+    """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph."""
+    sizes = SizeNodes(graph)
+    for region in regions:
+        _Rewriter(graph, region, sizes).run()
+    members = {node for region in regions for node in region.region.members}
+    for node in reversed(list(graph.nodes)):
+        removable = node in members or is_constant(node) or (node.op == "call_function" and node.target in VIEWS)
+        if removable and not node.users:
+            graph.erase_node(node)
+    sort(graph)
+    graph.lint()
+
+
+class _Rewriter:
+    def __init__(self, graph: fx.Graph, compiled: CompiledRegion, sizes: SizeNodes) -> None:
+        self.graph, self.compiled, self.sizes = graph, compiled, sizes
+        region = compiled.region
+        self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), region.inputs, strict=True))
+        self.originals = dict(zip((o.buffer.name for o in region.program.outputs), region.outputs, strict=True))
+        self.expressions: dict[str, Extent] = dict(region.parameters)
+        for name, factors in compiled.plan.products.items():
+            product: Any = 1
+            for factor in factors:
+                product = product * self._expression(factor)
+            self.expressions[name] = product
+
+    def run(self) -> None:
+        last = self.compiled.region.members[-1]
+        with self.graph.inserting_after(last):
+            # each new node is put before the next one through this anchor
+            anchor = self.graph.call_function(aten.alias.default, (last,))
+        with self.graph.inserting_before(anchor):
+            for kernel in self.compiled.plan.kernels:
+                outputs = [o.buffer for o in kernel.program.outputs]
+                written = self._launch(kernel, [self._allocate(buffer) for buffer in outputs])
+                self.nodes.update(zip((b.name for b in outputs), written, strict=True))
+        self.graph.erase_node(anchor)
+        for name, original in self.originals.items():
+            original.replace_all_uses_with(self.nodes[name])
+
+    def _launch(self, kernel: Any, bases: list[fx.Node]) -> list[fx.Node]:
+        views: dict[str, Any] = {"_outputs_length": len(bases)}
+        views |= {f"_outputs_{i}_base_index": i for i in range(len(bases))}
+        node = self.graph.call_function(
+            torch.ops.higher_order.auto_functionalized_v2,
+            (torch.ops.weft.launch.default,),
+            {
+                "digest": digest_of(kernel),
+                "kernel": str(kernel),
+                "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
+                "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
+                **views,
+                "_all_bases": bases,
+            },
+        )
+        node.meta["val"] = (None, *(base.meta["val"] for base in bases))
+        written: list[fx.Node] = []
+        for i, base in enumerate(bases, 1):
+            item = self.graph.call_function(operator.getitem, (node, i))
+            item.meta["val"] = base.meta["val"]
+            written.append(item)
+        return written
+
+    def _allocate(self, buffer: Buffer) -> fx.Node:
+        """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""
+        original = self.originals.get(buffer.name)
+        if original is not None:
+            value = original.meta["val"]
+            shape, strides, dtype, device = value.shape, value.stride(), value.dtype, value.device
+            size_args = [self.sizes.get(_extent(s)) for s in shape]
+            stride_args = [self.sizes.get(_extent(s)) for s in strides]
+        else:
+            value = None
+            by_name = {d.name: d.size for d in self.compiled.program.dims}
+            size_args = [self.sizes.get(self._expression(by_name[d])) for d in buffer.dims]
+            stride_args = [self.sizes.get(self._expression(s)) for s in buffer.strides]
+            dtype = dtypes.TORCH_DTYPES[buffer.dtype]
+            device = self.compiled.region.outputs[0].meta["val"].device
+        node = self.graph.call_function(
+            aten.empty_strided.default, (size_args, stride_args), {"dtype": dtype, "device": device}
+        )
+        if value is None:
+            mode = self.compiled.region.outputs[0].meta["val"].fake_mode
+            with mode:
+                value = torch.empty_strided(_values(size_args), _values(stride_args), dtype=dtype, device=device)
+        node.meta["val"] = value
+        return node
+
+    def _expression(self, size: Size) -> Extent:
+        return self.expressions[size] if isinstance(size, str) else size
+
+
+def _extent(size: Any) -> Extent:
+    return size if isinstance(size, int) else size.node.expr
+
+
+def _values(args: list[int | fx.Node]) -> list[Any]:
+    return [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+
+
+def sort(graph: fx.Graph) -> None:
+    """Stable topological order. A node that mutates an input keeps its place after everything that stood before it."""
+    nodes = list(graph.nodes)
+    waits: dict[fx.Node, int] = {}
+    followers: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
+    barrier: fx.Node | None = None
+    before: list[fx.Node] = []
+    for node in nodes:
+        needed = set(node.all_input_nodes)
+        if barrier is not None:
+            needed.add(barrier)
+        if _mutates(node) or node.op == "output":
+            needed.update(before)
+            barrier, before = node, []
+        else:
+            before.append(node)
+        waits[node] = len(needed)
+        for dependency in needed:
+            followers[dependency].append(node)
+    order = {node: i for i, node in enumerate(nodes)}
+    ready = [order[node] for node in nodes if waits[node] == 0]  # ascending: a heap already
+    result: list[fx.Node] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        result.append(node)
+        for follower in followers[node]:
+            waits[follower] -= 1
+            if waits[follower] == 0:
+                heapq.heappush(ready, order[follower])
+    if len(result) != len(nodes):
+        raise RuntimeError("the rewritten graph has a cycle")
+    previous: fx.Node | None = None
+    for node in result:
+        if previous is not None:
+            previous.append(node)
+        previous = node
+
+
+def _mutates(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and schema.is_mutable

@@ -1,0 +1,96 @@
+"""Nodes for run-time sizes: an expression over the graph's symbols as arithmetic on nodes that hold them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.functions import FloorDiv
+
+from weft.capture.refine import Extent
+
+aten = torch.ops.aten
+
+
+class UnknownSymbolError(Exception):
+    """No input of the graph has this size."""
+
+
+class SizeNodes:
+    """Finds or makes the node of an expression. New nodes go right after the placeholders."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._nodes: dict[Any, fx.Node] = {}
+        self._placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self._anchor = self._placeholders[-1] if self._placeholders else None
+        for node in self._placeholders:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self._nodes.setdefault(value.node.expr, node)
+
+    def get(self, expression: Extent) -> int | fx.Node:
+        """An int for a number, else a node with a ``torch.SymInt``. Raises UnknownSymbolError."""
+        if isinstance(expression, int) or expression.is_Integer:
+            return int(expression)
+        if expression in self._nodes:
+            return self._nodes[expression]
+        node = self._make(expression)
+        self._nodes[expression] = node
+        return node
+
+    def _make(self, expression: sympy.Expr) -> fx.Node:
+        if isinstance(expression, sympy.Symbol):
+            return self._from_shape(expression)
+        if isinstance(expression, sympy.Add | sympy.Mul):
+            function = operator.add if isinstance(expression, sympy.Add) else operator.mul
+            first, *rest = (self.get(arg) for arg in expression.args)
+            for other in rest:
+                first = self._call(function, first, other)
+            assert isinstance(first, fx.Node)
+            return first
+        if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
+            base = self.get(expression.base)
+            result = base
+            for _ in range(int(expression.exp) - 1):
+                result = self._call(operator.mul, result, base)
+            assert isinstance(result, fx.Node)
+            return result
+        if isinstance(expression, FloorDiv):
+            return self._call(operator.floordiv, *(self.get(arg) for arg in expression.args))
+        raise UnknownSymbolError(f"no node for the size {expression}")
+
+    def _from_shape(self, symbol: sympy.Symbol) -> fx.Node:
+        for node in self._placeholders:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                for axis, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                        return self._call(aten.sym_size.int, node, axis)
+        raise UnknownSymbolError(f"no input of the graph has the size {symbol}")
+
+    def _call(self, function: Any, *args: Any) -> fx.Node:
+        assert self._anchor is not None
+        with self._graph.inserting_after(self._anchor):
+            node = self._graph.call_function(function, args)
+        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+        node.meta["val"] = values[0].shape[args[1]] if function is aten.sym_size.int else function(*values)
+        self._anchor = node
+        return node
+
+
+def symbol_hints(graph: fx.Graph) -> dict[Any, int]:
+    """The sizes the graph was traced with, by symbol."""
+    found: dict[Any, int] = {}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        sizes = [value] if isinstance(value, torch.SymInt) else list(getattr(value, "shape", ()))
+        for size in sizes:
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                hint = getattr(size.node, "_hint", None)
+                if isinstance(hint, int):
+                    found[size.node.expr] = hint
+    return found

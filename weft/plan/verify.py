@@ -1,0 +1,35 @@
+"""The rules every plan obeys: each kernel one pass, each buffer written once, before it is read."""
+
+from __future__ import annotations
+
+from weft.errors import VerificationError
+from weft.ir.program import Program
+from weft.ir.structure import analyse
+from weft.ir.verify import verify
+from weft.plan.kernel import Plan
+
+
+def verify_plan(plan: Plan, program: Program) -> Plan:
+    """Return ``plan``, or raise VerificationError naming the kernel and buffer at fault."""
+    available = {b.name for b in program.inputs}
+    for kernel in plan.kernels:
+        verify(kernel.program)
+        schedule = kernel.schedule
+        split = {*schedule.rows, *schedule.columns}
+        if split != {d.name for d in kernel.program.dims}:
+            raise VerificationError(f"{kernel.name}: rows and columns are {sorted(split)}, not its dimensions")
+        if not set(schedule.segments) <= set(schedule.rows):
+            raise VerificationError(f"{kernel.name}: segments {schedule.segments} are no rows")
+        if analyse(kernel.program, schedule.rows).pass_count != 1:
+            raise VerificationError(f"{kernel.name}: is more than one pass")
+        for buffer in kernel.program.inputs:
+            if buffer.name not in available:
+                raise VerificationError(f"{kernel.name}: reads {buffer.name} before it is written")
+        for output in kernel.program.outputs:
+            if output.buffer.name in available:
+                raise VerificationError(f"{kernel.name}: {output.buffer.name} is written twice")
+            available.add(output.buffer.name)
+    missing = {o.buffer.name for o in program.outputs} - available
+    if missing:
+        raise VerificationError(f"{program.name}: {sorted(missing)} are never written")
+    return plan
