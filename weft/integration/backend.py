@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.backends.registry import register_backend
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -126,3 +127,7 @@ def supports_cuda() -> bool:
 @cache
 def _warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=3)
+
+
+# An installed weft is found through its entry point; this makes the name known when it runs from a checkout too.
+register_backend(weft_backend, name="weft")
