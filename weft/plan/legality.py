@@ -9,18 +9,14 @@ from weft.ir.structure import Cut, Structure
 
 
 def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple[str, ...]) -> Refusal | None:
-    """An inner reduction drops every column its operand varies over: a kernel holds row results as one number."""
-    dropped = set(value.attributes) & set(columns)
-    left = [d for d in operand_dims if d in columns and d not in dropped]
-    if not dropped or not left:
+    """What is reduced varies over all columns or over none, and an inner reduction drops them all: a kernel holds the
+    result of a row as one number, and a column sum for each column."""
+    varies = [d for d in operand_dims if d in columns]
+    dropped = [d for d in varies if d in value.attributes]
+    if not varies or (len(varies) == len(columns) and len(dropped) in (0, len(columns))):
         return None
-    return Refusal(
-        "partial_row",
-        value.name,
-        f"{value.op} drops columns {sorted(map(str, dropped))} but keeps columns {left} of its operand",
-        have=len(dropped),
-        limit=len(dropped) + len(left),
-    )
+    message = f"{value.op} of something over the columns ({', '.join(varies)}) drops ({', '.join(dropped)})"
+    return Refusal("partial_row", value.name, message, have=len(dropped or varies), limit=len(columns))
 
 
 def check_outer_dependency(cut: Cut) -> Refusal | None:

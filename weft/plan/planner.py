@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from weft.errors import Refusal
+from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import apart_us, estimate
@@ -58,8 +59,9 @@ def plan_split(
     split = split_straddling(program, rows, columns)
     types = split.types()
     for value in split.values:
-        if value.args and (refusal := check_whole_rows(value, types[value.args[0]][1], columns)) is not None:
-            if value.op in ("sum", "max", "min"):
+        if lookup(value.op).kind == "reduction":
+            refusal = check_whole_rows(value, types[value.args[0]][1], columns)
+            if refusal is not None:
                 return refusal
     found = analyse(split, rows)
     for output in split.outputs:
