@@ -19,9 +19,15 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
     from torch._inductor.decomposition import select_decomp_table
 
     table = select_decomp_table()
-    functional = torch.func.functionalize(function, remove="mutations_and_views")
+
+    def functional(mode: str, *args: Any) -> fx.GraphModule:
+        # Decomposing may bring in-place operations back (rms_norm's add_ does): functionalize what came out of it.
+        graph = make_fx(function, decomposition_table=table, tracing_mode=mode)(*args)
+        again = torch.func.functionalize(graph, remove="mutations_and_views")
+        return make_fx(again, decomposition_table=table, tracing_mode=mode)(*args)
+
     if not dynamic_rows:
-        return make_fx(functional, decomposition_table=table, tracing_mode="fake")(*inputs)
+        return functional("fake", *inputs)
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -36,4 +42,4 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
         else:
             fakes.append(value)
     with mode:
-        return make_fx(functional, decomposition_table=table, tracing_mode="real")(*fakes)
+        return functional("real", *fakes)

@@ -1,0 +1,151 @@
+"""Every workload as a compiled kernel against the float64 interpreter, with the project's own error rule.
+
+The root-mean-square error may be at most 1.25 times eager's, plus a tenth of the dtype's epsilon times the root mean
+square of the reference; gradients of weights and biases in 16-bit types 1.02 times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case
+from weft.ir.interpret import interpret
+from weft.options import Options
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan
+from weft.runtime.counters import counters
+from weft.runtime.launch import run_plan
+from weft.target import Target
+
+SHAPES = [(256, 1024), (1000, 96), (37, 40), (3, 2048), (129, 1000), (65, 7), (8, 5120)]
+OPTIONS = Options.read()
+
+
+def planned(case: Case) -> Plan:
+    found = plan(case.program, Target.named("cpu"), dict(zip(case.program.parameters, case.parameters, strict=True)))
+    assert isinstance(found, Plan), found
+    return found
+
+
+def run(case: Case, inputs: tuple[Tensor, ...], chosen: Plan | None = None) -> list[Tensor]:
+    return run_plan(chosen or planned(case), case.program, case.bind(inputs), case.parameters, OPTIONS)
+
+
+def rms(x: Tensor) -> float:
+    return x.double().pow(2).mean().sqrt().item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
+    for shape in SHAPES:
+        inputs = torch_inputs(name, shape, dtype)
+        case = make_case(name, inputs)
+        got = run(case, inputs)
+        eager = case.workload.outputs(*inputs)
+        reference = interpret(case.program, case.bind(inputs), case.parameters)
+        for index, (mine, theirs, exact) in enumerate(zip(got, eager, reference, strict=True)):
+            assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
+            error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
+            tight = index in case.workload.weight_outputs and dtype != "f32"
+            bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)
+            assert error <= bound, f"{name} {dtype} {shape} output {index}: {error:.3g} > {bound:.3g} ({allowed:.3g})"
+
+
+def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = False) -> tuple[Tensor, ...]:
+    from weft.bench.workloads import WORKLOADS
+
+    make = WORKLOADS[name].exact_inputs if exact else WORKLOADS[name].make_inputs
+    return make(shape, DTYPES[dtype], "cpu", 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_inputs_give_equal_bits_for_any_tiling_and_thread_count(name: str, dtype: str) -> None:
+    before = torch.get_num_threads()
+    try:
+        for shape in [(64, 128), (203, 96), (130, 1000)]:
+            inputs = torch_inputs(name, shape, dtype, exact=True)
+            case = make_case(name, inputs)
+            base = planned(case)
+            reference = interpret(case.program, case.bind(inputs), case.parameters)
+            for tile, chunk, threads in ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2)):
+                torch.set_num_threads(threads)
+                got = run(case, inputs, retiled(base, tile, chunk))
+                for mine, exact in zip(got, reference, strict=True):
+                    assert torch.equal(mine, exact.to(mine.dtype)), (shape, tile, chunk, threads)
+    finally:
+        torch.set_num_threads(before)
+
+
+def retiled(base: Plan, tile: int, chunk: int) -> Plan:
+    kernels = tuple(
+        replace(k, schedule=replace(k.schedule, rows_per_tile=tile, rows_per_chunk=chunk)) for k in base.kernels
+    )
+    return replace(base, kernels=kernels)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_do_not_depend_on_threads(name: str) -> None:
+    before = torch.get_num_threads()
+    inputs = torch_inputs(name, (517, 328), "bf16")
+    case = make_case(name, inputs)
+    try:
+        results: list[list[Tensor]] = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            results.append(run(case, inputs))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_kernel_serves_every_number_of_rows(name: str) -> None:
+    made = torch_inputs(name, (64, 96), "bf16")
+    case = make_case(name, made, dynamic_rows=True)
+    chosen = planned(case)
+    for rows in (1, 2, 63, 64, 65, 300):
+        inputs = torch_inputs(name, (rows, 96), "bf16")
+        got = run_plan(chosen, case.program, case.bind(inputs), (rows,), OPTIONS)
+        reference = interpret(case.program, case.bind(inputs), (rows,))
+        for mine, exact in zip(got, reference, strict=True):
+            assert rms(mine.double() - exact) <= 0.01 * rms(exact) + 1e-6
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_backward_is_one_kernel_that_moves_each_tensor_once(name: str) -> None:
+    rows, columns = 256, 512
+    inputs = torch_inputs(name, (rows, columns), "bf16")
+    case = make_case(name, inputs)
+    chosen = planned(case)
+    assert len(chosen.kernels) == 1
+    counters.reset()
+    outputs = run(case, inputs, chosen)
+    assert counters.launches == 1
+    everything = {id(t): t for t in (*inputs, *outputs)}.values()
+    assert counters.launch_bytes == sum(t.numel() * t.itemsize for t in everything)
+    tiles = [t for t in everything if t.numel() == rows * columns]
+    estimate = chosen.estimates[0]
+    assert estimate.bytes_read + estimate.bytes_written == counters.launch_bytes
+    assert sum(t.numel() * t.itemsize for t in tiles) > 0.95 * counters.launch_bytes
+    (kernel,) = chosen.kernels
+    buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
+    assert sum(len(b.dims) == 2 for b in buffers) == len(tiles)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_are_written_whole(name: str) -> None:
+    """A second run into poisoned memory of the allocator's gives the same bits."""
+    inputs = torch_inputs(name, (130, 200), "f32")
+    case = make_case(name, inputs)
+    first = [t.clone() for t in run(case, inputs)]
+    for t in run(case, inputs):
+        t.fill_(float("nan"))
+    again = run(case, inputs)
+    assert all(torch.equal(a, b) and not a.isnan().any() for a, b in zip(first, again, strict=True))
