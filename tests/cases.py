@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,15 +21,20 @@ BACKWARDS = tuple(name for name in NAMES if "backward" in name)
 
 @dataclass(frozen=True)
 class Case:
-    """A workload at one shape and dtype: its program, and which of the function's inputs each buffer is."""
+    """A workload at one shape and dtype: its program, and which of the function's inputs and outputs each buffer is."""
 
     workload: Workload
     program: Program
     order: tuple[int, ...]
+    results: tuple[int, ...]
     parameters: tuple[int, ...]
 
     def bind(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         return [inputs[i] for i in self.order]
+
+    def outputs(self, made: Sequence[Tensor]) -> list[Tensor]:
+        """What the program made, in the order of the function."""
+        return [made[i] for i in self.results]
 
 
 def captured(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) -> Capture:
@@ -46,6 +52,9 @@ def make_case(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False)
     program = simplify(region.program)
     by_name = dict(zip((b.name for b in region.program.inputs), region.inputs, strict=True))
     order = tuple(placeholders.index(by_name[b.name]) for b in program.inputs)
+    (returned,) = (n.args[0] for n in region.members[0].graph.nodes if n.op == "output")
+    flat = returned if isinstance(returned, list | tuple) else [returned]
+    results = tuple(region.outputs.index(node) for node in flat)
     assert len(program.parameters) == int(dynamic_rows)
     parameters = (max(t.shape[0] for t in inputs if t.ndim == 2),) if dynamic_rows else ()
-    return Case(WORKLOADS[name], program, order, parameters)
+    return Case(WORKLOADS[name], program, order, results, parameters)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 import sympy
@@ -29,6 +30,11 @@ def fresh(refinement: Refinement, shape: Sequence[Extent]) -> list[Axis]:
 
 def flat(axes: Sequence[Axis]) -> Axis:
     return tuple(atom for axis in axes for atom in axis)
+
+
+def attempt(refinement: Refinement, change: Callable[[], None]) -> None:
+    with refinement.transaction():
+        change()
 
 
 def regrouped(shape: Sequence[Extent], target: Sequence[Extent]) -> tuple[list[list[Extent]], list[list[Extent]]]:
@@ -156,8 +162,8 @@ def test_a_reshape_aligns_if_and_only_if_the_borders_of_both_shapes_nest(left: l
     left = [*left, math.prod(right)]
     right = [*right, math.prod(left[:-1])]
     borders = sorted(suffix_products(left) | suffix_products(right))
-    atoms = [b // a for a, b in zip(borders, borders[1:], strict=False)][::-1]
-    if all(b % a == 0 for a, b in zip(borders, borders[1:], strict=False)):
+    atoms = [b // a for a, b in pairwise(borders)][::-1]
+    if all(b % a == 0 for a, b in pairwise(borders)):
         before, after = regrouped(left, right)
         assert [size for axis in before for size in axis] == atoms
         assert [math.prod(axis) for axis in before] == left
@@ -176,11 +182,15 @@ def test_a_transaction_that_fails_leaves_everything_as_it_was() -> None:
     kept, partner = fresh(refinement, [10, 10])
     refinement.unify(kept, partner)
     before = [refinement.leaves(axis) for axis in (a, b, c, d, kept, partner)]
-    with pytest.raises(MisalignedError), refinement.transaction():
-        refinement.unify(a, fresh(refinement, [3])[0] + fresh(refinement, [2])[0])
-        refinement.unify(kept, fresh(refinement, [2])[0] + fresh(refinement, [5])[0])
+
+    def change() -> None:
+        refinement.unify(a, flat(fresh(refinement, [3, 2])))
+        refinement.unify(kept, flat(fresh(refinement, [2, 5])))
         assert sizes(refinement, partner) == [2, 5]
         refinement.unify(a + b, c + d)
+
+    with pytest.raises(MisalignedError):
+        attempt(refinement, change)
     assert [refinement.leaves(axis) for axis in (a, b, c, d, kept, partner)] == before
     assert sizes(refinement, a + b + c + d + kept) == [6, 4, 8, 3, 10]
 
@@ -196,11 +206,14 @@ def test_a_transaction_that_succeeds_is_kept() -> None:
 def test_an_outer_transaction_undoes_the_inner_one_that_succeeded() -> None:
     refinement = Refinement()
     a, b, c = fresh(refinement, [6, 6, 6])
-    with pytest.raises(MisalignedError), refinement.transaction():
-        with refinement.transaction():
-            refinement.unify(a, b)
+
+    def change() -> None:
+        attempt(refinement, lambda: refinement.unify(a, b))
         assert refinement.leaves(a) == refinement.leaves(b)
         refinement.unify(c, refinement.fresh_axis(5))
+
+    with pytest.raises(MisalignedError):
+        attempt(refinement, change)
     assert len({refinement.leaves(axis) for axis in (a, b, c)}) == 3
 
 
@@ -210,7 +223,7 @@ def test_an_inner_transaction_that_fails_keeps_the_outer_one() -> None:
     with refinement.transaction():
         refinement.unify(a, b)
         with pytest.raises(MisalignedError), refinement.transaction():
-            refinement.unify(c, fresh(refinement, [5])[0] + fresh(refinement, [4])[0])
+            refinement.unify(c, flat(fresh(refinement, [5, 4])))
         assert sizes(refinement, c) == [12]
     assert refinement.leaves(a) == refinement.leaves(b)
 
@@ -219,9 +232,13 @@ def test_an_inner_transaction_that_fails_keeps_the_outer_one() -> None:
 def test_any_exception_undoes_a_transaction(error: type[BaseException]) -> None:
     refinement = Refinement()
     a, b = fresh(refinement, [6, 6])
-    with pytest.raises(error), refinement.transaction():
+
+    def change() -> None:
         refinement.unify(a, b)
         raise error
+
+    with pytest.raises(error):
+        attempt(refinement, change)
     assert refinement.leaves(a) != refinement.leaves(b)
 
 
@@ -263,9 +280,13 @@ def test_different_dimensions_are_no_diagonal() -> None:
 def test_a_tensor_plus_its_transpose_is_a_diagonal() -> None:
     refinement = Refinement()
     rows, columns = fresh(refinement, [4, 4])
-    with pytest.raises(MisalignedError, match="diagonal"), refinement.transaction():
+
+    def change() -> None:
         refinement.unify(rows, columns)
         refinement.check_distinct([rows, columns])
+
+    with pytest.raises(MisalignedError, match="diagonal"):
+        attempt(refinement, change)
     refinement.check_distinct([rows, columns])
 
 

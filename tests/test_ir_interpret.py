@@ -245,9 +245,7 @@ def test_extrema_pass_on_what_is_no_number(op: str) -> None:
         ("min", "i32", 2**31 - 1),
     ],
 )
-def test_an_empty_reduction_is_its_identity(
-    op: str, dtype: str, expected: float, dims: list[str], exact: bool
-) -> None:
+def test_an_empty_reduction_is_its_identity(op: str, dtype: str, expected: float, dims: list[str], exact: bool) -> None:
     builder = make_builder()
     value = builder.op(op, builder.input("x", dtype, ["m", "n"], [N, 1]), attributes=dims)
     output(builder, value)
@@ -320,9 +318,7 @@ def test_values_of_permuted_and_lacking_buffers_line_up() -> None:
     assert torch.equal(found, torch.einsum("nb,m->mbn", a, b) + c.permute(1, 2, 0))
 
 
-@pytest.mark.parametrize(
-    ("dims", "shape"), [([], ()), (["n"], (N,)), (["m", "n"], (M, N)), (["n", "m"], (N, M))]
-)
+@pytest.mark.parametrize(("dims", "shape"), [([], ()), (["n"], (N,)), (["m", "n"], (M, N)), (["n", "m"], (N, M))])
 def test_what_a_value_lacks_is_broadcast_at_the_store(dims: list[str], shape: tuple[int, ...]) -> None:
     builder = make_builder()
     value = builder.const(2.5, "f32") if not dims else builder.input("w", "f32", ["n"], [1])

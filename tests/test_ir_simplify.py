@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.test_ir_program import parameter_values, programs
 from torch import Tensor
 
+from tests.test_ir_program import parameter_values, programs
 from weft.ir import Builder, Dim, Program, interpret, print_program, simplify
 from weft.ir import dtypes as dt
 from weft.ir.interpret import sizes_of
@@ -189,8 +189,21 @@ def test_a_cast_to_a_wider_dtype_and_back_goes(source: str, wide: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "narrow"),
-    [("f32", "bf16"), ("f32", "f16"), ("f64", "f32"), ("bf16", "f16"), ("f16", "bf16"), ("f32", "i64"), ("f32", "bool")]
-    + [("i64", "f64"), ("i32", "f32"), ("i64", "i32"), ("i32", "bf16"), ("i64", "f16"), ("f64", "i64")],
+    [
+        ("f32", "bf16"),
+        ("f32", "f16"),
+        ("f64", "f32"),
+        ("bf16", "f16"),
+        ("f16", "bf16"),
+        ("f32", "i64"),
+        ("f32", "bool"),
+        ("i64", "f64"),
+        ("i32", "f32"),
+        ("i64", "i32"),
+        ("i32", "bf16"),
+        ("i64", "f16"),
+        ("f64", "i64"),
+    ],
 )
 def test_a_cast_to_a_narrower_dtype_and_back_stays(source: str, narrow: str) -> None:
     assert unchanged(casts(narrow, source), source)

@@ -127,9 +127,7 @@ def test_the_buffer_of_an_output_obeys_the_same_rules(buffer: Buffer, message: s
 
 
 def test_an_output_is_written_with_something() -> None:
-    refused(
-        with_output(Buffer("z", "f32", ("m",), (1,)), "gone"), "z: is written with gone, which does not exist"
-    )
+    refused(with_output(Buffer("z", "f32", ("m",), (1,)), "gone"), "z: is written with gone, which does not exist")
 
 
 def test_an_output_has_the_dtype_of_its_value() -> None:
@@ -186,7 +184,7 @@ def test_size_counts_something() -> None:
 
 
 def test_iota_counts_along_something() -> None:
-    with pytest.raises(VerificationError, match="^v: "):
+    with pytest.raises(VerificationError, match=r"^v: "):
         verify(with_value("iota", (), "i64", ("n",)))
 
 
@@ -239,15 +237,11 @@ def test_where_takes_a_bool() -> None:
 
 @pytest.mark.parametrize("op", ["add", "lt", "pow"])
 def test_operands_have_one_dtype(op: str) -> None:
-    refused(
-        with_value(op, ("x", "i"), "f32", ("m", "n")), "v: operands have different dtypes ['f32', 'i64']"
-    )
+    refused(with_value(op, ("x", "i"), "f32", ("m", "n")), "v: operands have different dtypes ['f32', 'i64']")
 
 
 def test_the_branches_of_where_have_one_dtype() -> None:
-    refused(
-        with_value("where", ("b", "x", "i"), "f32", ("m", "n")), "v: operands have different dtypes ['f32', 'i64']"
-    )
+    refused(with_value("where", ("b", "x", "i"), "f32", ("m", "n")), "v: operands have different dtypes ['f32', 'i64']")
 
 
 def test_a_value_has_the_dtype_of_its_operands() -> None:
@@ -300,5 +294,5 @@ def test_reductions_are_not_defined_on_bool(op: str) -> None:
 def test_attributes_are_what_the_op_reads_and_no_more(
     op: str, args: tuple[str, ...], dtype: str, dims: tuple[str, ...], attributes: tuple[str | float, ...]
 ) -> None:
-    with pytest.raises(VerificationError, match="^v: "):
+    with pytest.raises(VerificationError, match=r"^v: "):
         verify(with_value(op, args, dtype, dims, attributes))

@@ -14,7 +14,8 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
     """A functional ATen graph of ``function(*inputs)`` with Inductor's decompositions.
 
     inputs: tensors of the shapes, dtypes and strides to compile for (their contents are not looked at).
-    dynamic_rows: treat the first size of every input of rank two or more as known at run time only.
+    dynamic_rows: treat the first size of the first input of rank two or more as known at run time only, and that of
+    every input that has the same.
     """
     from torch._inductor.decomposition import select_decomp_table
 
@@ -34,9 +35,12 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment)
     fakes: list[Any] = []
+    rows = next(v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.ndim > 1)
     for value in inputs:
         if isinstance(value, torch.Tensor):
-            sizes = [DimDynamic.DUCK if i == 0 and value.ndim > 1 else DimDynamic.STATIC for i in range(value.ndim)]
+            sizes = [DimDynamic.STATIC] * value.ndim
+            if value.ndim and value.shape[0] == rows:
+                sizes[0] = DimDynamic.DUCK
             context = StatelessSymbolicContext(dynamic_sizes=sizes)
             fakes.append(mode.from_tensor(value, symbolic_context=context))
         else:

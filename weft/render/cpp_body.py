@@ -169,17 +169,14 @@ class Body:
         outer = [self.by_name[name] for name in loops.outer[stage]]
         stores = list(loops.stores[stage])
         for value in inner:
-            zero = literal(identity(value.op, value.dtype), value.dtype)
-            line(f"auto {value.name}_lanes = w::vec({zero});")
+            line(f"w::{value.op.capitalize()}<{C_TYPES[value.dtype]}> {value.name}_lanes;")
         vector_outer = [v for v in outer if self._is_vector(v.args[0])]
         vector_stores = [o for o in stores if set(o.buffer.dims) & set(self.columns)]
         if loops.values[stage] or inner or vector_outer or vector_stores:
             with self._column_loop("0", f"{self.names.size(self.columns[-1])}" if self.columns else "1"):
                 self._vectors(stage)
                 for value in inner:
-                    lanes = f"{value.name}_lanes"
-                    combined = COMBINE[value.op].format(lanes, self._operand(value.args[0], vector=True))
-                    line(f"{lanes} = w::take({lanes}, {combined}, lanes);")
+                    line(f"{value.name}_lanes.add({self._operand(value.args[0], vector=True)}, lanes);")
                 for output in vector_stores:
                     self._guarded(self._store_vector(output), output.buffer.dims)
                 for value in vector_outer:
@@ -187,7 +184,7 @@ class Body:
                     combined = COMBINE[value.op].format(f"w::load({at}, lanes)", self._operand(value.args[0], vector=True))
                     self._guarded(f"w::store({at}, {combined}, lanes);", self.types[value.args[0]][1])
         for value in inner:
-            self._define(value.name, f"w::reduce_{value.op}({value.name}_lanes)")
+            self._define(value.name, f"{value.name}_lanes.result()")
         for output in stores:
             if output not in vector_stores:
                 text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"

@@ -183,30 +183,70 @@ inline Mask where(const Mask& condition, const Mask& yes, const Mask& no) {
   return (condition & yes) | (~condition & no);
 }
 
-// reductions along a row: lanes that hold no column keep what they have
+// Reductions along a row, lane by lane, then across lanes as a tree. Lanes that hold no column keep what they have.
+// A sum is a cascade of three levels of sixteen additions, so that its error grows with the logarithm of the row.
 
-template <class T, int N>
-inline VectorizedN<T, N> take(const VectorizedN<T, N>& old, const VectorizedN<T, N>& fresh, Full) { return fresh; }
-template <class T, int N>
-inline VectorizedN<T, N> take(const VectorizedN<T, N>& old, const VectorizedN<T, N>& fresh, Tail lanes) {
-  return VectorizedN<T, N>::set(old, fresh, lanes.count);
+template <class T>
+inline Vec<T> keep(const Vec<T>&, const Vec<T>& fresh, Full) { return fresh; }
+template <class T>
+inline Vec<T> keep(const Vec<T>& old, const Vec<T>& fresh, Tail lanes) { return Vec<T>::set(old, fresh, lanes.count); }
+
+template <class T, class Combine>
+inline T across_lanes(const Vec<T>& v, Combine combine) {
+  T lanes[W];
+  v.store(lanes);
+  for (int width = W / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = combine(lanes[i], lanes[i + width]);
+  return lanes[0];
 }
 
-#define WEFT_REDUCE(name, combine)                                          \
-  template <class T, int N>                                                 \
-  inline T reduce_##name(const VectorizedN<T, N>& v) {                      \
-    T lanes[VectorizedN<T, N>::size()];                                     \
-    v.store(lanes);                                                         \
-    for (int width = VectorizedN<T, N>::size() / 2; width > 0; width /= 2)  \
-      for (int i = 0; i < width; ++i) lanes[i] = combine(lanes[i], lanes[i + width]); \
-    return lanes[0];                                                        \
-  }
 template <class T>
-inline T plus(T x, T y) { return x + y; }
-WEFT_REDUCE(sum, plus<T>)
-WEFT_REDUCE(max, maximum<T>)
-WEFT_REDUCE(min, minimum<T>)
-#undef WEFT_REDUCE
+class Sum {
+ public:
+  template <class Lanes>
+  void add(const Vec<T>& v, Lanes lanes) {
+    low_ = keep<T>(low_, low_ + v, lanes);
+    if (++count_ % 16 == 0) {
+      middle_ = middle_ + low_;
+      low_ = Vec<T>(T(0));
+      if (count_ % 256 == 0) {
+        high_ = high_ + middle_;
+        middle_ = Vec<T>(T(0));
+      }
+    }
+  }
+  T result() const {
+    return across_lanes<T>(high_ + (middle_ + low_), [](T x, T y) { return x + y; });
+  }
+
+ private:
+  Vec<T> low_ = Vec<T>(T(0)), middle_ = Vec<T>(T(0)), high_ = Vec<T>(T(0));
+  unsigned count_ = 0;
+};
+
+template <class T>
+class Max {
+ public:
+  template <class Lanes>
+  void add(const Vec<T>& v, Lanes lanes) { value_ = keep<T>(value_, w::maximum(value_, v), lanes); }
+  T result() const { return across_lanes<T>(value_, [](T x, T y) { return w::maximum(x, y); }); }
+
+ private:
+  using Limits = std::numeric_limits<T>;
+  Vec<T> value_ = Vec<T>(Limits::has_infinity ? -Limits::infinity() : Limits::min());
+};
+
+template <class T>
+class Min {
+ public:
+  template <class Lanes>
+  void add(const Vec<T>& v, Lanes lanes) { value_ = keep<T>(value_, w::minimum(value_, v), lanes); }
+  T result() const { return across_lanes<T>(value_, [](T x, T y) { return w::minimum(x, y); }); }
+
+ private:
+  using Limits = std::numeric_limits<T>;
+  Vec<T> value_ = Vec<T>(Limits::has_infinity ? Limits::infinity() : Limits::max());
+};
 
 template <class T>
 inline void fill(T* p, int64_t count, T x) {

@@ -96,7 +96,8 @@ def _key(*parts: str) -> str:
 def _run(command: Sequence[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise BuildError(f"the C++ compiler refused {what}:\n{' '.join(command)}\n{done.stderr[-4000:]}")
+        errors = [line for line in done.stderr.splitlines() if "error" in line][:5] or done.stderr.splitlines()[-5:]
+        raise BuildError(f"the C++ compiler refused {what}:\n" + "\n".join(errors) + f"\n{' '.join(command)}")
 
 
 def library(source: Source, options: Options) -> Path:
