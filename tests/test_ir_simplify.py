@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from weft.ir import dtypes as dt
 from weft.ir.interpret import sizes_of
 from weft.ir.printer import print_value
 
-MANY = settings(deadline=None, max_examples=300, derandomize=True)
+MANY = settings(deadline=None, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 INF, NAN = math.inf, math.nan
 Expression = Callable[[Builder, str], str]
 
@@ -481,7 +481,7 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
     return tensors
 
 
-@settings(deadline=None, max_examples=500, derandomize=True)
+@settings(deadline=None, max_examples=500, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(programs(executable=True), st.integers(0, 2**32 - 1))
 def test_simplifying_changes_no_bit_of_any_result(program: Program, seed: int) -> None:
     tensors = random_inputs(program, seed)

@@ -6,7 +6,7 @@ import contextlib
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.test_ir_program import ARITHMETIC, CONSTANT_DTYPES, Draw, programs
@@ -16,7 +16,7 @@ from weft.ir import dtypes as dt
 from weft.ir.ops import LOGICAL, OPS
 from weft.plan import Kernel, Schedule, parse_kernel
 
-MANY = settings(deadline=None, max_examples=200, derandomize=True)
+MANY = settings(deadline=None, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 TEXT = """\
 program softmax_like(s0, s1)

@@ -22,7 +22,8 @@ class Options:
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR`` and ``CXX``, then defaults.
+        """Options given by the caller, then ``WEFT_CACHE_DIR`` and ``CXX``, then defaults: a folder inside Inductor's
+        cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else ``~/.cache/weft``.
 
         Raises ValueError that names an unknown option and the known ones.
         """
@@ -31,8 +32,8 @@ class Options:
         known = {f.name for f in fields(Options)}
         if unknown := sorted(given.keys() - known):
             raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(known))}")
-        home = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(home / "weft"))
+        parent = env.get("TORCHINDUCTOR_CACHE_DIR") or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(Path(parent) / "weft"))
         given.setdefault("cxx", env.get("CXX", ""))
         given.setdefault("build_threads", os.cpu_count() or 1)
         return Options(**given)
