@@ -38,7 +38,10 @@ def programs(draw: Draw, executable: bool = False) -> Program:
     for number in range(draw(st.integers(1, 3))):
         grower.add_input(f"x{number}")
     for _ in range(draw(st.integers(1, 10))):
-        grower.add_value(draw(st.sampled_from(sorted(OPS))))
+        if draw(st.booleans()):
+            grower.add_idiom()
+        else:
+            grower.add_value(draw(st.sampled_from(sorted(OPS))))
     for number in range(draw(st.integers(1, 3))):
         grower.add_output(f"y{number}")
     return grower.builder.finish()
@@ -79,7 +82,7 @@ class _Grower:
         self.names.append(self.builder.input(name, dtype, dims, self.strides(len(dims)), offset))
 
     def add_output(self, name: str) -> None:
-        value = self.choose(self.names)
+        value = self.choose(self.names[-4:])
         extra = self.draw(st.sets(st.sampled_from(self.dims))) if self.dims else set()
         dims = self.draw(st.permutations(sorted(self.builder.dims_of(value) | extra)))
         self.builder.output(
@@ -104,6 +107,24 @@ class _Grower:
             return self.constant(self.choose([d for d in CONSTANT_DTYPES if d in allowed]))
         name = self.choose(found)
         return self.builder.cast(name, "f32") if self.builder.dtype(name) in dt.NARROW_FLOATS else name
+
+    def add_idiom(self) -> None:
+        """What a rewrite rule may look for: an op with a neutral constant, a choice of equals, casts there and back."""
+        builder = self.builder
+        kind = self.choose(["neutral", "neutral", "choice", "casts"])
+        if kind == "casts":
+            name = self.choose(self.names)
+            source = builder.dtype(name)
+            first = self._cast(name)
+            self.names.append(self._cast(first, preferred=source))
+            return
+        x = self.operand(WIDE_FLOATS)
+        if kind == "choice":
+            self.names.append(builder.op("where", builder.op("lt", self.operand(["f32"]), self.constant("f32")), x, x))
+            return
+        args = [x, builder.const(self.choose(NUMBERS), builder.dtype(x))]
+        op = self.choose(["add", "sub", "mul", "div"])
+        self.names.append(builder.op(op, *self.draw(st.permutations(args))))
 
     def add_value(self, op: str) -> None:
         self.names.append(self._value(op))
@@ -132,10 +153,12 @@ class _Grower:
             return builder.op(op, self.operand(allowed))
         return builder.op(op, *(self._power() if op == "pow" and self.executable else self._pair(allowed)))
 
-    def _cast(self, name: str) -> str:
+    def _cast(self, name: str, preferred: str | None = None) -> str:
         targets = list(dt.TORCH_DTYPES)
         if self.executable and dt.is_float(self.builder.dtype(name)):
             targets = [*dt.FLOATS, "bool"]
+        if preferred in targets and self.draw(st.booleans()):
+            return self.builder.op("cast", name, dtype=preferred)
         return self.builder.op("cast", name, dtype=self.choose(targets))
 
     def _pair(self, allowed: Sequence[str]) -> tuple[str, str]:

@@ -457,6 +457,7 @@ def test_nothing_grows_except_by_expanded_powers(program: Program) -> None:
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, INF, -INF, NAN, 1e-40, 65504.0, -7.25, 2.0**-14, 1e30]
+INTEGERS = [0, 1, -1, 2**24 + 1, 2**31 - 1, -(2**31) + 1, 257]
 
 
 def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
@@ -474,9 +475,11 @@ def random_inputs(program: Program, seed: int) -> dict[str, Tensor]:
             numbers = torch.randn(count, generator=generator, dtype=torch.float64) * 4
             chosen = torch.tensor(SPECIAL, dtype=torch.float64)
             chosen = chosen[torch.randint(len(SPECIAL), (count,), generator=generator)]
-            numbers = torch.where(torch.rand(count, generator=generator) < 0.3, chosen, numbers)
+            numbers = torch.where(torch.rand(count, generator=generator) < 0.6, chosen, numbers)
         else:
+            chosen = torch.tensor(INTEGERS)[torch.randint(len(INTEGERS), (count,), generator=generator)]
             numbers = torch.randint(-9, 10, (count,), generator=generator)
+            numbers = torch.where(torch.rand(count, generator=generator) < 0.3, chosen, numbers)
         tensors[buffer.name] = numbers.to(dt.TORCH_DTYPES[buffer.dtype])
     return tensors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -76,7 +76,7 @@ class RefusedError(WeftError):
 
 
 @contextmanager
-def in_stage(stage: str) -> Iterator[None]:
+def in_stage(stage: str) -> Generator[None]:
     """Attach the name of the pipeline stage to a WeftError raised inside."""
     try:
         yield

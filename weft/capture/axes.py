@@ -76,7 +76,9 @@ def reduction_space(node: fx.Node, refinement: Refinement, dims: Sequence[int]) 
     axes = tuple(refinement.fresh_axis(size) for size in sizes)
     kept = [i for i in range(len(sizes)) if i not in dims]
     keeps_rank = len(shape_of(node)) == len(sizes)
-    result = tuple(() if i in dims else axes[i] for i in range(len(sizes))) if keeps_rank else tuple(axes[i] for i in kept)
+    result = (
+        tuple(() if i in dims else axes[i] for i in range(len(sizes))) if keeps_rank else tuple(axes[i] for i in kept)
+    )
     operands = [_follow(0, args[0], axes, refinement)]
     for position, arg in enumerate(args[1:], 1):
         read = tuple(() if i in dims else axis for i, axis in enumerate(axes))

@@ -211,9 +211,8 @@ def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
         dims: Any = [node.args[1]]
     else:
         dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    if isinstance(dims, int):
-        dims = [dims]
-    return tuple(sorted(int(d) % rank for d in dims)) if dims else tuple(range(rank))
+    found: list[Any] = list(dims or ()) if isinstance(dims, list | tuple | None) else [dims]
+    return tuple(sorted(int(d) % rank for d in found)) or tuple(range(rank))
 
 
 def unsupported(node: fx.Node) -> str | None:

@@ -107,7 +107,7 @@ def _order_dims(program: Program, expressions: Expressions) -> Program:
 
 
 def _magnitude(value: Extent) -> float:
-    return float(value) if isinstance(value, int) else float(value.subs({s: 4096 for s in value.free_symbols}))
+    return float(value) if isinstance(value, int) else float(value.subs(dict.fromkeys(value.free_symbols, 4096)))
 
 
 def _rename_dims(program: Program) -> Program:

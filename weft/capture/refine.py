@@ -6,7 +6,7 @@ splits atoms until both sides are the same products, or fails and leaves everyth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import sympy
@@ -44,7 +44,7 @@ class Refinement:
         return tuple(found)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Generator[None]:
         """Undo every change made inside if it raises."""
         mark = len(self._trail)
         try:

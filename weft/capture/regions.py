@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import sympy
 import torch
@@ -143,7 +144,7 @@ class _Finder:
             for base in self.depends[node]:
                 readers.setdefault(base, []).append(node)
         for base, nodes in readers.items():
-            for first, second in zip(nodes, nodes[1:], strict=False):
+            for first, second in pairwise(nodes):
                 a, b = self.group_of[first], self.group_of[second]
                 reduces = any(node.target in REDUCTIONS for node in (*a, *b))
                 if a is not b and reduces and self._is_full_size(base, a) and self._is_full_size(base, b):
@@ -245,7 +246,7 @@ def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterabl
 
 
 def _guess(size: Extent) -> int:
-    return size if isinstance(size, int) else int(sympy.sympify(size).subs({s: 4096 for s in size.free_symbols}))
+    return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
 
 
 def bytes_of(node: fx.Node) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -21,7 +21,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
 
     table = select_decomp_table()
 
-    def functional(mode: str, *args: Any) -> fx.GraphModule:
+    def functional(mode: Literal["fake", "real"], *args: Any) -> fx.GraphModule:
         # Decomposing may bring in-place operations back (rms_norm's add_ does): functionalize what came out of it.
         graph = make_fx(function, decomposition_table=table, tracing_mode=mode)(*args)
         again = torch.func.functionalize(graph, remove="mutations_and_views")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -103,7 +103,7 @@ def weft_backend(
     patches["post_grad_custom_post_pass"] = WeftPass(chosen, _configured_passes())
     if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
         patches.setdefault("triton.mix_order_reduction", False)
-    return compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches)
+    return cast(Callable[..., Any], compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches))
 
 
 def _configured_passes() -> list[Any]:

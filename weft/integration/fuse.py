@@ -21,9 +21,7 @@ def fuse(fn: F, *, strict: bool = False, dynamic: bool | None = None, **options:
     reason, if an operation of the forward or (when it is first run) the backward would be left out, instead of leaving
     it to Inductor. dynamic: as in torch.compile. options: fields of ``weft.options.Options``.
     """
-    compiled = torch.compile(
-        fn, fullgraph=True, dynamic=dynamic, backend=_Backend({"strict": strict, **options})
-    )
+    compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic, backend=_Backend({"strict": strict, **options}))
 
     @wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:

@@ -23,10 +23,13 @@ class Report:
             lines.append(f"region of {len(compiled.region.members)} operations -> {len(plan.kernels)} kernel(s)")
             for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
                 read, written = (", ".join(names) for names in _buffers(kernel))
-                lines.append(
-                    f"  {kind} kernel, {kernel.schedule.scheme}: reads {read}; writes {written}; "
-                    f"{(estimate.bytes_read + estimate.bytes_written) / 1e6:.2f} MB, {estimate.predicted_us:.0f} us predicted"
-                )
+                moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
+                lines += [
+                    f"  {kind} kernel, {kernel.schedule.scheme}, "
+                    f"{moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
+                    f"    reads {read}",
+                    f"    writes {written}",
+                ]
             for decision in plan.decisions:
                 if decision.refusal is not None:
                     lines.append(f"  cut: {decision.refusal}")

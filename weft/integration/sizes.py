@@ -47,7 +47,7 @@ class SizeNodes:
             return self._from_shape(expression)
         if isinstance(expression, sympy.Add | sympy.Mul):
             function = operator.add if isinstance(expression, sympy.Add) else operator.mul
-            first, *rest = (self.get(arg) for arg in expression.args)
+            first, *rest = (self.get(arg) for arg in _terms(expression))
             for other in rest:
                 first = self._call(function, first, other)
             assert isinstance(first, fx.Node)
@@ -60,7 +60,7 @@ class SizeNodes:
             assert isinstance(result, fx.Node)
             return result
         if isinstance(expression, FloorDiv):
-            return self._call(operator.floordiv, *(self.get(arg) for arg in expression.args))
+            return self._call(operator.floordiv, *(self.get(arg) for arg in _terms(expression)))
         raise UnknownSymbolError(f"no node for the size {expression}")
 
     def _from_shape(self, symbol: sympy.Symbol) -> fx.Node:
@@ -82,15 +82,16 @@ class SizeNodes:
         return node
 
 
+def _terms(expression: sympy.Expr) -> list[sympy.Expr]:
+    return [arg for arg in expression.args if isinstance(arg, sympy.Expr)]
+
+
 def symbol_hints(graph: fx.Graph) -> dict[Any, int]:
-    """The sizes the graph was traced with, by symbol."""
+    """The sizes the graph was traced with, by symbol, as far as they are known."""
     found: dict[Any, int] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
-        sizes = [value] if isinstance(value, torch.SymInt) else list(getattr(value, "shape", ()))
-        for size in sizes:
-            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                hint = getattr(size.node, "_hint", None)
-                if isinstance(hint, int):
-                    found[size.node.expr] = hint
+        for size in [value] if isinstance(value, torch.SymInt) else getattr(value, "shape", ()):
+            if not isinstance(size, int) and isinstance(size.node.expr, sympy.Symbol) and size.node.has_hint():
+                found[size.node.expr] = int(size.node.hint)
     return found

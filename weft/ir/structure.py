@@ -166,9 +166,13 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
     outer_at = tuple(tuple(v.name for v in outer if found.stages[v.args[0]] == k) for k in range(count))
     values: list[tuple[str, ...]] = []
     done: set[str] = set()
+
+    def is_fresh_vector(name: str) -> bool:
+        return is_vector(name) and name not in done
+
     for k in range(count):
         roots = [o.value for o in stores[k]] + [by_name[name].args[0] for name in (*inner_at[k], *outer_at[k])]
-        needed = _closure(roots, by_name, lambda name: is_vector(name) and name not in done)
+        needed = _closure(roots, by_name, is_fresh_vector)
         values.append(tuple(v.name for v in program.values if v.name in needed))
         done |= needed & set(held)
     main = [v.name for v in program.values if not is_vector(v.name) and not found.is_epilogue(v.name)]

@@ -41,7 +41,7 @@ def cut(program: Program, found: Structure, rows: tuple[str, ...], hints: Mappin
 
 
 def _output_pass(program: Program, found: Structure, index: int, rows: tuple[str, ...]) -> int:
-    """The pass that writes an output: one after its value's, if that is complete only after the rows it is spread over."""
+    """The pass that writes an output: the one after its value's, if that is complete only after the rows it fills."""
     output = program.outputs[index]
     at = found.passes[output.value]
     spread = found.dropped[output.value] & set(output.buffer.dims)

@@ -10,7 +10,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import apart_us, estimate
-from weft.plan.kernel import Decision, Kernel, Plan
+from weft.plan.kernel import Decision, Kernel, Kind, Plan
 from weft.plan.legality import check_epilogue_pointwise, check_outer_dependency, check_whole_rows, check_written_once
 from weft.plan.partition import cut
 from weft.plan.schedules import kind_of, schedule_for
@@ -78,7 +78,7 @@ def plan_split(
         own_columns = tuple(c for c in columns if c in {d.name for d in part.dims})
         kernels.append(Kernel(part, schedule_for(part, own_rows, own_columns, target, hints)))
     estimates = tuple(estimate(k, target, hints) for k in kernels)
-    kinds = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
+    kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     whole = Decision(
         f"{program.name} as {len(kernels)} kernel(s), rows ({', '.join(rows)}), columns ({', '.join(columns)})",
         None,

@@ -78,9 +78,7 @@ def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...
     return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
 
 
-def row_registers(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]
-) -> int:
+def row_registers(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]) -> int:
     """Registers (32 bits) that hold a row on a GPU: inputs alive across a row reduction in their own dtype, and one
     float32 accumulator a column for every outer reduction."""
     sizes = Sizes(program, hints)

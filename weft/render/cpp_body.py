@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
 from weft.ir.ops import identity
@@ -18,7 +18,7 @@ FINISH_COLUMNS = 512
 
 
 class Body:
-    """Writes one kernel. Index variables have the names of the dimensions, values the names they have in the program."""
+    """Writes one kernel. Index variables have the names of dimensions, values those they have in the program."""
 
     def __init__(self, kernel: Kernel, writer: Writer) -> None:
         self.program, self.schedule, self.out = kernel.program, kernel.schedule, writer
@@ -181,7 +181,9 @@ class Body:
                     self._guarded(self._store_vector(output), output.buffer.dims)
                 for value in vector_outer:
                     at = f"{value.name}_tile.get() + {self._linear(value)}"
-                    combined = COMBINE[value.op].format(f"w::load({at}, lanes)", self._operand(value.args[0], vector=True))
+                    combined = COMBINE[value.op].format(
+                        f"w::load({at}, lanes)", self._operand(value.args[0], vector=True)
+                    )
                     self._guarded(f"w::store({at}, {combined}, lanes);", self.types[value.args[0]][1])
         for value in inner:
             self._define(value.name, f"{value.name}_lanes.result()")
@@ -244,7 +246,7 @@ class Body:
         return f"w::store_strided({address}, {self.names.stride(strides[fast])}, {value}, lanes);"
 
     @contextmanager
-    def _column_loop(self, begin: str, end: str) -> Iterator[None]:
+    def _column_loop(self, begin: str, end: str) -> Generator[None]:
         """Loops over all column dimensions; the last one W columns at a time."""
         with ExitStack() as stack:
             for dim in self.columns[:-1]:
@@ -332,7 +334,9 @@ class Body:
                     line(f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};")
 
     def _finish_vectors(self, needed: set[str], outputs: list[Output], kept: tuple[str, ...]) -> None:
-        self._load_inputs({a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)} | {o.value for o in outputs})
+        self._load_inputs(
+            {a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)} | {o.value for o in outputs}
+        )
         for value in self.outer:
             if value.name in needed and self._is_vector(value.name):
                 self._combine(value, kept, vector=True)

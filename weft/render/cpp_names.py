@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from weft.ir.program import Buffer, Size
 from weft.plan.kernel import Kernel
 
-_KEYWORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not operator "
-    "or private protected public register return short signed sizeof static struct switch template this throw true try "
-    "typedef union unsigned using virtual void volatile while xor w buffers parameters threads lanes row rows chunk "
-    "chunks segment first last tile column block".split()
+_CPP = (
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue default "
+    "delete do double else enum explicit export extern false float for friend goto if inline int long "
+    "mutable namespace new not operator or private protected public register return short signed sizeof "
+    "static struct switch template this throw true try typedef union unsigned using virtual void volatile "
+    "while xor "
 )
+_OURS = "w buffers parameters threads lanes row rows chunk chunks segment segments first last tile block rows_per_chunk"
+_TAKEN = frozenset((_CPP + _OURS).split())
 
 
 class Names:
@@ -21,7 +23,7 @@ class Names:
 
     def __init__(self, kernel: Kernel) -> None:
         self.dims = {d.name: d.size for d in kernel.program.dims}
-        self._taken = _KEYWORDS | self.dims.keys() | {f"{d}_size" for d in self.dims} | {*kernel.program.parameters}
+        self._taken = _TAKEN | self.dims.keys() | {f"{d}_size" for d in self.dims} | {*kernel.program.parameters}
 
     def value(self, name: str) -> str:
         """A value or loaded input."""
@@ -59,5 +61,11 @@ class Names:
         """Index into a contiguous array over some dimensions."""
         text = ""
         for dim in dims:
-            text = f"({text}) * {self.size(dim)} + {dim}" if " " in text else f"{text} * {self.size(dim)} + {dim}" if text else dim
+            text = (
+                f"({text}) * {self.size(dim)} + {dim}"
+                if " " in text
+                else f"{text} * {self.size(dim)} + {dim}"
+                if text
+                else dim
+            )
         return text or "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +33,7 @@ class Writer:
         self._lines.append("  " * self._depth + text if text else "")
 
     @contextmanager
-    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+    def block(self, head: str, tail: str = "}") -> Generator[None]:
         self.line(f"{head} {{" if head else "{")
         self._depth += 1
         yield

@@ -1,0 +1,38 @@
+"""Options and fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+import torch
+
+GENERATED_WITH = "2.13"
+"""The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "write golden files and the outputs shown in the documentation anew instead of comparing with them"
+    parser.addoption("--update-golden", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiled kernels stay in pytest's own cache between runs, unless the environment names a folder."""
+    if "WEFT_CACHE_DIR" not in os.environ:
+        cache = getattr(config, "cache", None)  # absent with `-p no:cacheprovider`
+        folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft"))
+        os.environ["WEFT_CACHE_DIR"] = folder
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether generated text is written anew. Skips the test with another torch than the one the text is kept for."""
+    if not torch.__version__.startswith(f"{GENERATED_WITH}."):
+        pytest.skip(f"generated text is kept for torch {GENERATED_WITH}, this is {torch.__version__}")
+    return bool(request.config.getoption("--update-golden"))

@@ -1,0 +1,115 @@
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// program add_rms_norm_backward(s0)
+//   dim m = s0
+//   dim n = 1024
+//   input arg2: bf16 [m:1024, n:1]
+//   input arg4: f32 [m:1]
+//   input arg0: bf16 [m:1024, n:1]
+//   input arg3: bf16 [n:1]
+//   input arg1: bf16 [m:1024, n:1]
+//   cast: f32{m, n} = cast(arg2)
+//   mul: f32{m, n} = mul(cast, arg4)
+//   cast_1: f32{m, n} = cast(arg0)
+//   cast_2: f32{n} = cast(arg3)
+//   mul_1: f32{m, n} = mul(cast_1, cast_2)
+//   mul_2: f32{m, n} = mul(mul, mul_1)
+//   sum: f32{m} = sum[n](mul_2)
+//   const: f32{} = const[0.0009765625]()
+//   mul_3: f32{m} = mul(sum, const)
+//   mul_4: f32{m, n} = mul(mul, mul_3)
+//   sub: f32{m, n} = sub(mul_1, mul_4)
+//   mul_5: f32{m, n} = mul(arg4, sub)
+//   cast_3: f32{m, n} = cast(arg1)
+//   add: f32{m, n} = add(mul_5, cast_3)
+//   mul_6: f32{m, n} = mul(cast_1, mul)
+//   sum_1: f32{n} = sum[m](mul_6)
+//   cast_4: bf16{m, n} = cast(add)
+//   cast_5: bf16{n} = cast(sum_1)
+//   output convert_element_type: bf16 [m:1024, n:1] = cast_4
+//   output convert_element_type_1: bf16 [n:1] = cast_5
+// end
+#include "weft_cpu.h"
+
+extern "C" void add_rms_norm_backward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m_size = s0;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[0]);
+  const float* arg4_data = static_cast<const float*>(buffers[1]);
+  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[2]);
+  const w::bf16* arg3_data = static_cast<const w::bf16*>(buffers[3]);
+  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[4]);
+  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[5]);
+  w::bf16* convert_element_type_1_data = static_cast<w::bf16*>(buffers[6]);
+
+  // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+  const auto sum_1_partial = w::scratch<float>(chunks * n_size);
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t first = chunk * rows_per_chunk;
+    const int64_t last = std::min(first + rows_per_chunk, rows);
+    float* sum_1_chunk = sum_1_partial.get() + chunk * n_size;
+    w::fill(sum_1_chunk, n_size, 0.0f);
+    const auto sum_1_tile = w::scratch<float>(n_size);
+    for (int64_t tile = first; tile < last; tile += 8) {
+      w::fill(sum_1_tile.get(), n_size, 0.0f);
+      for (int64_t row = tile; row < std::min(tile + 8, last); ++row) {
+        const int64_t m = row;
+        const auto arg4 = arg4_data[m];
+        w::Sum<float> sum_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto arg2 = w::load(arg2_data + m * 1024 + n, lanes);
+          const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
+          const auto arg3 = w::load(arg3_data + n, lanes);
+          const auto cast = w::cast<float>(arg2);
+          const auto mul = cast * w::vec(arg4);
+          const auto cast_1 = w::cast<float>(arg0);
+          const auto cast_2 = w::cast<float>(arg3);
+          const auto mul_1 = cast_1 * cast_2;
+          const auto mul_2 = mul * mul_1;
+          const auto mul_6 = cast_1 * mul;
+          sum_lanes.add(mul_2, lanes);
+          w::store(sum_1_tile.get() + n, w::load(sum_1_tile.get() + n, lanes) + mul_6, lanes);
+        });
+        const auto sum = sum_lanes.result();
+        const auto mul_3 = sum * 0.0009765625f;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto arg2 = w::load(arg2_data + m * 1024 + n, lanes);
+          const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
+          const auto arg3 = w::load(arg3_data + n, lanes);
+          const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(arg2);
+          const auto mul = cast * w::vec(arg4);
+          const auto cast_1 = w::cast<float>(arg0);
+          const auto cast_2 = w::cast<float>(arg3);
+          const auto mul_1 = cast_1 * cast_2;
+          const auto mul_4 = mul * w::vec(mul_3);
+          const auto sub = mul_1 - mul_4;
+          const auto mul_5 = w::vec(arg4) * sub;
+          const auto cast_3 = w::cast<float>(arg1);
+          const auto add = mul_5 + cast_3;
+          const auto cast_4 = w::cast<w::bf16>(add);
+          w::store(convert_element_type_data + m * 1024 + n, cast_4, lanes);
+        });
+      }
+      for (int64_t i = 0; i < n_size; ++i) sum_1_chunk[i] = sum_1_chunk[i] + sum_1_tile[i];
+    }
+  }
+
+  #pragma omp parallel for num_threads(threads) schedule(static) collapse(1)
+  for (int64_t block = 0; block < n_size; block += 512) {
+    w::for_columns(block, std::min<int64_t>(block + 512, n_size), [&](int64_t n, auto lanes) {
+      auto sum_1_total = w::vec(double(0.0));
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        sum_1_total = sum_1_total + w::cast<double>(w::load(sum_1_partial.get() + chunk * n_size + n, lanes));
+      }
+      const auto sum_1 = w::cast<float>(sum_1_total);
+      const auto cast_5 = w::cast<w::bf16>(sum_1);
+      w::store(convert_element_type_1_data + n, cast_5, lanes);
+    });
+  }
+}

@@ -1,0 +1,79 @@
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// program layer_norm_forward(s0)
+//   dim m = s0
+//   dim n = 1024
+//   input arg0: bf16 [m:1024, n:1]
+//   input arg1: bf16 [n:1]
+//   input arg2: bf16 [n:1]
+//   cast: f32{m, n} = cast(arg0)
+//   sum: f32{m} = sum[n](cast)
+//   const: f32{} = const[0.0009765625]()
+//   mul: f32{m} = mul(sum, const)
+//   sub: f32{m, n} = sub(cast, mul)
+//   mul_1: f32{m, n} = mul(sub, sub)
+//   sum_1: f32{m} = sum[n](mul_1)
+//   mul_2: f32{m} = mul(sum_1, const)
+//   const_1: f32{} = const[1e-06]()
+//   add: f32{m} = add(mul_2, const_1)
+//   rsqrt: f32{m} = rsqrt(add)
+//   mul_3: f32{m, n} = mul(sub, rsqrt)
+//   cast_1: f32{n} = cast(arg1)
+//   mul_4: f32{m, n} = mul(mul_3, cast_1)
+//   cast_2: f32{n} = cast(arg2)
+//   add_1: f32{m, n} = add(mul_4, cast_2)
+//   cast_3: bf16{m, n} = cast(add_1)
+//   output convert_element_type: bf16 [m:1024, n:1] = cast_3
+// end
+#include "weft_cpu.h"
+
+extern "C" void layer_norm_forward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m_size = s0;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[1]);
+  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[2]);
+  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[3]);
+
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t row = 0; row < m_size; ++row) {
+      const int64_t m = row;
+      w::Sum<float> sum_lanes;
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(arg0);
+        sum_lanes.add(cast, lanes);
+      });
+      const auto sum = sum_lanes.result();
+      const auto mul = sum * 0.0009765625f;
+      w::Sum<float> sum_1_lanes;
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(arg0);
+        const auto sub = cast - w::vec(mul);
+        const auto mul_1 = sub * sub;
+        sum_1_lanes.add(mul_1, lanes);
+      });
+      const auto sum_1 = sum_1_lanes.result();
+      const auto mul_2 = sum_1 * 0.0009765625f;
+      const auto add = mul_2 + 1e-06f;
+      const auto rsqrt = w::rsqrt(add);
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
+        const auto arg1 = w::load(arg1_data + n, lanes);
+        const auto arg2 = w::load(arg2_data + n, lanes);
+        const auto cast = w::cast<float>(arg0);
+        const auto sub = cast - w::vec(mul);
+        const auto mul_3 = sub * w::vec(rsqrt);
+        const auto cast_1 = w::cast<float>(arg1);
+        const auto mul_4 = mul_3 * cast_1;
+        const auto cast_2 = w::cast<float>(arg2);
+        const auto add_1 = mul_4 + cast_2;
+        const auto cast_3 = w::cast<w::bf16>(add_1);
+        w::store(convert_element_type_data + m * 1024 + n, cast_3, lanes);
+      });
+    }
+  }
+}

@@ -1,0 +1,52 @@
+"""What the pages show is what their code prints."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+from pathlib import Path
+
+import pytest
+
+from tests.docs_blocks import find_blocks, rerun
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_outputs_are_what_the_code_prints(name: str, update_golden: bool) -> None:
+    page = ROOT / name
+    found = rerun(page, name)
+    if update_golden:
+        page.write_text(found)
+    difference = "\n".join(unified_diff(page.read_text().splitlines(), found.splitlines(), "page", "code", lineterm=""))
+    assert not difference, f"{name}: write outputs anew with `pytest tests/test_docs.py --update-golden`\n{difference}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files(name: str) -> None:
+    page = ROOT / name
+    prose = page.read_text().split("```")[::2]
+    targets = [part.split(")")[0] for text in prose for part in text.split("](")[1:]]
+    missing = [t for t in targets if "://" not in t and not (page.parent / t.split("#")[0]).exists()]
+    assert not missing
+
+
+def test_outputs_are_replaced_and_added_where_there_are_none(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A\n```python\na = 1\nprint(a)\n```\n\n```cpp\nold\n```\nB\n```python\nprint(a + 1)\n```\n```sh\nx\n```\n")
+    new = "# A\n```python\na = 1\nprint(a)\n```\n\n```cpp\n1\n```\nB\n```python\nprint(a + 1)\n```\n\n```text\n2\n```\n```sh\nx\n```\n"
+    assert rerun(page, "page.md") == new
+    page.write_text(new)
+    assert rerun(page, "page.md") == new
+
+
+def test_code_has_the_line_numbers_of_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A\n\n```python\nimport inspect\n\n\ndef f():\n    return 1\n\nprint(inspect.getsourcelines(f))\n```\n")
+    assert "(['def f():\\n', '    return 1\\n'], 7)" in rerun(page, "page.md")
+
+
+def test_a_block_that_is_not_closed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line 2: the block is not closed"):
+        find_blocks(["# A", "```python", "a = 1"])

@@ -1,0 +1,44 @@
+"""The C++ of every workload is the golden text, so that a change of it is seen and a refactor is seen to change none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cases import NAMES, make_case
+from weft.bench.workloads import WORKLOADS
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan
+from weft.render import cpp
+from weft.target import Target
+
+FOLDER = Path(__file__).parent / "golden"
+ROWS, COLUMNS = 4096, 1024
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_source_is_the_golden_text(name: str, update_golden: bool) -> None:
+    path, text = FOLDER / f"{name}.cpp", rendered(name)
+    if update_golden:
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"{path.name} is missing: write it with `pytest tests/test_golden.py --update-golden`"
+    assert text == path.read_text(), (
+        f"weft renders {name} in another way than {path.name} has it. If that is intended, run "
+        "`pytest tests/test_golden.py --update-golden` and look at the difference in git."
+    )
+
+
+def test_there_is_no_golden_file_without_a_workload() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.cpp" for name in NAMES}
+
+
+def rendered(name: str) -> str:
+    """Sources of the kernels of a workload in bfloat16, planned for a CPU: rows known at run time, 1024 columns."""
+    inputs = WORKLOADS[name].make_inputs((2, COLUMNS), torch.bfloat16)
+    program = make_case(name, inputs, dynamic_rows=True).program
+    chosen = plan(program, Target.named("cpu"), dict.fromkeys(program.parameters, ROWS))
+    assert isinstance(chosen, Plan), chosen
+    return "\n".join(cpp.render(kernel).text for kernel in chosen.kernels)
