@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 
@@ -23,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = getattr(config, "cache", None)  # absent with `-p no:cacheprovider`
         folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft"))
         os.environ["WEFT_CACHE_DIR"] = folder
+    # torch's structured trace would put hundreds of empty lines into the report of a failure
+    logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,10 @@ def test_outputs_are_what_the_code_prints(name: str, update_golden: bool) -> Non
     if update_golden:
         page.write_text(found)
     difference = "\n".join(unified_diff(page.read_text().splitlines(), found.splitlines(), "page", "code", lineterm=""))
-    assert not difference, f"{name}: write outputs anew with `pytest tests/test_docs.py --update-golden`\n{difference}"
+    if difference:
+        pytest.fail(
+            f"{name}: write it anew with `pytest tests/test_docs.py --update-golden`\n{difference}", pytrace=False
+        )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -34,8 +37,10 @@ def test_links_lead_to_files(name: str) -> None:
 
 def test_outputs_are_replaced_and_added_where_there_are_none(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A\n```python\na = 1\nprint(a)\n```\n\n```cpp\nold\n```\nB\n```python\nprint(a + 1)\n```\n```sh\nx\n```\n")
-    new = "# A\n```python\na = 1\nprint(a)\n```\n\n```cpp\n1\n```\nB\n```python\nprint(a + 1)\n```\n\n```text\n2\n```\n```sh\nx\n```\n"
+    first, second = "# A\n```python\na = 1\nprint(a)\n```\n", "B\n```python\nprint(a + 1)\n```\n"
+    rest = "```sh\nx\n```\n"
+    page.write_text(f"{first}\n```cpp\nold\n```\n{second}{rest}")
+    new = f"{first}\n```cpp\n1\n```\n{second}\n```text\n2\n```\n{rest}"
     assert rerun(page, "page.md") == new
     page.write_text(new)
     assert rerun(page, "page.md") == new
@@ -43,7 +48,8 @@ def test_outputs_are_replaced_and_added_where_there_are_none(tmp_path: Path) -> 
 
 def test_code_has_the_line_numbers_of_its_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A\n\n```python\nimport inspect\n\n\ndef f():\n    return 1\n\nprint(inspect.getsourcelines(f))\n```\n")
+    code = "import inspect\n\n\ndef f():\n    return 1\n\n\nprint(inspect.getsourcelines(f))"
+    page.write_text(f"# A\n\n```python\n{code}\n```\n")
     assert "(['def f():\\n', '    return 1\\n'], 7)" in rerun(page, "page.md")
 
 

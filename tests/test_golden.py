@@ -1,4 +1,4 @@
-"""The C++ of every workload is the golden text, so that a change of it is seen and a refactor is seen to change none."""
+"""The C++ of every workload is the golden text: a change of it is seen, and a refactor is seen to change none."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.test_ir_program import parameter_values, programs
+from tests.test_ir_program import NUMBERS, parameter_values, programs
 from weft.ir import Builder, Dim, Program, interpret, print_program, simplify
 from weft.ir import dtypes as dt
 from weft.ir.interpret import sizes_of
@@ -495,3 +495,15 @@ def test_simplifying_changes_no_bit_of_any_result(program: Program, seed: int) -
     assert [output.buffer for output in after.outputs] == [output.buffer for output in program.outputs]
     for one, other in zip(found, expected, strict=True):
         assert same_bits(one, other), f"{print_program(program)}\nbecame\n{print_program(after)}\n{one}\nnot\n{other}"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "maximum", "minimum"])
+def test_no_op_with_a_constant_changes_a_bit(op: str, swapped: bool, dtype: str) -> None:
+    x = torch.tensor(SPECIAL, dtype=torch.float64).to(dt.TORCH_DTYPES[dtype])
+    for number in (*NUMBERS, INF, -INF, NAN):
+        program = one_input(binary(op, number, dtype, swapped=swapped), dtype, len(x))
+        (expected,) = interpret(program, [x], exact=False)
+        (found,) = interpret(simplify(program), [x], exact=False)
+        assert same_bits(found, expected), f"{number}: {found} not {expected}"

@@ -180,6 +180,9 @@ POINTWISE: dict[object, Lower] = {
     aten.clone.default: _identity,
 }
 
+if hasattr(prims, "fma"):  # not in every supported torch
+    POINTWISE[prims.fma.default] = lambda node: node.op("fma", node.arg(0), node.arg(1), node.arg(2))
+
 REDUCTIONS: dict[object, Callable[[Any], str | tuple[str, str]]] = {
     aten.sum.default: _sum,
     aten.sum.dim_IntList: _sum,
@@ -207,12 +210,10 @@ def projection() -> Lower:
 
 def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     """The axes a reduction node drops."""
+    dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     if node.target is aten.gather.default:
-        dims: Any = [node.args[1]]
-    else:
-        dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    found: list[Any] = list(dims or ()) if isinstance(dims, list | tuple | None) else [dims]
-    return tuple(sorted(int(d) % rank for d in found)) or tuple(range(rank))
+        dims = [dims]
+    return tuple(sorted(int(d) % rank for d in dims or range(rank)))
 
 
 def unsupported(node: fx.Node) -> str | None:

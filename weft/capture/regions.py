@@ -100,7 +100,8 @@ class _Finder:
         if not isinstance(value, torch.Tensor | list | tuple):
             return  # sizes and other numbers
         if target not in POINTWISE and target not in REDUCTIONS:
-            self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
+            if not _is_view(node):
+                self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
             return
         if (reason := unsupported(node)) is not None:
             self.refuse(node, "unsupported_form", reason)
@@ -235,6 +236,13 @@ class _Finder:
 
     def _reads(self, user: fx.Node, base: fx.Node) -> bool:
         return any(operand.base is base for operand in self.spaces[user].operands)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether an operation only makes an alias of its operand: it costs nothing and stays where it is."""
+    schema = getattr(node.target, "_schema", None)
+    returns = [] if schema is None else schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
 _MULTIPLE = (torch.ops.aten.var_mean.correction,)

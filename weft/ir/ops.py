@@ -36,6 +36,11 @@ def _source(*_: Any) -> Tensor:
     raise AssertionError("sources are evaluated by the interpreter itself")
 
 
+def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """x * y + z rounded once (float64: twice)."""
+    return (x.double() * y.double() + z.double()).to(x.dtype)
+
+
 def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:
     return Op(name, arity, "pointwise", "same", cost, evaluate)
 
@@ -65,6 +70,7 @@ OPS: dict[str, Op] = {
         _pointwise("sub", 2, torch.sub),
         _pointwise("mul", 2, torch.mul),
         Op("div", 2, "pointwise", "same", 4.0, torch.div, floats_only=True),
+        Op("fma", 3, "pointwise", "same", 1.0, _fma, floats_only=True),
         Op("pow", 2, "pointwise", "same", 30.0, torch.pow, floats_only=True),
         _pointwise("neg", 1, torch.neg),
         _pointwise("abs", 1, torch.abs),

@@ -137,6 +137,13 @@ inline T pow(T x, T y) { return std::pow(x, y); }
 template <class T, int N>
 inline VectorizedN<T, N> pow(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return x.pow(y); }
 
+template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
+inline T fma(T x, T y, T z) { return std::fma(x, y, z); }
+template <class T, int N>
+inline VectorizedN<T, N> fma(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y, const VectorizedN<T, N>& z) {
+  return at::vec::fmadd(x, y, z);
+}
+
 // NaN wins, as in torch.maximum
 template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
 inline T maximum(T x, T y) { return x != x || x > y ? x : y; }

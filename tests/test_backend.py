@@ -1,0 +1,237 @@
+"""torch.compile(backend="weft") and weft.fuse: gradients, caches, options, failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import weft
+from weft.bench.models import MODELS, make_batch
+from weft.integration import backend
+from weft.options import Options
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    weft.counters.reset()
+    weft.clear_reports()
+
+
+def run_python(code: str, folder: Path, **environment: str) -> dict[str, Any]:
+    """Run a script in a process of its own, with caches in ``folder``; it prints one line of JSON last."""
+    env = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "WEFT_CACHE_DIR": str(folder / "weft"),
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
+
+
+BLOCK = """
+    import json, torch, weft
+    import torch.nn.functional as F
+    torch.manual_seed(0)
+    w = torch.randn(96, requires_grad=True)
+    x = torch.randn(40, 96, requires_grad=True)
+
+    def block(x, w):
+        return F.layer_norm(x, (96,), w).sin()
+
+    compiled = torch.compile(block, backend="weft", fullgraph=True)
+    compiled(x, w).sum().backward()
+    expected = torch.autograd.grad(block(x, w).sum(), (x, w))
+    assert torch.allclose(x.grad, expected[0], atol=1e-5) and torch.allclose(w.grad, expected[1], atol=1e-4)
+    print(json.dumps(weft.counters.to_dict()))
+"""
+
+
+def test_a_second_process_runs_the_kernels_from_inductors_cache_without_the_pass(tmp_path: Path) -> None:
+    cold = run_python(BLOCK, tmp_path)
+    warm = run_python(BLOCK, tmp_path)
+    assert cold["pass_calls"] == 2 and cold["builds"] == cold["kernels"] == 2
+    assert warm["pass_calls"] == 0 and warm["builds"] == 0
+    assert warm["launches"] == cold["launches"] == 2
+    assert warm["cache_hits"] == 2 and warm["fallbacks"] == 0
+
+
+def test_a_second_process_rebuilds_kernels_whose_files_are_gone(tmp_path: Path) -> None:
+    run_python(BLOCK, tmp_path)
+    for library in (tmp_path / "weft").rglob("*.so"):
+        library.unlink()
+    warm = run_python(BLOCK, tmp_path)
+    assert warm["pass_calls"] == 0 and warm["builds"] == 2 and warm["launches"] == 2
+
+
+def test_a_warm_process_without_a_compiler_evaluates_the_program_with_one_warning(tmp_path: Path) -> None:
+    code = BLOCK.replace("compiled(x, w).sum()", "compiled(x, w); compiled(x, w).sum()")
+    run_python(code, tmp_path)
+    for library in (tmp_path / "weft").rglob("*.so"):
+        library.unlink()
+    # the backend itself looks for a compiler too: let it find one, and take it away before the first launch
+    broken = code.replace(
+        "compiled = torch.compile(",
+        "from weft.runtime import build, launch\n    from weft.errors import CompilerNotFoundError\n"
+        "    def none(options):\n        raise CompilerNotFoundError('no C++ compiler found')\n"
+        "    build.find_compiler = none\n    compiled = torch.compile(",
+    )
+    warm = run_python(broken, tmp_path)
+    assert warm["pass_calls"] == 0 and warm["launches"] == 0 and warm["fallbacks"] == 3
+    assert warm["stderr"].count("runs on ATen") == 1, warm["stderr"]
+
+
+def test_without_a_compiler_the_model_runs_and_says_what_to_install(tmp_path: Path) -> None:
+    code = BLOCK.replace("print(json", "import warnings; print(json")
+    result = run_python(code, tmp_path, CXX="/nowhere/g++")
+    assert result["launches"] == 0
+    assert "no C++ compiler found" in result["stderr"] and "apt-get install g++" in result["stderr"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_transformer_trains_as_in_eager_mode(name: str) -> None:
+    sizes = {"dim": 64, "blocks": 1, "heads": 4, "kv_heads": 2, "vocabulary": 128}
+    torch.manual_seed(0)
+    model = MODELS[name](**sizes)
+    tokens, targets = make_batch(model.config, 2, 32, 0)
+
+    def gradients(step: Any) -> tuple[float, list[Tensor]]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = step(tokens, targets)
+        loss.backward()
+        return loss.item(), [p.grad.clone() for p in model.parameters()]
+
+    loss, mine = gradients(torch.compile(model, backend="weft", fullgraph=True))
+    eager_loss, theirs = gradients(model)
+    assert abs(loss - eager_loss) < 2e-3
+    for ours, reference, (parameter, _) in zip(mine, theirs, model.named_parameters(), strict=True):
+        error = ((ours - reference).norm() / reference.norm()).item()
+        assert error < 0.02, f"{parameter}: {error}"
+    assert weft.counters.pass_calls == 2
+    assert weft.counters.kernels > 5 and weft.counters.launches == weft.counters.kernels
+    mixed = [k for r in weft.last_reports() for c in r.compilation.regions for k in c.plan.kinds if k == "mixed-order"]
+    assert len(mixed) == weft.counters.mixed_order_kernels >= (3 if name == "residual_mix" else 1)
+
+
+def test_changing_batch_and_sequence_compiles_nothing_new() -> None:
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return F.rms_norm(x, (64,), w) * 2
+
+    w = torch.randn(64, requires_grad=True)
+    fused = weft.fuse(block, dynamic=True)
+    for batch, sequence in ((2, 3), (4, 5), (7, 11), (3, 130), (16, 2)):
+        x = torch.randn(batch, sequence, 64, requires_grad=True)
+        mine = torch.autograd.grad(fused(x, w).square().sum(), (x, w))
+        eager = torch.autograd.grad(block(x, w).square().sum(), (x, w))
+        for a, b in zip(mine, eager, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4)
+    assert weft.counters.pass_calls == 2
+    assert weft.counters.launches == 10
+
+
+def test_fuse_keeps_the_name_and_strict_mode_names_the_users_line() -> None:
+    def normalised_product(x: Tensor, w: Tensor) -> Tensor:
+        product = x @ w
+        return F.softmax(product, -1)
+
+    assert weft.fuse(normalised_product).__name__ == "normalised_product"
+    with pytest.raises(weft.RefusedError, match=r"product = x @ w") as caught:
+        weft.fuse(normalised_product, strict=True)(torch.randn(8, 16), torch.randn(16, 16))
+    (refusal,) = caught.value.refusals
+    assert refusal.rule == "unsupported_op" and "mm" in refusal.message
+    assert weft.fuse(normalised_product)(torch.randn(8, 16), torch.randn(16, 16)).shape == (8, 16)
+
+
+def test_an_unknown_option_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown option colour; weft knows build_threads, cache_dir, cxx, strict"):
+        Options.read({"colour": 1})
+
+
+def test_another_custom_pass_stays_in_place() -> None:
+    from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Counting(CustomGraphPass):
+        calls = 0
+
+        def __call__(self, graph: Any) -> None:
+            Counting.calls += 1
+
+        def uuid(self) -> Any:
+            return "counting"
+
+    with config.patch(post_grad_custom_post_pass=Counting()):
+        compiled = torch.compile(lambda x: F.softmax(x, -1), backend="weft", fullgraph=True)
+        compiled(torch.randn(9, 33))
+    assert Counting.calls == 1 and weft.counters.launches == 1
+
+
+def test_the_uuid_changes_with_options_and_other_passes() -> None:
+    plain = backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()
+    assert plain == backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()
+    assert plain != backend.WeftPass(Options.read({"cache_dir": "a", "strict": True})).uuid()
+
+
+def test_a_failing_stage_leaves_the_graph_to_inductor_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("planned to fail")
+
+    monkeypatch.setattr(backend.compiler, "compile_graph", broken)
+    x = torch.randn(9, 33)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = torch.compile(lambda x: F.softmax(x, -1) + 1, backend="weft", fullgraph=True)(x)
+    torch.testing.assert_close(result, F.softmax(x, -1) + 1)
+    assert weft.counters.launches == 0
+    assert sum("planned to fail" in str(w.message) for w in caught) == 1
+
+
+def test_an_input_that_is_mutated_is_read_before() -> None:
+    def step(x: Tensor, state: Tensor) -> Tensor:
+        y = F.softmax(x + state, -1)
+        state.add_(1)
+        return y * state
+
+    x, state = torch.randn(8, 32), torch.randn(8, 32)
+    mine, theirs = state.clone(), state.clone()
+    result = torch.compile(step, backend="weft", fullgraph=True)(x, mine)
+    torch.testing.assert_close(result, step(x, theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_the_launch_operator_is_a_valid_operator() -> None:
+    seen: list[tuple[Any, ...]] = []
+    from weft.runtime import launch
+
+    original = launch.Executable.__call__
+
+    def spy(self: launch.Executable, inputs: Any, outputs: Any, parameters: Any) -> None:
+        seen.append((launch.digest_of(self.kernel), str(self.kernel), list(inputs), list(outputs), list(parameters)))
+        original(self, inputs, outputs, parameters)
+
+    launch.Executable.__call__ = spy  # type: ignore[method-assign]
+    try:
+        weft.fuse(lambda x: F.softmax(x, -1))(torch.randn(8, 32))
+    finally:
+        launch.Executable.__call__ = original  # type: ignore[method-assign]
+    (arguments,) = seen
+    torch.library.opcheck(torch.ops.weft.launch.default, arguments, test_utils=("test_schema", "test_faketensor"))

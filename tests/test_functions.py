@@ -1,0 +1,185 @@
+"""Functions beyond the named workloads, compiled and compared with the float64 interpreter and with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+from weft.ir.interpret import interpret
+from weft.ir.simplify import simplify
+from weft.options import Options
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan_split, splits
+from weft.runtime.launch import run_plan
+from weft.target import Target
+
+CPU = Target.named("cpu")
+
+
+def modulated(x: Tensor, dy: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients per batch element and per channel: two segments and one sum over everything but the channels."""
+    hat = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
+    return (dy * hat).sum(1), dy.sum(1) * scale, dy.sum((0, 1))
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits, target)
+
+
+def cross_entropy_rows(logits: Tensor, target: Tensor) -> Tensor:
+    return -torch.log_softmax(logits, -1).gather(1, target[:, None])
+
+
+def qk_norm(x: Tensor) -> Tensor:
+    """Heads transposed, normalised, laid out anew."""
+    return F.rms_norm(x.view(2, 24, 3, 16).transpose(1, 2), (16,)).contiguous()
+
+
+def repeated_heads(x: Tensor) -> Tensor:
+    return F.rms_norm(x.view(2, 24, 3, 16).transpose(1, 2), (16,)).repeat_interleave(2, 1)
+
+
+def two_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    y = (x - low) / (high - low + 1)
+    return y, y.sum(0), y.amax(0)
+
+
+def straddling(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.square().sum(), x.mean(-1)
+
+
+def square_sum_per_column_group(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Column sums of a view that splits the channels, and a row sum over all of them."""
+    return x.view(-1, 4, 24).sum(0), x.sum(-1)
+
+
+def counts(x: Tensor) -> tuple[Tensor, Tensor]:
+    positive = x > 0
+    return positive.sum(0), torch.where(positive, x, -x).sum(-1)
+
+
+def row_invariant(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = w.float() * 2
+    return (x * scaled).sum(0), scaled
+
+
+def transposed(x: Tensor, y: Tensor) -> Tensor:
+    return (x.t() * y).sum(-1)
+
+
+def softmax_in_the_middle(x: Tensor) -> Tensor:
+    return torch.softmax(x, 1)
+
+
+def broadcast_result(x: Tensor) -> tuple[Tensor, Tensor]:
+    mean = x.mean(-1, keepdim=True)
+    return x - mean, (mean.expand(x.shape) * 1.0)
+
+
+def long_chain(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    for _ in range(3):
+        x = F.rms_norm(x, (x.shape[-1],), w)
+        x = torch.tanh(x) + torch.softmax(x, -1)
+    return x, x.sum(0)
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = {
+    "modulated": (modulated, lambda: (randn(3, 20, 40), randn(3, 20, 40), randn(3, 40))),
+    "cross_entropy": (cross_entropy, lambda: (randn(50, 70), torch.randint(0, 70, (50,)))),
+    "cross_entropy_rows": (cross_entropy_rows, lambda: (randn(50, 70), torch.randint(0, 70, (50,)))),
+    "qk_norm": (qk_norm, lambda: (randn(2, 24, 48),)),
+    "repeated_heads": (repeated_heads, lambda: (randn(2, 24, 48),)),
+    "two_statistics": (two_statistics, lambda: (randn(90, 37),)),
+    "straddling": (straddling, lambda: (randn(90, 37),)),
+    "column_groups": (square_sum_per_column_group, lambda: (randn(30, 96),)),
+    "counts": (counts, lambda: (randn(90, 37),)),
+    "row_invariant": (row_invariant, lambda: (randn(90, 37), randn(37))),
+    "transposed": (transposed, lambda: (randn(48, 32), randn(32, 48))),
+    "softmax_in_the_middle": (softmax_in_the_middle, lambda: (randn(4, 33, 20),)),
+    "broadcast_result": (broadcast_result, lambda: (randn(12, 33),)),
+    "long_chain": (long_chain, lambda: (randn(40, 48), randn(48))),
+    "permuted_input": (lambda x: torch.softmax(x, -1), lambda: (randn(20, 30, 8).permute(2, 0, 1),)),
+    "strided_rows": (lambda x: torch.softmax(x, -1), lambda: (randn(20, 64)[:, :30],)),
+    "double": (lambda x: (torch.softmax(x, -1), x.sum(0)), lambda: (randn(20, 30).double(),)),
+    "one_column_only": (lambda x: x.sum(0), lambda: (randn(300, 3),)),
+    "one_row": (lambda x: torch.softmax(x, -1), lambda: (randn(1, 50),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_legal_split_computes_the_same(name: str) -> None:
+    function, make = CASES[name]
+    inputs = make()
+    graph = trace(function, inputs)
+    found = capture(graph.graph, "f")
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    (returned,) = (n.args[0] for n in graph.graph.nodes if n.op == "output")
+    returned = returned if isinstance(returned, list | tuple) else [returned]
+    eager = function(*inputs)
+    eager = [eager] if isinstance(eager, Tensor) else list(eager)
+    assert found.regions
+    for region in found.regions:
+        program = simplify(region.program)
+        by_name = dict(zip((b.name for b in region.program.inputs), region.inputs, strict=True))
+        if not all(by_name[b.name] in placeholders for b in program.inputs):
+            continue  # reads what another region makes
+        bound = [inputs[placeholders.index(by_name[b.name])] for b in program.inputs]
+        reference = interpret(program, bound)
+        legal = 0
+        for rows, columns in splits(program):
+            plan = plan_split(program, rows, columns, CPU, {})
+            if not isinstance(plan, Plan):
+                continue
+            legal += 1
+            got = run_plan(plan, program, bound, (), Options.read())
+            for output, node, mine, exact in zip(program.outputs, region.outputs, got, reference, strict=True):
+                error = (mine.double() - exact).norm().item()
+                assert error <= 2e-6 * exact.norm().item() + 1e-12, f"{rows} | {columns}: {output.buffer.name} {error}"
+                if node in returned:
+                    theirs = eager[returned.index(node)]
+                    assert mine.numel() == theirs.numel() and mine.dtype == theirs.dtype
+        assert legal >= 1
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_few_rows_or_none(rows: int) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.softmax(x, -1), x.sum(0), x.amax(0)
+
+    graph = trace(function, (randn(64, 40),), dynamic_rows=True)
+    (region,) = capture(graph.graph, "f").regions
+    program = simplify(region.program)
+    plan = plan_split(program, ("m",), ("n",), CPU, {})
+    assert isinstance(plan, Plan)
+    x = randn(rows, 40)
+    made = dict(zip(region.outputs, run_plan(plan, program, [x], (rows,), Options.read()), strict=True))
+    (returned,) = (n.args[0] for n in graph.graph.nodes if n.op == "output")
+    softmax, total, largest = (made[node] for node in returned)  # type: ignore[union-attr]
+    torch.testing.assert_close(softmax, torch.softmax(x, -1))
+    torch.testing.assert_close(total, x.sum(0))
+    torch.testing.assert_close(largest, x.amax(0) if rows else torch.full((40,), float("-inf")))
+
+
+def test_nan_and_infinity_travel_as_in_eager_mode() -> None:
+    x = randn(6, 40)
+    x[1, 3], x[2, 5], x[3, 7], x[4, 39] = float("nan"), float("inf"), float("-inf"), float("nan")
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.softmax(x, -1), x.amax(-1), x.amin(0)
+
+    import weft
+
+    for mine, theirs in zip(weft.fuse(function)(x), function(x), strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
