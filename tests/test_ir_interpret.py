@@ -23,6 +23,7 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
+    "fma": lambda a, b, c: c + b * a,
     "pow": lambda a, b: a**b,
     "neg": lambda a: -a,
     "abs": lambda a: torch.where(a < 0, -a, a),
@@ -105,15 +106,17 @@ def test_every_op_is_tested_here() -> None:
 @pytest.mark.parametrize(("op", "dtype"), [case for case in CASES if case[0] in POINTWISE])
 def test_pointwise_ops_broadcast_and_compute_as_torch_does(op: str, dtype: str, exact: bool) -> None:
     builder = make_builder()
-    x, w = random_tensor(dtype, M, N), random_tensor(dtype, N, seed=1)
+    x, w, r = random_tensor(dtype, M, N), random_tensor(dtype, N, seed=1), random_tensor(dtype, M, seed=2)
     if op in DOMAIN_POSITIVE:
         x = x.abs() + 0.125
-    names = [builder.input("x", dtype, ["m", "n"], [N, 1]), builder.input("w", dtype, ["n"], [1])]
-    value = builder.op(op, *names[: OPS[op].arity])
+    builder.input("x", dtype, ["m", "n"], [N, 1])
+    builder.input("w", dtype, ["n"], [1])
+    builder.input("r", dtype, ["m"], [1])
+    value = builder.op(op, *"xwr"[: OPS[op].arity])
     output(builder, value)
-    tensors = [t.double() if exact and dt.is_float(dtype) else t for t in (x, w)][: OPS[op].arity]
+    tensors = [t.double() if exact and dt.is_float(dtype) else t for t in (x, w, r[:, None])][: OPS[op].arity]
     expected = POINTWISE[op](*tensors)
-    found = run(builder, [x, w], exact=exact)
+    found = run(builder, [x, w, r], exact=exact)
     assert found.dtype == expected_dtype(builder.dtype(value), exact)
     check(found, expected, dtype, exact)
 
@@ -217,6 +220,17 @@ def test_every_op_rounds_to_its_own_dtype_unless_exact() -> None:
     output(builder, builder.op("sub", builder.op("add", x, large), large))
     assert run(builder, [torch.ones(N)], exact=False).tolist() == [0] * N
     assert run(builder, [torch.ones(N)], exact=True).tolist() == [1] * N
+
+
+@pytest.mark.parametrize(
+    ("addend", "expected"), [(-(1 + 2**-11), 2**-24), (2**-80, 1 + 2**-11 + 2**-23), (-(2**-80), 1 + 2**-11)]
+)
+def test_fma_rounds_once(addend: float, expected: float) -> None:
+    """The square of 1 + 2^-12 is 1 + 2^-11 + 2^-24: a tie in float32 until the addend decides."""
+    builder = make_builder()
+    factor = builder.const(1 + 2**-12, "f32")
+    output(builder, builder.op("fma", factor, factor, builder.const(addend, "f32")))
+    assert run(builder, [], exact=False).item() == expected
 
 
 @pytest.mark.parametrize("op", ["maximum", "minimum", "max", "min"])

@@ -149,9 +149,10 @@ class _Grower:
             return builder.op(op, self.operand(["bool"]), second, third)
         allowed = ["bool"] if op in LOGICAL else WIDE_FLOATS if row.floats_only else ARITHMETIC
         allowed = CONSTANT_DTYPES if row.dtype == "bool" else allowed
-        if row.arity == 1:
-            return builder.op(op, self.operand(allowed))
-        return builder.op(op, *(self._power() if op == "pow" and self.executable else self._pair(allowed)))
+        if op == "pow" and self.executable:
+            return builder.op(op, *self._power())
+        first = self.operand(allowed)
+        return builder.op(op, first, *(self.operand([builder.dtype(first)]) for _ in range(row.arity - 1)))
 
     def _cast(self, name: str, preferred: str | None = None) -> str:
         targets = list(dt.TORCH_DTYPES)

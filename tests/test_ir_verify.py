@@ -180,7 +180,7 @@ def test_a_reduction_drops_what_its_operand_varies_over() -> None:
 
 
 def test_size_counts_something() -> None:
-    refused(with_value("size", (), "i64", ()), "v: size of no dimension")
+    refused(with_value("size", (), "i64", ()), "v: size is over at least one dimension")
 
 
 def test_iota_counts_along_something() -> None:

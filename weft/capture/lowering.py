@@ -78,7 +78,7 @@ class GroupLowering:
             value = self.env[node]
             assert isinstance(value, str)
             dims, strides = self.layout(node, self.spaces[node].result)
-            builder.output(base_name(node), value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
+            builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
         builder.parameters = tuple(self.parameters.expressions)
         lines = dict.fromkeys(line for node in self.members if (line := user_line(node)))
         inputs = tuple(base for base, _, _ in self.bindings)
@@ -90,6 +90,8 @@ class GroupLowering:
             for operand in self.spaces[node].operands:
                 if operand.base not in self.spaces and not is_constant(operand.base):
                     self._bind(operand)
+        order = {node: i for i, node in enumerate(self.members[0].graph.nodes)}
+        self.bindings.sort(key=lambda binding: order[binding[0]])
         spaces = sorted(
             (self.spaces[node].axes for node in self.members), key=lambda axes: -len(self.refine.leaves(flat(axes)))
         )

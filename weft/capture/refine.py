@@ -1,7 +1,7 @@
 """Dimensions by transactional refinement.
 
 Every axis of every tensor is a product of *atoms*, major to minor. An axis of size one has none. Unifying two axes
-splits atoms until both sides are the same products, or fails and leaves everything as it was.
+splits atoms until both sides are the same products, or fails; a transaction then leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Refinement:
             raise
 
     def unify(self, left: Sequence[int], right: Sequence[int]) -> None:
-        """Make two axes the same product of atoms. Raises MisalignedError."""
+        """Make two axes the same product of atoms. Raises MisalignedError; only a transaction undoes what it did."""
         a, b = self.leaves(left), self.leaves(right)
         while a and b:
             x, y = a[-1], b[-1]
             if x == y:
                 a, b = a[:-1], b[:-1]
-            elif self._size[x] == self._size[y]:
+            elif same_extent(self._size[x], self._size[y]):
                 self._parent[x] = y
                 self._trail.append(("parent", x))
                 a, b = self.leaves(a[:-1]), self.leaves(b[:-1])
@@ -109,13 +109,21 @@ class Refinement:
         raise MisalignedError(f"neither of {self._size[x]} and {self._size[y]} divides the other")
 
 
+def same_extent(a: Extent, b: Extent) -> bool:
+    """Whether two sizes are proved to be equal."""
+    return a == b or (not (isinstance(a, int) and isinstance(b, int)) and sympy.expand(sympy.sympify(a) - b) == 0)
+
+
 def exact_quotient(large: Extent, small: Extent) -> Extent | None:
     """``large / small`` if it is proved to be a whole number greater than one, else None."""
     if isinstance(large, int) and isinstance(small, int):
         return large // small if small > 0 and large > small and large % small == 0 else None
-    quotient = sympy.cancel(sympy.sympify(large) / sympy.sympify(small))
+    try:
+        quotient = sympy.expand(sympy.cancel(sympy.sympify(large) / sympy.sympify(small)))
+    except sympy.PolynomialError:  # a size with floor divisions or maxima in it
+        return None
     _, denominator = quotient.as_numer_denom()
-    if denominator != 1 or quotient == 1:
+    if denominator != 1 or quotient == 1 or not quotient.is_polynomial(*quotient.free_symbols):
         return None
     coefficients = sympy.Poly(quotient, *quotient.free_symbols).coeffs() if quotient.free_symbols else [quotient]
     if not all(c.is_Integer and c > 0 for c in coefficients):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
         # Decomposing may bring in-place operations back (rms_norm's add_ does): functionalize what came out of it.
         graph = make_fx(function, decomposition_table=table, tracing_mode=mode)(*args)
         again = torch.func.functionalize(graph, remove="mutations_and_views")
-        return make_fx(again, decomposition_table=table, tracing_mode=mode)(*args)
+        return _named(make_fx(again, decomposition_table=table, tracing_mode=mode)(*args), function)
 
     if not dynamic_rows:
         return functional("fake", *inputs)
@@ -47,3 +48,12 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
             fakes.append(value)
     with mode:
         return functional("real", *fakes)
+
+
+def _named(graph: fx.GraphModule, function: Callable[..., Any]) -> fx.GraphModule:
+    """Give placeholders the names of the function's parameters."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    names = list(inspect.signature(function).parameters)
+    for node, name in zip(placeholders, names, strict=False):
+        node._rename(name)
+    return graph

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from weft.compiler import Compilation
+from weft.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,12 @@ class Report:
                 if decision.refusal is not None:
                     lines.append(f"  cut: {decision.refusal}")
             lines += [f"  from {line}" for line in compiled.region.lines[:6]]
-        counts = Counter((r.rule, r.message) for r in self.compilation.refusals)
-        for (rule, message), count in counts.most_common():
-            lines.append(f"left out: {count} x {rule}: {message}")
+        groups: dict[tuple[str, str], list[Refusal]] = {}
+        for refusal in self.compilation.refusals:
+            groups.setdefault((refusal.rule, refusal.message), []).append(refusal)
+        for (rule, message), refusals in sorted(groups.items(), key=lambda item: -len(item[1])):
+            figures = "".join(f"; have {r.have}, limit {r.limit}" for r in refusals[:1] if r.have is not None)
+            lines.append(f"left out: {len(refusals)} x {rule}: {message}{figures}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

@@ -100,7 +100,9 @@ class _Run:
         dtype = self.dtype(value.dtype)
         ones = [1] * len(self.axes)
         if value.op == "const":
-            return torch.full(ones, value.attributes[0], dtype=dtype, device=self.device)  # type: ignore[arg-type]
+            number = value.attributes[0]
+            wide = torch.float64 if isinstance(number, float) else dtype  # a number beyond float32 becomes infinite
+            return torch.full(ones, number, dtype=wide, device=self.device).to(dtype)  # type: ignore[arg-type]
         if value.op == "size":
             number = 1
             for dim in value.attributes:

@@ -37,8 +37,20 @@ def _source(*_: Any) -> Tensor:
 
 
 def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """x * y + z rounded once (float64: twice)."""
-    return (x.double() * y.double() + z.double()).to(x.dtype)
+    """x * y + z rounded once. In float64 the product is rounded too.
+
+    A float32 product is exact in float64. The sum is rounded to odd there, so that the second rounding, to float32,
+    gives what a single one would (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    """
+    product, addend = x.double() * y.double(), z.double()
+    total = product + addend
+    if x.dtype == torch.float64:
+        return total
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    odd = torch.nextafter(total, torch.copysign(torch.full_like(total, float("inf")), error))
+    even = (total.contiguous().view(torch.int64) & 1) == 0
+    return torch.where((error != 0) & even & total.isfinite(), odd, total).to(x.dtype)
 
 
 def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:

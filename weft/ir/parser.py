@@ -10,42 +10,50 @@ from weft.ir.verify import verify
 
 _NAME = r"[A-Za-z_]\w*"
 _HEADER = re.compile(rf"program ({_NAME})\((.*)\)")
-_DIM = re.compile(rf"dim ({_NAME}) = (\w+)")
-_BUFFER = rf"({_NAME}): (\w+) \[(.*?)\](?: \+ (\d+))?"
+_DIM = re.compile(rf"dim ({_NAME}) = ([0-9]+|{_NAME})", re.ASCII)
+_BUFFER = rf"({_NAME}): (\w+) \[(.*?)\](?: \+ ([0-9]+))?"
 _INPUT = re.compile(rf"input {_BUFFER}")
 _OUTPUT = re.compile(rf"output {_BUFFER} = ({_NAME})")
 _VALUE = re.compile(rf"({_NAME}): (\w+)\{{(.*?)\}} = ({_NAME})(?:\[(.*?)\])?\((.*?)\)")
 
 
-def parse(text: str) -> Program:
-    """The program that prints as ``text``. Raises ParseError naming the line, or VerificationError."""
+def parse(text: str, first_line: int = 1) -> Program:
+    """The program that prints as ``text``. Raises ParseError naming the line, or VerificationError.
+
+    first_line: number of the first line of ``text``, for messages.
+    """
     name, parameters = "", ()
     dims: list[Dim] = []
     inputs: list[Buffer] = []
     values: list[Value] = []
     outputs: list[Output] = []
     ended = False
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.splitlines(), first_line):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         if ended:
             raise ParseError(f"line {number}: text after the end of the program: {line!r}")
-        if m := _HEADER.fullmatch(line):
-            name, parameters = m[1], _names(m[2])
-        elif line == "end":
-            ended = True
-        elif m := _DIM.fullmatch(line):
-            dims.append(Dim(m[1], _size(m[2])))
-        elif m := _INPUT.fullmatch(line):
-            inputs.append(_buffer(m[1], m[2], m[3], m[4]))
-        elif m := _OUTPUT.fullmatch(line):
-            outputs.append(Output(_buffer(m[1], m[2], m[3], m[4]), m[5]))
-        elif m := _VALUE.fullmatch(line):
-            attributes = tuple(_attribute(a, m[2]) for a in _names(m[5] or ""))
-            values.append(Value(m[1], m[4], _names(m[6]), attributes, m[2], _names(m[3])))
-        else:
-            raise ParseError(f"line {number}: not a line of a program: {line!r}")
+        try:
+            if m := _HEADER.fullmatch(line):
+                if name:
+                    raise ParseError("a second program")
+                name, parameters = m[1], _names(m[2])
+            elif line == "end":
+                ended = True
+            elif m := _DIM.fullmatch(line):
+                dims.append(Dim(m[1], _size(m[2])))
+            elif m := _INPUT.fullmatch(line):
+                inputs.append(_buffer(m[1], m[2], m[3], m[4]))
+            elif m := _OUTPUT.fullmatch(line):
+                outputs.append(Output(_buffer(m[1], m[2], m[3], m[4]), m[5]))
+            elif m := _VALUE.fullmatch(line):
+                attributes = tuple(_number(a) if m[4] == "const" else a for a in _names(m[5] or ""))
+                values.append(Value(m[1], m[4], _names(m[6]), attributes, m[2], _names(m[3])))
+            else:
+                raise ParseError("not a line of a program")
+        except ParseError as error:
+            raise ParseError(f"line {number}: {error}: {line!r}") from None
     if not name or not ended:
         raise ParseError("a program starts with 'program NAME(...)' and ends with 'end'")
     return verify(Program(name, parameters, tuple(dims), tuple(inputs), tuple(values), tuple(outputs)))
@@ -56,21 +64,20 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _size(text: str) -> Size:
-    return int(text) if text.isdigit() else text
+    return int(text) if re.fullmatch(r"[0-9]+", text) else text
 
 
 def _buffer(name: str, dtype: str, axes: str, offset: str | None) -> Buffer:
     pairs = [axis.split(":") for axis in _names(axes)]
     if any(len(pair) != 2 for pair in pairs):
-        raise ParseError(f"buffer {name}: an axis reads dim:stride")
+        raise ParseError(f"an axis of buffer {name} reads dim:stride")
     return Buffer(name, dtype, tuple(p[0] for p in pairs), tuple(_size(p[1]) for p in pairs), int(offset or 0))
 
 
-def _attribute(text: str, dtype: str) -> Attribute:
+def _number(text: str) -> Attribute:
     if text in ("True", "False"):
         return text == "True"
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if dtype in ("f32", "f64") and re.fullmatch(r"-?(inf|nan|[\d.]+(e[+-]?\d+)?)", text):
-        return float(text)
-    return text
+    try:
+        return int(text) if re.fullmatch(r"-?[0-9]+", text) else float(text)
+    except ValueError:
+        raise ParseError(f"{text!r} is no number") from None

@@ -67,7 +67,7 @@ def _const(builder: Builder, name: str) -> float | int | None:
 
 def fold_constants(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """A pointwise op on constants is a constant, computed in the op's own dtype."""
-    if not args or lookup(value.op).kind != "pointwise":
+    if not args or lookup(value.op).kind != "pointwise" or value.dtype in dtypes.NARROW_FLOATS:
         return None
     operands = [builder.value(arg) for arg in args]
     tensors: list[torch.Tensor] = []
@@ -98,7 +98,8 @@ def merge_casts(builder: Builder, value: Value, args: tuple[str, ...]) -> str | 
 
 
 def expand_powers(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
-    """x^1 is x; x^2 and x^3 are products (as ATen computes them); x^-1, x^0.5, x^-0.5 are functions of their own."""
+    """x^1 is x; x^2 and x^3 are products; x^-1, x^0.5, x^-0.5 are functions of their own. These are the bits of ATen's
+    power with a constant exponent, where its power with a tensor exponent may differ in the last one."""
     exponent = _const(builder, args[1]) if value.op == "pow" else None
     x = args[0] if args else ""
     match exponent:

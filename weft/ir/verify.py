@@ -25,6 +25,7 @@ def verify(program: Program) -> Program:
         types[buffer.name] = (buffer.dtype, program.in_order(buffer.dims))
     for value in program.values:
         _expect(value.name not in types, value.name, "the name is taken")
+        _expect(value.name.isidentifier(), value.name, "is no name")
         _check_value(program, value, types)
         types[value.name] = (value.dtype, value.dims)
     written: set[str] = set()
@@ -58,6 +59,8 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
     _expect(len(buffer.dims) == len(buffer.strides), buffer.name, "one stride a dimension")
     _expect(len(set(buffer.dims)) == len(buffer.dims), buffer.name, "a dimension occurs twice (a diagonal)")
     _expect(set(buffer.dims) <= known, buffer.name, f"unknown dimension in {buffer.dims}")
+    _expect(buffer.name.isidentifier(), buffer.name, "is no name")
+    _expect(buffer.offset >= 0, buffer.name, f"its offset {buffer.offset} is negative")
     for stride in buffer.strides:
         _check_size(program, buffer.name, stride)
 
@@ -70,25 +73,46 @@ def _check_value(program: Program, value: Value, types: Types) -> None:
     _expect(len(value.args) == op.arity, value.name, f"{op.name} takes {op.arity} operands, not {len(value.args)}")
     for arg in value.args:
         _expect(arg in types, value.name, f"operand {arg} is not defined before it")
+    _expect(value.dtype in dtypes.TORCH_DTYPES, value.name, f"unknown dtype {value.dtype}")
+    _check_attributes(program, value, op)
     operands = [types[arg] for arg in value.args]
     dims = {dim for _, found in operands for dim in found}
     if op.kind == "reduction":
         dropped = {str(a) for a in value.attributes}
-        _expect(bool(dropped), value.name, "a reduction drops at least one dimension")
         _expect(dropped <= dims, value.name, f"drops {sorted(dropped - dims)}, which its operand does not vary over")
         dims -= dropped
     elif op.name == "iota":
         dims = {str(value.attributes[0])}
-    elif op.name == "size":
-        _expect(bool(value.attributes), value.name, "size of no dimension")
-    known = {d.name for d in program.dims}
-    _expect(op.name not in ("iota", "size") or {str(a) for a in value.attributes} <= known, value.name, "unknown dim")
     _expect(value.dims == program.in_order(dims), value.name, f"varies over {dims}, not {value.dims}")
     _check_dtypes(value, op, [dtype for dtype, _ in operands])
 
 
+def _check_attributes(program: Program, value: Value, op: Op) -> None:
+    """A constant has one number of its dtype, an iota one dimension, sizes and reductions some, the others nothing."""
+    attributes = value.attributes
+    if op.name == "const":
+        _expect(len(attributes) == 1, value.name, "a constant has one number")
+        number = attributes[0]
+        if dtypes.is_float(value.dtype):
+            _expect(type(number) is float, value.name, f"{number!r} is no floating-point number")
+        elif value.dtype == "bool":
+            _expect(type(number) is bool, value.name, f"{number!r} is neither True nor False")
+        else:
+            bits = 8 * dtypes.itemsize(value.dtype) - 1
+            fits = type(number) is int and -(2**bits) <= number < 2**bits
+            _expect(fits, value.name, f"{number!r} is no {value.dtype}")
+    elif op.name in ("iota", "size") or op.kind == "reduction":
+        known = {d.name for d in program.dims}
+        kind = "a reduction drops" if op.kind == "reduction" else f"{op.name} is over"
+        _expect(bool(attributes), value.name, f"{kind} at least one dimension")
+        _expect(op.name != "iota" or len(attributes) == 1, value.name, "iota is over one dimension")
+        _expect(len(set(attributes)) == len(attributes), value.name, f"names a dimension twice: {attributes}")
+        _expect(set(attributes) <= known, value.name, f"names an unknown dimension: {attributes}")
+    else:
+        _expect(not attributes, value.name, f"{op.name} has no attributes, got {attributes}")
+
+
 def _check_dtypes(value: Value, op: Op, operands: list[str]) -> None:
-    _expect(value.dtype in dtypes.TORCH_DTYPES, value.name, f"unknown dtype {value.dtype}")
     if op.name == "cast":
         return
     narrow = [d for d in (*operands, value.dtype) if d in dtypes.NARROW_FLOATS]

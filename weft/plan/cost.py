@@ -53,37 +53,31 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     return Estimate(read, written, workspace, launches, time)
 
 
-def apart_us(program: Program, target: Target, hints: Mapping[str, int]) -> float:
-    """The region without fusion across reductions: every reduction, and every other output, in a kernel of its own that
-    reads all it needs and recomputes pointwise values, which is what a pointwise-and-one-reduction compiler does."""
-    sizes = Sizes(program, hints)
-    by_name, types = program.by_name(), program.types()
-    buffers = {b.name: b for b in program.inputs}
+def apart_us(program: Program, rows: tuple[str, ...], target: Target, hints: Mapping[str, int]) -> float:
+    """The region without fusion across row and column reductions, as a compiler does it that fuses pointwise work into
+    reductions and sibling reductions with each other: one kernel for row reductions and everything full-size, one for
+    all column sums, which reads what it needs again, and one that finishes them."""
+    sizes, by_name, types = Sizes(program, hints), program.by_name(), program.types()
+    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) & set(rows)]
+    outer_names = {v.name for v in outer}
 
-    def reads(name: str) -> set[str]:
-        if name in buffers:
+    def sources(name: str, stop: set[str]) -> set[str]:
+        """Buffers and stored values a value is computed from."""
+        if name not in by_name or name in stop:
             return {name}
-        if lookup(by_name[name].op).kind == "reduction":
-            return {name}
-        return set().union(*(reads(arg) for arg in by_name[name].args))
+        return set().union(*(sources(arg, stop) for arg in by_name[name].args))
 
     def bytes_of(name: str) -> int:
         dtype, dims = types[name]
         return sizes.elements(dims) * dtypes.itemsize(dtype)
 
-    total, launches = 0, 0
-    for value in program.values:
-        if lookup(value.op).kind == "reduction":
-            total += sum(map(bytes_of, reads(value.args[0]))) + bytes_of(value.name)
-            launches += 1
-    full = [o for o in program.outputs if o.value in by_name and lookup(by_name[o.value].op).kind != "reduction"]
-    groups: dict[int, set[str]] = {}
-    for output in full:  # outputs of one size share a pointwise kernel
-        elements = sizes.elements(output.buffer.dims)
-        groups.setdefault(elements, set()).update(reads(output.value))
-        total += sizes.bytes(output.buffer)
-    total += sum(bytes_of(name) for names in groups.values() for name in names)
-    return total / target.bandwidth_gbps / 1e3 + (launches + len(groups)) * target.launch_us
+    row_results = {v.name for v in program.values if lookup(v.op).kind == "reduction"} - outer_names
+    first = set().union(*(sources(o.value, outer_names) for o in program.outputs)) - outer_names
+    second = set().union(*(sources(v.args[0], row_results) for v in outer))
+    written = sum(sizes.bytes(o.buffer) for o in program.outputs)
+    kernels = (1 if first else 0) + (2 if outer else 0)
+    moved = sum(map(bytes_of, first)) + sum(map(bytes_of, second)) + written
+    return moved / target.bandwidth_gbps / 1e3 + kernels * target.launch_us
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:

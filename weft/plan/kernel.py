@@ -142,4 +142,4 @@ def parse_kernel(text: str) -> Kernel:
         tuple(part.strip() for part in match[i].split(",") if part.strip()) for i in (2, 3, 4, 7)
     )
     schedule = Schedule(match[1], rows, columns, segments, int(match[5]), int(match[6]), held, match[8])  # type: ignore[arg-type]
-    return Kernel(parse(rest), schedule)
+    return Kernel(parse(rest, first_line=2), schedule)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.ir import dtypes
+from weft.ir.ops import lookup
 from weft.ir.program import Builder, Program, Size
 from weft.ir.structure import Structure
 from weft.plan.cost import Sizes
@@ -49,16 +50,20 @@ def _output_pass(program: Program, found: Structure, index: int, rows: tuple[str
 
 
 def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
+    """Pointwise values worth computing again in a later pass: what they are made from (inputs and results of
+    reductions, which are stored anyway) is no more than a store and a load of the value itself would move."""
     sizes, types, by_name = Sizes(program, hints), program.types(), program.by_name()
 
     def bytes_of(name: str) -> int:
         return sizes.elements(types[name][1]) * dtypes.itemsize(types[name][0])
 
     def sources(name: str) -> set[str]:
-        return {name} if name not in by_name else set().union(*(sources(a) for a in by_name[name].args))
+        if name not in by_name or lookup(by_name[name].op).kind == "reduction":
+            return {name}
+        return set().union(*(sources(a) for a in by_name[name].args))
 
-    pure = [v.name for v in program.values if found.pure[v.name] and found.passes[v.name] == 0]
-    return {name for name in pure if sum(map(bytes_of, sources(name))) <= 2 * bytes_of(name)}
+    pointwise = [v.name for v in program.values if lookup(v.op).kind != "reduction" and not found.is_epilogue(v.name)]
+    return {name for name in pointwise if sum(map(bytes_of, sources(name))) <= 2 * bytes_of(name)}
 
 
 def _needed(

@@ -40,7 +40,8 @@ def plan(program: Program, target: Target, hints: Mapping[str, int] | None = Non
     if best is None:
         assert first_refusal is not None
         return first_refusal
-    return check_worthwhile(best, apart_us(program, target, hints), program) or best
+    apart = best.decisions[0].apart_us
+    return check_worthwhile(best, apart, program) or best
 
 
 def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -83,14 +84,14 @@ def plan_split(
         f"{program.name} as {len(kernels)} kernel(s), rows ({', '.join(rows)}), columns ({', '.join(columns)})",
         None,
         sum(e.predicted_us for e in estimates),
-        apart_us(program, target, hints),
+        apart_us(split, rows, target, hints),
     )
     return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products)
 
 
-def check_worthwhile(candidate: Plan, apart: float, program: Program) -> Refusal | None:
+def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:
     """Fusing must be predicted to be no slower than leaving the region to a compiler that fuses pointwise work only."""
-    if candidate.predicted_us <= apart:
+    if apart is None or candidate.predicted_us <= apart:
         return None
     message = "predicted to be slower than without fusion (microseconds)"
     return Refusal("not_worthwhile", program.name, message, round(candidate.predicted_us, 1), round(apart, 1))

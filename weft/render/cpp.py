@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from weft.errors import Refusal
 from weft.ir.dtypes import TORCH_DTYPES
+from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
-from weft.render.cpp_body import Body
+from weft.render.cpp_finish import Finish
+from weft.render.cpp_names import Names
+from weft.render.cpp_rows import Rows
+from weft.render.expressions import C_TYPES
 from weft.render.source import Source, Writer
 
 
@@ -31,5 +35,24 @@ def render(kernel: Kernel) -> Source:
     writer.line()
     signature = f'extern "C" void {kernel.name}(void* const* buffers, const int64_t* parameters, int threads)'
     with writer.block(signature):
-        Body(kernel, writer).write()
+        _declare(kernel, writer)
+        loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.held)
+        Rows(kernel, loops, writer).write()
+        Finish(kernel, loops, writer).write()
     return Source("cpp", kernel.name, writer.text())
+
+
+def _declare(kernel: Kernel, writer: Writer) -> None:
+    """Run-time parameters, sizes of dimensions and pointers of buffers."""
+    program, names = kernel.program, Names(kernel)
+    for i, parameter in enumerate(program.parameters):
+        writer.line(f"const int64_t {parameter} = parameters[{i}];")
+    for dim in program.dims:
+        kind = "const" if isinstance(dim.size, str) else "constexpr"
+        writer.line(f"{kind} int64_t {names.size(dim.name)} = {dim.size};")
+    for i, buffer in enumerate(program.inputs):
+        kind = C_TYPES[buffer.dtype]
+        writer.line(f"const {kind}* {names.data(buffer.name)} = static_cast<const {kind}*>(buffers[{i}]);")
+    for i, output in enumerate(program.outputs, len(program.inputs)):
+        kind = C_TYPES[output.buffer.dtype]
+        writer.line(f"{kind}* {names.data(output.buffer.name)} = static_cast<{kind}*>(buffers[{i}]);")

@@ -14,7 +14,10 @@ _CPP = (
     "static struct switch template this throw true try typedef union unsigned using virtual void volatile "
     "while xor "
 )
-_OURS = "w buffers parameters threads lanes row rows chunk chunks segment segments first last tile block rows_per_chunk"
+_OURS = (
+    "w buffers parameters threads lanes row rows chunk chunks segment segments first last tile block end "
+    "rows_per_chunk rows_per_tile finish_columns"
+)
 _TAKEN = frozenset((_CPP + _OURS).split())
 
 

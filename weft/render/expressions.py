@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from weft.ir.ops import OPS
 from weft.ir.program import Attribute
 
@@ -55,4 +57,4 @@ def literal(number: Attribute, dtype: str) -> str:
         if number == -(2**63):
             return f"std::numeric_limits<{kind}>::min()"
         return f"{kind}({int(number)})"
-    return f"{float(number)!r}f" if dtype == "f32" else repr(float(number))
+    return f"{np.float32(number)!s}f" if dtype == "f32" else repr(float(number))

@@ -122,17 +122,22 @@ def library(source: Source, options: Options) -> Path:
 
 def load(source: Source, options: Options) -> Callable[..., None]:
     """The compiled function ``(buffers, parameters, threads)``."""
-    function = getattr(ctypes.CDLL(str(library(source, options))), source.entry)
+    return open_library(library(source, options), source.entry)
+
+
+def open_library(path: Path, entry: str) -> Callable[..., None]:
+    """The function of that name in a shared library."""
+    function = getattr(ctypes.CDLL(str(path)), entry)
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
     function.restype = None
     return function
 
 
-def build_all(sources: Sequence[Source], options: Options) -> None:
-    """Compile what is missing, ``options.build_threads`` at a time; the compiler runs outside Python's lock."""
+def build_all(sources: Sequence[Source], options: Options) -> dict[str, Path]:
+    """Libraries of all sources by digest, ``options.build_threads`` compiled at a time, outside Python's lock."""
     unique = {source.digest: source for source in sources}
     if not unique:
-        return
+        return {}
     _precompiled_header(find_compiler(options), options)
     with ThreadPoolExecutor(max_workers=max(1, min(len(unique), options.build_threads))) as pool:
-        list(pool.map(lambda s: library(s, options), unique.values()))
+        return dict(zip(unique, pool.map(lambda s: library(s, options), unique.values()), strict=True))

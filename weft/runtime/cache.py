@@ -44,7 +44,7 @@ class Cache:
     @staticmethod
     def _is_whole(path: Path) -> bool:
         try:
-            return _sidecar(path).read_text() == _digest(path)
+            return _sidecar(path).read_bytes() == _digest(path).encode()
         except OSError:
             return False
 

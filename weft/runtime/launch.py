@@ -67,15 +67,13 @@ def digest_of(kernel: Kernel) -> str:
 
 def prepare(kernels: Sequence[Kernel], sources: Sequence[Source], options: Options) -> None:
     """Compile kernels side by side and keep them by digest. Raises CompilerNotFoundError or BuildError."""
-    build.build_all(sources, options)
-    for kernel, source in zip(kernels, sources, strict=True):
-        digest = digest_of(kernel)
+    with _LOCK:
+        new = {d: (k, s) for k, s in zip(kernels, sources, strict=True) if (d := digest_of(k)) not in _KERNELS}
+    libraries = build.build_all([source for _, source in new.values()], options)
+    for digest, (kernel, source) in new.items():
+        executable = Executable(kernel, build.open_library(libraries[source.digest], source.entry))
         with _LOCK:
-            known = digest in _KERNELS
-        if not known:
-            executable = Executable(kernel, build.load(source, options))
-            with _LOCK:
-                _KERNELS[digest] = executable
+            _KERNELS.setdefault(digest, executable)
 
 
 def find(digest: str, text: str) -> Executable:

@@ -1,0 +1,107 @@
+"""What the parts of a C++ kernel share: names, loads, stores and expressions."""
+
+from __future__ import annotations
+
+from weft.ir.program import Buffer, Output, Value
+from weft.ir.structure import Loops
+from weft.plan.kernel import Kernel
+from weft.render.cpp_names import Names
+from weft.render.expressions import C_TYPES, expression, literal
+from weft.render.source import Writer
+
+
+class Statements:
+    """Writes statements of one kernel. Index variables have the names of dimensions, values those of the program."""
+
+    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
+        self.program, self.schedule, self.loops, self.out = kernel.program, kernel.schedule, loops, writer
+        self.rows, self.columns, self.segments = kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.segments
+        self.names = Names(kernel)
+        self.types = self.program.types()
+        self.by_name = self.program.by_name()
+        self.inputs = {b.name: b for b in self.program.inputs}
+        self.outer = [self.by_name[name] for names in loops.outer for name in names]
+
+    def _define(self, name: str, text: str) -> None:
+        self.out.line(f"const auto {self.names.value(name)} = {text};")
+
+    def _operand(self, name: str, vector: bool) -> str:
+        value = self.by_name.get(name)
+        text = self.names.value(name)
+        if value is not None and value.op == "const":
+            text = literal(value.attributes[0], value.dtype)
+        return f"w::vec({text})" if vector and not self._is_vector(name) else text
+
+    def _expression(self, value: Value, vector: bool) -> str:
+        match value.op:
+            case "const":
+                return literal(value.attributes[0], value.dtype)
+            case "size":
+                return f"{C_TYPES[value.dtype]}({self.names.product(map(str, value.attributes))})"
+            case "iota":
+                dim = str(value.attributes[0])
+                if self.columns and dim == self.columns[-1]:
+                    return f"w::positions<{C_TYPES[value.dtype]}>({dim})"
+                text = f"{C_TYPES[value.dtype]}({dim})"
+                return f"w::vec({text})" if vector else text
+            case _:
+                operands = [self._operand(arg, vector) for arg in value.args]
+                return expression(value.op, operands, value.dtype)
+
+    def _is_vector(self, name: str) -> bool:
+        return bool(set(self.types[name][1]) & set(self.columns))
+
+    def _load_inputs(self, used: set[str]) -> None:
+        for name, buffer in self.inputs.items():
+            if name in used and self._is_vector(name):
+                self._define(name, self._load(buffer))
+
+    def _load_numbers(self, used: set[str]) -> None:
+        """Inputs without columns, each read once."""
+        for name, buffer in self.inputs.items():
+            if name in used and not self._is_vector(name):
+                self._define(name, self.names.element(buffer))
+
+    def _load(self, buffer: Buffer) -> str:
+        address, fast = self.names.address(buffer), self.columns[-1]
+        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+        if fast not in strides:
+            return f"w::vec({self.names.element(buffer)})"
+        if strides[fast] == 1:
+            return f"w::load({address}, lanes)"
+        return f"w::load_strided({address}, {self.names.stride(strides[fast])}, lanes)"
+
+    def _store_vector(self, output: Output) -> str:
+        address, fast = self.names.address(output.buffer), self.columns[-1]
+        strides = dict(zip(output.buffer.dims, output.buffer.strides, strict=True))
+        value = self._operand(output.value, vector=True)
+        if fast not in strides:
+            return f"{self.names.element(output.buffer)} = {value}[0][0];"
+        if strides[fast] == 1:
+            return f"w::store({address}, {value}, lanes);"
+        return f"w::store_strided({address}, {self.names.stride(strides[fast])}, {value}, lanes);"
+
+    def _guarded(self, statement: str, dims: tuple[str, ...], columns: tuple[str, ...] = ()) -> None:
+        """Run once for all values of the loop's dimensions that the data does not vary over."""
+        absent = [d for d in (*self.rows, *columns) if d not in dims]
+        condition = " && ".join(f"{r} == 0" for r in absent)
+        self.out.line(f"if ({condition}) {statement}" if condition else statement)
+
+    def _row_indices(self, dims: tuple[str, ...], flat: str) -> None:
+        """Indices of the given dimensions from one running number."""
+        if dims == (flat,):
+            return
+        for i, dim in enumerate(dims):
+            inner = self.names.product(dims[i + 1 :])
+            text = flat if i + 1 == len(dims) else f"{flat} / ({inner})"
+            self.out.line(f"const int64_t {dim} = {text if i == 0 else f'{text} % {self.names.size(dim)}'};")
+
+    def _width(self, value: Value) -> str:
+        """Number of column sums of one outer reduction."""
+        return self.names.product(d for d in self.columns if d in value.dims)
+
+    def _linear(self, value: Value) -> str:
+        return self.names.linear(tuple(d for d in self.columns if d in value.dims))
+
+    def _loop_over(self, dim: str) -> str:
+        return f"for (int64_t {dim} = 0; {dim} < {self.names.size(dim)}; ++{dim})"
