@@ -132,6 +132,29 @@ def test_a_transformer_trains_as_in_eager_mode(name: str) -> None:
     assert len(mixed) == weft.counters.mixed_order_kernels >= (3 if name == "residual_mix" else 1)
 
 
+def test_nothing_that_a_region_computes_is_computed_again() -> None:
+    """Regions that read each other's results read what the kernels wrote."""
+    from weft.integration.backend import WeftPass
+
+    left: list[Any] = []
+    original = WeftPass.__call__
+
+    def spy(self: WeftPass, graph: Any) -> None:
+        original(self, graph)
+        members = {n for n in weft.last_reports()[-1].compilation.regions for n in n.region.members}
+        left.extend(node for node in graph.nodes if node in members)
+
+    WeftPass.__call__ = spy  # type: ignore[method-assign]
+    try:
+        model = MODELS["residual_mix"](dim=64, blocks=2, heads=4, kv_heads=2, vocabulary=128)
+        tokens, targets = make_batch(model.config, 2, 32, 0)
+        torch.compile(model, backend="weft", fullgraph=True)(tokens, targets).backward()
+    finally:
+        WeftPass.__call__ = original  # type: ignore[method-assign]
+    assert weft.counters.pass_calls == 2
+    assert not left
+
+
 def test_changing_batch_and_sequence_compiles_nothing_new() -> None:
     def block(x: Tensor, w: Tensor) -> Tensor:
         return F.rms_norm(x, (64,), w) * 2

@@ -189,8 +189,8 @@ def test_iota_counts_along_something() -> None:
 
 
 def test_iota_and_size_name_known_dimensions() -> None:
-    refused(with_value("iota", (), "i64", (), ("k",)), "v: unknown dim")
-    refused(with_value("size", (), "i64", (), ("n", "k")), "v: unknown dim")
+    refused(with_value("iota", (), "i64", (), ("k",)), "v: names an unknown dimension")
+    refused(with_value("size", (), "i64", (), ("n", "k")), "v: names an unknown dimension")
 
 
 @pytest.mark.parametrize("dims", [(), ("m",), ("n", "m"), ("m", "n", "n"), ("m", "k")])

@@ -28,8 +28,9 @@ aten = torch.ops.aten
 def rewrite(graph: fx.Graph, regions: tuple[CompiledRegion, ...]) -> None:
     """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph."""
     sizes = SizeNodes(graph)
+    replaced: dict[fx.Node, fx.Node] = {}
     for region in regions:
-        _Rewriter(graph, region, sizes).run()
+        _Rewriter(graph, region, sizes, replaced).run()
     members = {node for region in regions for node in region.region.members}
     for node in reversed(list(graph.nodes)):
         removable = node in members or is_constant(node) or (node.op == "call_function" and node.target in VIEWS)
@@ -40,10 +41,15 @@ def rewrite(graph: fx.Graph, regions: tuple[CompiledRegion, ...]) -> None:
 
 
 class _Rewriter:
-    def __init__(self, graph: fx.Graph, compiled: CompiledRegion, sizes: SizeNodes) -> None:
-        self.graph, self.compiled, self.sizes = graph, compiled, sizes
+    """Rewrites one region. ``replaced``: results of regions done before, by the node they stand for."""
+
+    def __init__(
+        self, graph: fx.Graph, compiled: CompiledRegion, sizes: SizeNodes, replaced: dict[fx.Node, fx.Node]
+    ) -> None:
+        self.graph, self.compiled, self.sizes, self.replaced = graph, compiled, sizes, replaced
         region = compiled.region
-        self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), region.inputs, strict=True))
+        inputs = [replaced.get(node, node) for node in region.inputs]
+        self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), inputs, strict=True))
         self.originals = dict(zip((o.buffer.name for o in region.program.outputs), region.outputs, strict=True))
         self.expressions: dict[str, Extent] = dict(region.parameters)
         for name, factors in compiled.plan.products.items():
@@ -65,6 +71,7 @@ class _Rewriter:
         self.graph.erase_node(anchor)
         for name, original in self.originals.items():
             original.replace_all_uses_with(self.nodes[name])
+            self.replaced[original] = self.nodes[name]
 
     def _launch(self, kernel: Any, bases: list[fx.Node]) -> list[fx.Node]:
         views: dict[str, Any] = {"_outputs_length": len(bases)}

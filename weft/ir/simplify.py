@@ -139,6 +139,29 @@ def multiply_by_power_of_two(builder: Builder, value: Value, args: tuple[str, ..
     return builder.op("mul", args[0], builder.const(1.0 / divisor, value.dtype))
 
 
+def narrow_positions(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """A 64-bit position compared with a number that does not vary along it fits 32 bits, as wide as a float32 lane;
+    numbers that do not fit become -1, which is no position."""
+    if value.op not in ("eq", "ne"):
+        return None
+    for position, other in (args, args[::-1]):
+        iota = builder.value(position)
+        if iota is None or iota.op != "iota" or iota.dtype != "i64":
+            continue
+        dim = str(iota.attributes[0])
+        size = next(d.size for d in builder.dims if d.name == dim)
+        if not isinstance(size, int) or size >= 2**31 or dim in builder.dims_of(other):
+            continue
+        inside = builder.op(
+            "logical_and",
+            builder.op("ge", other, builder.const(0, "i64")),
+            builder.op("lt", other, builder.const(size, "i64")),
+        )
+        index = builder.cast(builder.op("where", inside, other, builder.const(-1, "i64")), "i32")
+        return builder.op(value.op, builder.op("iota", dtype="i32", attributes=(dim,)), index)
+    return None
+
+
 def where_same(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """where(c, x, x) is x, if that varies over as much as the condition does."""
     same = value.op == "where" and args[1] == args[2]
@@ -151,5 +174,6 @@ RULES: tuple[Rule, ...] = (
     expand_powers,
     drop_neutral,
     multiply_by_power_of_two,
+    narrow_positions,
     where_same,
 )

@@ -53,31 +53,12 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     return Estimate(read, written, workspace, launches, time)
 
 
-def apart_us(program: Program, rows: tuple[str, ...], target: Target, hints: Mapping[str, int]) -> float:
-    """The region without fusion across row and column reductions, as a compiler does it that fuses pointwise work into
-    reductions and sibling reductions with each other: one kernel for row reductions and everything full-size, one for
-    all column sums, which reads what it needs again, and one that finishes them."""
-    sizes, by_name, types = Sizes(program, hints), program.by_name(), program.types()
-    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) & set(rows)]
-    outer_names = {v.name for v in outer}
-
-    def sources(name: str, stop: set[str]) -> set[str]:
-        """Buffers and stored values a value is computed from."""
-        if name not in by_name or name in stop:
-            return {name}
-        return set().union(*(sources(arg, stop) for arg in by_name[name].args))
-
-    def bytes_of(name: str) -> int:
-        dtype, dims = types[name]
-        return sizes.elements(dims) * dtypes.itemsize(dtype)
-
-    row_results = {v.name for v in program.values if lookup(v.op).kind == "reduction"} - outer_names
-    first = set().union(*(sources(o.value, outer_names) for o in program.outputs)) - outer_names
-    second = set().union(*(sources(v.args[0], row_results) for v in outer))
-    written = sum(sizes.bytes(o.buffer) for o in program.outputs)
-    kernels = (1 if first else 0) + (2 if outer else 0)
-    moved = sum(map(bytes_of, first)) + sum(map(bytes_of, second)) + written
-    return moved / target.bandwidth_gbps / 1e3 + kernels * target.launch_us
+def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
+    """Time of a well-made kernel for the same work: no strided access, no lanes without columns, no partial sums."""
+    sizes = Sizes(kernel.program, hints)
+    buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
+    memory_us = sum(map(sizes.bytes, buffers)) / target.bandwidth_gbps / 1e3
+    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, padded=False))
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
@@ -93,17 +74,18 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     return chunks * width
 
 
-def _compute_us(kernel: Kernel, target: Target, sizes: Sizes) -> float:
+def _compute_us(kernel: Kernel, target: Target, sizes: Sizes, padded: bool = True) -> float:
     program, schedule = kernel.program, kernel.schedule
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     by_name = program.by_name()
     rows = sizes.elements(schedule.rows)
     columns = sizes.elements(schedule.columns)
-    padded = -(-columns // (2 * target.lanes)) * 2 * target.lanes if schedule.columns else 1
+    if padded and schedule.columns:
+        columns = -(-columns // (2 * target.lanes)) * 2 * target.lanes
     operations = 0.0
     for names, inner, outer in zip(loops.values, loops.inner, loops.outer, strict=True):
         operations += sum(lookup(by_name[n].op).cost for n in names) + len(inner) + 2 * len(outer)
-    vector_us = rows * padded * operations / 2**20 * target.vector_op_us_per_mega
+    vector_us = rows * columns * operations / 2**20 * target.vector_op_us_per_mega
     return (vector_us + rows * len(loops.values) * target.row_overhead_us) / max(target.units, 1)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup
-from weft.ir.program import Builder, Program, Size
-from weft.ir.structure import Structure
+from weft.ir.program import Builder, Output, Program, Size
+from weft.ir.structure import Structure, analyse, is_outer
 from weft.plan.cost import Sizes
 
 
@@ -117,6 +117,53 @@ def _extract(
     for output in outputs:
         builder.copy_output(output.buffer, renamed[output.value])
     for name in kept:
+        dtype, dims = types[name]
+        builder.output(saved_name(name), renamed[name], dtype, dims, _contiguous(program, dims, products))
+    builder.parameters = (*program.parameters, *products)
+    return _only_used(builder)
+
+
+def separate(program: Program, rows: tuple[str, ...]) -> tuple[Program, ...]:
+    """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
+    outer reductions, which read inputs again and take row results from memory. The program itself if it has but one."""
+    found = analyse(program, rows)
+    late = [o for o in program.outputs if found.is_epilogue(o.value)]
+    early = [o for o in program.outputs if not found.is_epilogue(o.value)]
+    if not early or not late:
+        return (program,)
+    results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
+    columns = _part(program, late, results, "_columns")
+    wanted = {b.name for b in columns.inputs}
+    saved = [name for name in sorted(results) if saved_name(name) in wanted]
+    return _part(program, early, set(), "_rows", saved), columns
+
+
+def _part(program: Program, outputs: list[Output], given: set[str], suffix: str, saved: Sequence[str] = ()) -> Program:
+    """The program of some outputs, with some values given in memory, and some more put there."""
+    by_name, types = program.by_name(), program.types()
+    needed: set[str] = set()
+    stack = [o.value for o in outputs] + list(saved)
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            if name in by_name and name not in given:
+                stack.extend(by_name[name].args)
+    builder = Builder.like(program, extra=(saved_name(name) for name in {*given, *saved}))
+    builder.name = program.name + suffix
+    products: dict[str, tuple[Size, ...]] = {}
+    renamed = {b.name: builder.copy_input(b) for b in program.inputs if b.name in needed}
+    for value in program.values:
+        if value.name in needed & given:
+            strides = _contiguous(program, value.dims, products)
+            dims = types[value.name][1]
+            renamed[value.name] = builder.input(saved_name(value.name), value.dtype, dims, strides)
+        elif value.name in needed:
+            args = [renamed[a] for a in value.args]
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+    for output in outputs:
+        builder.copy_output(output.buffer, renamed[output.value])
+    for name in saved:
         dtype, dims = types[name]
         builder.output(saved_name(name), renamed[name], dtype, dims, _contiguous(program, dims, products))
     builder.parameters = (*program.parameters, *products)

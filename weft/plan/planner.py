@@ -9,10 +9,10 @@ from weft.errors import Refusal
 from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
-from weft.plan.cost import apart_us, estimate
+from weft.plan.cost import estimate, ideal_us
 from weft.plan.kernel import Decision, Kernel, Kind, Plan
 from weft.plan.legality import check_epilogue_pointwise, check_outer_dependency, check_whole_rows, check_written_once
-from weft.plan.partition import cut
+from weft.plan.partition import cut, separate
 from weft.plan.schedules import kind_of, schedule_for
 from weft.target import Target
 
@@ -73,20 +73,39 @@ def plan_split(
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
     ]
-    kernels: list[Kernel] = []
-    for part in passes.programs:
-        own_rows = tuple(r for r in rows if r in {d.name for d in part.dims})
-        own_columns = tuple(c for c in columns if c in {d.name for d in part.dims})
-        kernels.append(Kernel(part, schedule_for(part, own_rows, own_columns, target, hints)))
+    kernels = [_scheduled(part, rows, columns, target, hints) for part in passes.programs]
     estimates = tuple(estimate(k, target, hints) for k in kernels)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     whole = Decision(
         f"{program.name} as {len(kernels)} kernel(s), rows ({', '.join(rows)}), columns ({', '.join(columns)})",
         None,
         sum(e.predicted_us for e in estimates),
-        apart_us(split, rows, target, hints),
+        apart_us(kernels, rows, columns, target, hints),
     )
     return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products)
+
+
+def _scheduled(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> Kernel:
+    """The kernel of one pass, under as much of the split as it has dimensions for."""
+    present = {d.name for d in program.dims}
+    own_rows, own_columns = tuple(r for r in rows if r in present), tuple(c for c in columns if c in present)
+    return Kernel(program, schedule_for(program, own_rows, own_columns, target, hints))
+
+
+def apart_us(
+    kernels: list[Kernel], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> float:
+    """Predicted time of the same work in well-made kernels that fuse along rows or along columns, but not both, with
+    one more launch to finish column sums (that is what pointwise-and-one-reduction compilers do)."""
+    total = 0.0
+    for kernel in kernels:
+        for part in separate(kernel.program, kernel.schedule.rows):
+            alone = _scheduled(part, rows, columns, target, hints)
+            outer = kind_of(part, alone.schedule.columns) in ("outer", "mixed-order")
+            total += ideal_us(alone, target, hints) + (target.launch_us if outer else 0.0)
+    return total
 
 
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:
