@@ -151,7 +151,7 @@ def test_every_legal_split_computes_the_same(name: str) -> None:
                 )
                 if node in returned:
                     theirs = eager[returned.index(node)]
-                    assert mine.numel() == theirs.numel() and mine.dtype == theirs.dtype
+                    assert (mine.numel(), mine.dtype) == (theirs.numel(), theirs.dtype)
         assert legal >= 1
 
 

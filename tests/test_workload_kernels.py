@@ -53,7 +53,7 @@ def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
         eager = case.workload.outputs(*inputs)
         reference = expected(case, inputs)
         for index, (mine, theirs, exact) in enumerate(zip(got, eager, reference, strict=True)):
-            assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
+            assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
             error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
             tight = index in case.workload.weight_outputs and dtype != "f32"
             bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)

@@ -17,8 +17,9 @@ class Target:
 
     bandwidth_gbps: attainable copy bandwidth in 10^9 bytes a second. launch_us: host and device time of one more
     launch. vector_op_us_per_mega: time of 2^20 float32 vector adds on data in cache. row_overhead_us: time of one loop
-    over the columns of a row beyond its elements. strided_us_per_mega: extra time of 2^20 element accesses that are
-    not contiguous. registers, shared_bytes: per SM; 0 on a CPU. measured: whether the figures come from a measurement.
+    over the columns of a row beyond its elements. chunk_overhead_us: time of a chunk of rows beyond its rows.
+    strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM;
+    0 on a CPU. measured: whether the figures come from a measurement; origin: from which.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Target:
     launch_us: float
     vector_op_us_per_mega: float
     row_overhead_us: float
+    chunk_overhead_us: float
     strided_us_per_mega: float
     registers: int
     shared_bytes: int

@@ -1,7 +1,8 @@
 """Measures CPU kernels over a sweep of shapes and fits the constants of the cost model to it.
 
-``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants) and ``cpu_sweep.csv`` beside
-it (what they were fitted to). Needs scipy. The fit minimises the squared logarithm of predicted over measured time.
+``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants) and ``cpu_sweep.csv``
+beside it (what they were fitted to). Needs scipy. The fit minimises the squared logarithm of predicted over measured
+time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from rich.progress import track
+from torch import Tensor
 
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -37,11 +39,12 @@ from weft.target import Target
 
 FOLDER = Path(__file__).parent.parent / "plan" / "calibration"
 NAMES = ("rms_norm_forward", "layer_norm_forward", "softmax_forward", "rms_norm_backward", "layer_norm_backward_bias")
+SEGMENT_SHAPES = ((64, 32), (2048, 32), (16384, 32), (2048, 256), (256, 1024))
 SHAPES = (
     *((1, 32), (64, 64), (512, 32), (4096, 32), (65536, 32), (16384, 64), (512, 256), (4096, 256), (32768, 256)),
     *((64, 1024), (1024, 1024), (8192, 1024), (512, 4096), (4096, 4096), (8192, 4096), (64, 16384), (2048, 16384)),
 )
-FITTED = ("bandwidth_gbps", "launch_us", "vector_op_us_per_mega", "row_overhead_us")
+FITTED = ("bandwidth_gbps", "launch_us", "vector_op_us_per_mega", "row_overhead_us", "chunk_overhead_us")
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="weft.bench.calibrate", description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to")
     options = parser.parse_args(arguments)
-    cases = [(name, rows, columns) for name in NAMES for rows, columns in SHAPES]
+    cases = [(name, *shape) for name in NAMES for shape in SHAPES]
+    cases += [("segment_sum", *shape) for shape in SEGMENT_SHAPES]
     samples = [measure(*case) for case in track(cases, description="measuring")]
     target, worst, typical = fit(samples)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -77,9 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(name: str, rows: int, columns: int) -> Sample:
     """Median time of a bf16 kernel on warm outputs, random inputs."""
-    workload = WORKLOADS[name]
-    inputs = workload.make_inputs((rows, columns), torch.bfloat16)
-    graph = trace(workload.fn, inputs)
+    if name == "segment_sum":
+        function, inputs = segment_sum, (torch.randn(rows, 2, columns).bfloat16(),)
+    else:
+        function, inputs = WORKLOADS[name].fn, WORKLOADS[name].make_inputs((rows, columns), torch.bfloat16)
+    graph = trace(function, inputs)
     (region,) = capture(graph.graph, name).regions
     program = simplify(region.program)
     dims = [d.name for d in program.dims]
@@ -91,10 +97,15 @@ def measure(name: str, rows: int, columns: int) -> Sample:
     sizes = sizes_of(program, ())
     tensors = [inputs[placeholders.index(by_name[b.name])] for b in program.inputs]
     tensors += [allocate(o.buffer, sizes, torch.device("cpu")).zero_() for o in program.outputs]
-    function = build.load(cpp.render(kernel), Options.read())
+    compiled = build.load(cpp.render(kernel), Options.read())
     pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
     numbers, threads = (ctypes.c_int64 * 1)(0), torch.get_num_threads()
-    return Sample(name, rows, columns, median_us(lambda: function(pointers, numbers, threads)), kernel)
+    return Sample(name, rows, columns, median_us(lambda: compiled(pointers, numbers, threads)), kernel)
+
+
+def segment_sum(x: Tensor) -> Tensor:
+    """Many short column sums: a chunk for every two rows."""
+    return x.sum(1)
 
 
 def median_us(run: Callable[[], Any], seconds: float = 0.15) -> float:

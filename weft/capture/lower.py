@@ -218,19 +218,17 @@ def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
 
 def unsupported(node: fx.Node) -> str | None:
     """Why a node whose op is in the tables cannot be lowered all the same, or None."""
-    tensors = [a.meta.get("val") for a in node.all_input_nodes]
+    tensors: list[Any] = [a.meta.get("val") for a in node.all_input_nodes]
     value = node.meta.get("val")
     tensors += list(value) if isinstance(value, list | tuple) else [value]
     for tensor in tensors:
-        if isinstance(tensor, list | tuple | torch.SymInt | int | float):
-            continue
         if not isinstance(tensor, torch.Tensor):
-            return "has an operand that is no tensor"
+            continue  # a size, or a node with several results: those are looked at where they are used
         if tensor.dtype not in dtypes.NAMES:
             return f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported"
         if tensor.layout != torch.strided:
             return f"layout {tensor.layout} is not supported"
-        if any(isinstance(size, int) and size == 0 for size in tensor.shape):
+        if any(isinstance(size, int) and size == 0 for size in tensor.shape):  # pyright: ignore[reportUnnecessaryIsInstance]
             return "has a tensor without elements"
     if node.target in BITWISE:
         return _bitwise_supported(node)

@@ -8,6 +8,9 @@ from typing import Any
 
 from weft.compiler import Compilation
 from weft.errors import Refusal
+from weft.plan.kernel import Kernel
+from weft.plan.schedules import kind_of
+from weft.runtime import launch
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,22 @@ class Report:
         return {"regions": regions, "refusals": [r.to_dict() for r in self.compilation.refusals]}
 
 
+@dataclass(frozen=True)
+class CachedReport:
+    """Kernels of graphs that came compiled from Inductor's cache: weft's compile stages did not run in this process."""
+
+    kernels: tuple[Kernel, ...]
+
+    def text(self) -> str:
+        """A line a kernel, and how to see the rest."""
+        lines = [f"{len(self.kernels)} kernel(s) of graphs from Inductor's cache"]
+        lines += [f"  {kind_of(k.program, k.schedule.columns)} kernel, {k.schedule.scheme}" for k in self.kernels]
+        return "\n".join([*lines, "for regions and refusals run with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kernels": [{"name": k.name, "schedule": str(k.schedule), "text": str(k)} for k in self.kernels]}
+
+
 def _buffers(kernel: Any) -> tuple[list[str], list[str]]:
     program = kernel.program
     return [b.name for b in program.inputs], [o.buffer.name for o in program.outputs]
@@ -72,11 +91,14 @@ def record(compilation: Compilation) -> None:
     _REPORTS.append(Report(compilation))
 
 
-def last_reports() -> list[Report]:
-    """One report for each of the last graphs weft saw in this process (forward, backward, ...), oldest first."""
-    return list(_REPORTS)
+def last_reports() -> list[Report | CachedReport]:
+    """One report for each of the last graphs weft compiled in this process (forward, backward, ...), oldest first; then
+    one for all kernels that came from Inductor's cache, if any ran."""
+    cached = [CachedReport(tuple(launch.FOUND_BY_TEXT))] if launch.FOUND_BY_TEXT else []
+    return [*_REPORTS, *cached]
 
 
 def clear_reports() -> None:
     """Forget all reports."""
     _REPORTS.clear()
+    launch.FOUND_BY_TEXT.clear()

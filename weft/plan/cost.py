@@ -44,7 +44,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     workspace = _workspace_bytes(kernel, sizes)
     launches = 2 if schedule.finish == "separate" else 1
     memory_us = (read + written + 2 * workspace) / target.bandwidth_gbps / 1e3
-    compute_us = _compute_us(kernel, target, sizes)
+    compute_us = _compute_us(kernel, target, sizes, _chunks(kernel, sizes))
     strided = sum(
         sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
     )
@@ -54,39 +54,47 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
 
 
 def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
-    """Time of a well-made kernel for the same work: no strided access, no lanes without columns, no partial sums."""
+    """Time of a well-made kernel for the same work: no strided access and no partial sums in memory."""
     sizes = Sizes(kernel.program, hints)
     buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
     memory_us = sum(map(sizes.bytes, buffers)) / target.bandwidth_gbps / 1e3
-    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, padded=False))
+    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, chunks=0))
+
+
+def _chunks(kernel: Kernel, sizes: Sizes) -> int:
+    """Chunks of rows that keep column sums of their own; none without an outer reduction."""
+    schedule = kernel.schedule
+    if schedule.finish == "none":
+        return 0
+    rows, segments = sizes.elements(schedule.rows), sizes.elements(schedule.segments)
+    return segments * -(-(rows // max(segments, 1)) // schedule.rows_per_chunk)
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     """Partial column sums: one row of every outer reduction a chunk."""
     program, schedule = kernel.program, kernel.schedule
-    rows = sizes.elements(schedule.rows)
-    segments = sizes.elements(schedule.segments)
-    chunks = segments * -(-(rows // max(segments, 1)) // schedule.rows_per_chunk)
     outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(schedule.rows)]
     width = sum(
         sizes.elements(tuple(d for d in v.dims if d in schedule.columns)) * dtypes.itemsize(v.dtype) for v in outer
     )
-    return chunks * width
+    return _chunks(kernel, sizes) * width
 
 
-def _compute_us(kernel: Kernel, target: Target, sizes: Sizes, padded: bool = True) -> float:
+def _compute_us(kernel: Kernel, target: Target, sizes: Sizes, chunks: int) -> float:
     program, schedule = kernel.program, kernel.schedule
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
-    by_name = program.by_name()
+    by_name, types = program.by_name(), program.types()
     rows = sizes.elements(schedule.rows)
     columns = sizes.elements(schedule.columns)
-    if padded and schedule.columns:
+    if schedule.columns:
         columns = -(-columns // (2 * target.lanes)) * 2 * target.lanes
     operations = 0.0
     for names, inner, outer in zip(loops.values, loops.inner, loops.outer, strict=True):
-        operations += sum(lookup(by_name[n].op).cost for n in names) + len(inner) + 2 * len(outer)
+        sums = [n for n in outer if set(types[by_name[n].args[0]][1]) & set(schedule.columns)]
+        operations += sum(lookup(by_name[n].op).cost for n in names) + len(inner) + 2 * len(sums)
     vector_us = rows * columns * operations / 2**20 * target.vector_op_us_per_mega
-    return (vector_us + rows * len(loops.values) * target.row_overhead_us) / max(target.units, 1)
+    row_us = rows * len(loops.values) * target.row_overhead_us
+    return (vector_us + row_us + chunks * target.chunk_overhead_us) / max(target.units, 1)
 
 
 def _strided(buffer: Buffer, kernel: Kernel) -> bool:

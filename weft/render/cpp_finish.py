@@ -116,7 +116,7 @@ class Finish(Statements):
             width = self._width(value)
             product = width if " " not in width else f"({width})"
             with self.out.block(f"w::for_columns(block, end, [&](int64_t {fast}, auto lanes)", "});"):
-                at = f"{value.name}_partial.get() + {row} * {product} + {self._linear(value)}"
+                at = f"{value.name}_partial + {row} * {product} + {self._linear(value)}"
                 part = f"w::cast<{C_TYPES[wide]}>(w::load({at}, lanes))"
                 here = f"{total} + {fast} - block"
                 self.out.line(f"w::store({here}, {COMBINE[value.op].format(f'w::load({here}, lanes)', part)}, lanes);")

@@ -38,9 +38,9 @@ class Rows(Statements):
         if self.segments:
             line(f"const int64_t segments = {self.names.product(self.segments)};")
         line("const int64_t chunks = w::chunks_of(rows, rows_per_chunk);")
-        for value in self.outer:
+        for slot, value in enumerate(self.outer):
             kind, count = C_TYPES[value.dtype], self._width(value)
-            line(f"const auto {value.name}_partial = w::scratch<{kind}>({self._all_chunks()} * {count});")
+            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({self._all_chunks()} * {count});")
 
     def _all_chunks(self) -> str:
         return "segments * chunks" if self.segments else "chunks"
@@ -60,7 +60,7 @@ class Rows(Statements):
             for value in self.outer:
                 kind, count = C_TYPES[value.dtype], self._width(value)
                 zero = literal(identity(value.op, value.dtype), value.dtype)
-                line(f"{kind}* {value.name}_chunk = {value.name}_partial.get() + chunk * {count};")
+                line(f"{kind}* {value.name}_chunk = {value.name}_partial + chunk * {count};")
                 line(f"w::fill({value.name}_chunk, {count}, {zero});")
                 line(f"const auto {value.name}_tile = w::scratch<{kind}>({count});")
             with self.out.block("for (int64_t tile = first; tile < last; tile += rows_per_tile)"):

@@ -263,6 +263,19 @@ inline void fill(T* p, int64_t count, T x) {
 template <class T>
 inline std::unique_ptr<T[]> scratch(int64_t count) { return std::unique_ptr<T[]>(new T[count > 0 ? count : 1]); }
 
+// Memory that stays with the calling thread from call to call, one piece a slot: a fresh allocation of this size would
+// cost a page fault for every 4 KB.
+template <class T, int slot>
+inline T* workspace(int64_t count) {
+  static thread_local std::unique_ptr<T[]> kept;
+  static thread_local int64_t size = 0;
+  if (count > size) {
+    kept = scratch<T>(count);
+    size = count;
+  }
+  return kept.get();
+}
+
 inline int64_t chunks_of(int64_t rows, int64_t rows_per_chunk) { return (rows + rows_per_chunk - 1) / rows_per_chunk; }
 
 }  // namespace w

@@ -29,6 +29,8 @@ _LIBRARY.define(
     tags=(torch.Tag.needs_exact_strides,),
 )
 _KERNELS: dict[str, Executable] = {}
+FOUND_BY_TEXT: list[Kernel] = []
+"""Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
 _CHECKED_LIMIT = 4096
 
@@ -94,6 +96,7 @@ def find(digest: str, text: str) -> Executable:
         warnings.warn(f"weft: kernel {kernel.name} runs on ATen, slowly: {error}", stacklevel=2)
         function = None
     with _LOCK:
+        FOUND_BY_TEXT.append(kernel)
         return _KERNELS.setdefault(digest, Executable(kernel, function))
 
 
