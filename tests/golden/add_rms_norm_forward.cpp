@@ -2,11 +2,11 @@
 // program add_rms_norm_forward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg0: bf16 [m:1024, n:1]
-//   input arg1: bf16 [m:1024, n:1]
-//   input arg2: bf16 [n:1]
-//   cast: f32{m, n} = cast(arg1)
-//   cast_1: f32{m, n} = cast(arg0)
+//   input x: bf16 [m:1024, n:1]
+//   input residual: bf16 [m:1024, n:1]
+//   input weight: bf16 [n:1]
+//   cast: f32{m, n} = cast(residual)
+//   cast_1: f32{m, n} = cast(x)
 //   add: f32{m, n} = add(cast_1, cast)
 //   cast_2: bf16{m, n} = cast(add)
 //   cast_3: f32{m, n} = cast(cast_2)
@@ -18,11 +18,11 @@
 //   add_1: f32{m} = add(mul_1, const_1)
 //   rsqrt: f32{m} = rsqrt(add_1)
 //   mul_2: f32{m, n} = mul(cast_3, rsqrt)
-//   cast_4: f32{n} = cast(arg2)
+//   cast_4: f32{n} = cast(weight)
 //   mul_3: f32{m, n} = mul(mul_2, cast_4)
 //   cast_5: bf16{m, n} = cast(mul_3)
-//   output add_2: bf16 [m:1024, n:1] = cast_2
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_5
+//   output out0: bf16 [m:1024, n:1] = cast_2
+//   output out1: bf16 [m:1024, n:1] = cast_5
 // end
 #include "weft_cpu.h"
 
@@ -30,48 +30,47 @@ extern "C" void add_rms_norm_forward(void* const* buffers, const int64_t* parame
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
-  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[1]);
-  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[2]);
-  w::bf16* add_2_data = static_cast<w::bf16*>(buffers[3]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[4]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* residual_data = static_cast<const w::bf16*>(buffers[1]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[2]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[3]);
+  w::bf16* out1_data = static_cast<w::bf16*>(buffers[4]);
 
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m_size; ++row) {
-      const int64_t m = row;
+    for (int64_t m = 0; m < m_size; ++m) {
       w::Sum<float> sum_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg1);
-        const auto cast_1 = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto residual = w::load(residual_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(residual);
+        const auto cast_1 = w::cast<float>(x);
         const auto add = cast_1 + cast;
         const auto cast_2 = w::cast<w::bf16>(add);
         const auto cast_3 = w::cast<float>(cast_2);
         const auto mul = cast_3 * cast_3;
         sum_lanes.add(mul, lanes);
-        w::store(add_2_data + m * 1024 + n, cast_2, lanes);
+        w::store(out0_data + m * 1024 + n, cast_2, lanes);
       });
       const auto sum = sum_lanes.result();
       const auto mul_1 = sum * 0.0009765625f;
-      const auto add_1 = mul_1 + 9.999999974752427e-07f;
+      const auto add_1 = mul_1 + 1e-06f;
       const auto rsqrt = w::rsqrt(add_1);
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-        const auto arg2 = w::load(arg2_data + n, lanes);
-        const auto cast = w::cast<float>(arg1);
-        const auto cast_1 = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto residual = w::load(residual_data + m * 1024 + n, lanes);
+        const auto weight = w::load(weight_data + n, lanes);
+        const auto cast = w::cast<float>(residual);
+        const auto cast_1 = w::cast<float>(x);
         const auto add = cast_1 + cast;
         const auto cast_2 = w::cast<w::bf16>(add);
         const auto cast_3 = w::cast<float>(cast_2);
         const auto mul_2 = cast_3 * w::vec(rsqrt);
-        const auto cast_4 = w::cast<float>(arg2);
+        const auto cast_4 = w::cast<float>(weight);
         const auto mul_3 = mul_2 * cast_4;
         const auto cast_5 = w::cast<w::bf16>(mul_3);
-        w::store(convert_element_type_data + m * 1024 + n, cast_5, lanes);
+        w::store(out1_data + m * 1024 + n, cast_5, lanes);
       });
     }
   }

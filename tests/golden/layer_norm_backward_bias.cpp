@@ -2,16 +2,16 @@
 // program layer_norm_backward_bias(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg1: bf16 [m:1024, n:1]
-//   input arg3: f32 [m:1]
-//   input arg4: f32 [m:1]
-//   input arg0: bf16 [m:1024, n:1]
-//   input arg2: bf16 [n:1]
-//   cast: f32{m, n} = cast(arg1)
-//   sub: f32{m, n} = sub(cast, arg3)
-//   mul: f32{m, n} = mul(sub, arg4)
-//   cast_1: f32{m, n} = cast(arg0)
-//   cast_2: f32{n} = cast(arg2)
+//   input dy: bf16 [m:1024, n:1]
+//   input x: bf16 [m:1024, n:1]
+//   input weight: bf16 [n:1]
+//   input mean: f32 [m:1]
+//   input rstd: f32 [m:1]
+//   cast: f32{m, n} = cast(x)
+//   sub: f32{m, n} = sub(cast, mean)
+//   mul: f32{m, n} = mul(sub, rstd)
+//   cast_1: f32{m, n} = cast(dy)
+//   cast_2: f32{n} = cast(weight)
 //   mul_1: f32{m, n} = mul(cast_1, cast_2)
 //   sum: f32{m} = sum[n](mul_1)
 //   const: f32{} = const[0.0009765625]()
@@ -22,7 +22,7 @@
 //   mul_4: f32{m} = mul(sum_1, const)
 //   mul_5: f32{m, n} = mul(mul, mul_4)
 //   sub_2: f32{m, n} = sub(sub_1, mul_5)
-//   mul_6: f32{m, n} = mul(arg4, sub_2)
+//   mul_6: f32{m, n} = mul(rstd, sub_2)
 //   mul_7: f32{m, n} = mul(cast_1, mul)
 //   sum_2: f32{n} = sum[m](mul_7)
 //   sum_3: f32{n} = sum[m](cast_1)
@@ -32,10 +32,10 @@
 //   cast_6: f32{m, n} = cast(cast_3)
 //   sum_4: f32{n} = sum[m](cast_6)
 //   cast_7: bf16{n} = cast(sum_4)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_3
-//   output convert_element_type_1: bf16 [n:1] = cast_4
-//   output convert_element_type_2: bf16 [n:1] = cast_5
-//   output sum_5: bf16 [n:1] = cast_7
+//   output out0: bf16 [m:1024, n:1] = cast_3
+//   output out1: bf16 [n:1] = cast_4
+//   output out2: bf16 [n:1] = cast_5
+//   output out3: bf16 [n:1] = cast_7
 // end
 #include "weft_cpu.h"
 
@@ -43,56 +43,56 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[0]);
-  const float* arg3_data = static_cast<const float*>(buffers[1]);
-  const float* arg4_data = static_cast<const float*>(buffers[2]);
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[3]);
-  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[4]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[5]);
-  w::bf16* convert_element_type_1_data = static_cast<w::bf16*>(buffers[6]);
-  w::bf16* convert_element_type_2_data = static_cast<w::bf16*>(buffers[7]);
-  w::bf16* sum_5_data = static_cast<w::bf16*>(buffers[8]);
+  const w::bf16* dy_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[1]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[2]);
+  const float* mean_data = static_cast<const float*>(buffers[3]);
+  const float* rstd_data = static_cast<const float*>(buffers[4]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[5]);
+  w::bf16* out1_data = static_cast<w::bf16*>(buffers[6]);
+  w::bf16* out2_data = static_cast<w::bf16*>(buffers[7]);
+  w::bf16* out3_data = static_cast<w::bf16*>(buffers[8]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  const auto sum_2_partial = w::scratch<float>(chunks * n_size);
-  const auto sum_3_partial = w::scratch<float>(chunks * n_size);
-  const auto sum_4_partial = w::scratch<float>(chunks * n_size);
+  float* sum_2_partial = w::workspace<float, 0>(chunks * n_size);
+  float* sum_3_partial = w::workspace<float, 1>(chunks * n_size);
+  float* sum_4_partial = w::workspace<float, 2>(chunks * n_size);
 
   #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t first = chunk * rows_per_chunk;
     const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_2_chunk = sum_2_partial.get() + chunk * n_size;
+    float* sum_2_chunk = sum_2_partial + chunk * n_size;
     w::fill(sum_2_chunk, n_size, 0.0f);
     const auto sum_2_tile = w::scratch<float>(n_size);
-    float* sum_3_chunk = sum_3_partial.get() + chunk * n_size;
+    float* sum_3_chunk = sum_3_partial + chunk * n_size;
     w::fill(sum_3_chunk, n_size, 0.0f);
     const auto sum_3_tile = w::scratch<float>(n_size);
-    float* sum_4_chunk = sum_4_partial.get() + chunk * n_size;
+    float* sum_4_chunk = sum_4_partial + chunk * n_size;
     w::fill(sum_4_chunk, n_size, 0.0f);
     const auto sum_4_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += 8) {
+    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
       w::fill(sum_2_tile.get(), n_size, 0.0f);
       w::fill(sum_3_tile.get(), n_size, 0.0f);
       w::fill(sum_4_tile.get(), n_size, 0.0f);
-      for (int64_t row = tile; row < std::min(tile + 8, last); ++row) {
-        const int64_t m = row;
-        const auto arg3 = arg3_data[m];
-        const auto arg4 = arg4_data[m];
+      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
+        const auto mean = mean_data[m];
+        const auto rstd = rstd_data[m];
         w::Sum<float> sum_lanes;
         w::Sum<float> sum_1_lanes;
         w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-          const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-          const auto arg2 = w::load(arg2_data + n, lanes);
-          const auto cast = w::cast<float>(arg1);
-          const auto sub = cast - w::vec(arg3);
-          const auto mul = sub * w::vec(arg4);
-          const auto cast_1 = w::cast<float>(arg0);
-          const auto cast_2 = w::cast<float>(arg2);
+          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto mul = sub * w::vec(rstd);
+          const auto cast_1 = w::cast<float>(dy);
+          const auto cast_2 = w::cast<float>(weight);
           const auto mul_1 = cast_1 * cast_2;
           const auto mul_3 = mul * mul_1;
           const auto mul_7 = cast_1 * mul;
@@ -106,22 +106,22 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
         const auto mul_2 = sum * 0.0009765625f;
         const auto mul_4 = sum_1 * 0.0009765625f;
         w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-          const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-          const auto arg2 = w::load(arg2_data + n, lanes);
-          const auto cast = w::cast<float>(arg1);
-          const auto sub = cast - w::vec(arg3);
-          const auto mul = sub * w::vec(arg4);
-          const auto cast_1 = w::cast<float>(arg0);
-          const auto cast_2 = w::cast<float>(arg2);
+          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto mul = sub * w::vec(rstd);
+          const auto cast_1 = w::cast<float>(dy);
+          const auto cast_2 = w::cast<float>(weight);
           const auto mul_1 = cast_1 * cast_2;
           const auto sub_1 = mul_1 - w::vec(mul_2);
           const auto mul_5 = mul * w::vec(mul_4);
           const auto sub_2 = sub_1 - mul_5;
-          const auto mul_6 = w::vec(arg4) * sub_2;
+          const auto mul_6 = w::vec(rstd) * sub_2;
           const auto cast_3 = w::cast<w::bf16>(mul_6);
           const auto cast_6 = w::cast<float>(cast_3);
-          w::store(convert_element_type_data + m * 1024 + n, cast_3, lanes);
+          w::store(out0_data + m * 1024 + n, cast_3, lanes);
           w::store(sum_4_tile.get() + n, w::load(sum_4_tile.get() + n, lanes) + cast_6, lanes);
         });
       }
@@ -131,30 +131,42 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
     }
   }
 
-  #pragma omp parallel for num_threads(threads) schedule(static) collapse(1)
-  for (int64_t block = 0; block < n_size; block += 512) {
-    w::for_columns(block, std::min<int64_t>(block + 512, n_size), [&](int64_t n, auto lanes) {
-      auto sum_2_total = w::vec(double(0.0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        sum_2_total = sum_2_total + w::cast<double>(w::load(sum_2_partial.get() + chunk * n_size + n, lanes));
-      }
-      const auto sum_2 = w::cast<float>(sum_2_total);
-      auto sum_3_total = w::vec(double(0.0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        sum_3_total = sum_3_total + w::cast<double>(w::load(sum_3_partial.get() + chunk * n_size + n, lanes));
-      }
-      const auto sum_3 = w::cast<float>(sum_3_total);
-      auto sum_4_total = w::vec(double(0.0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        sum_4_total = sum_4_total + w::cast<double>(w::load(sum_4_partial.get() + chunk * n_size + n, lanes));
-      }
-      const auto sum_4 = w::cast<float>(sum_4_total);
+  constexpr int64_t finish_columns = 512;
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t block = 0; block < n_size; block += finish_columns) {
+    const int64_t end = std::min(block + finish_columns, n_size);
+    double sum_2_total[finish_columns];
+    w::fill(sum_2_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_2_total + n - block, w::load(sum_2_total + n - block, lanes) + w::cast<double>(w::load(sum_2_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    double sum_3_total[finish_columns];
+    w::fill(sum_3_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_3_total + n - block, w::load(sum_3_total + n - block, lanes) + w::cast<double>(w::load(sum_3_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    double sum_4_total[finish_columns];
+    w::fill(sum_4_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_4_total + n - block, w::load(sum_4_total + n - block, lanes) + w::cast<double>(w::load(sum_4_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      const auto sum_2 = w::cast<float>(w::load(sum_2_total + n - block, lanes));
+      const auto sum_3 = w::cast<float>(w::load(sum_3_total + n - block, lanes));
+      const auto sum_4 = w::cast<float>(w::load(sum_4_total + n - block, lanes));
       const auto cast_4 = w::cast<w::bf16>(sum_2);
       const auto cast_5 = w::cast<w::bf16>(sum_3);
       const auto cast_7 = w::cast<w::bf16>(sum_4);
-      w::store(convert_element_type_1_data + n, cast_4, lanes);
-      w::store(convert_element_type_2_data + n, cast_5, lanes);
-      w::store(sum_5_data + n, cast_7, lanes);
+      w::store(out1_data + n, cast_4, lanes);
+      w::store(out2_data + n, cast_5, lanes);
+      w::store(out3_data + n, cast_7, lanes);
     });
   }
 }

@@ -2,10 +2,10 @@
 // program layer_norm_forward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg0: bf16 [m:1024, n:1]
-//   input arg1: bf16 [n:1]
-//   input arg2: bf16 [n:1]
-//   cast: f32{m, n} = cast(arg0)
+//   input x: bf16 [m:1024, n:1]
+//   input weight: bf16 [n:1]
+//   input bias: bf16 [n:1]
+//   cast: f32{m, n} = cast(x)
 //   sum: f32{m} = sum[n](cast)
 //   const: f32{} = const[0.0009765625]()
 //   mul: f32{m} = mul(sum, const)
@@ -17,12 +17,12 @@
 //   add: f32{m} = add(mul_2, const_1)
 //   rsqrt: f32{m} = rsqrt(add)
 //   mul_3: f32{m, n} = mul(sub, rsqrt)
-//   cast_1: f32{n} = cast(arg1)
+//   cast_1: f32{n} = cast(weight)
 //   mul_4: f32{m, n} = mul(mul_3, cast_1)
-//   cast_2: f32{n} = cast(arg2)
+//   cast_2: f32{n} = cast(bias)
 //   add_1: f32{m, n} = add(mul_4, cast_2)
 //   cast_3: bf16{m, n} = cast(add_1)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_3
+//   output out0: bf16 [m:1024, n:1] = cast_3
 // end
 #include "weft_cpu.h"
 
@@ -30,28 +30,27 @@ extern "C" void layer_norm_forward(void* const* buffers, const int64_t* paramete
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
-  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[1]);
-  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[2]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[3]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[1]);
+  const w::bf16* bias_data = static_cast<const w::bf16*>(buffers[2]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[3]);
 
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m_size; ++row) {
-      const int64_t m = row;
+    for (int64_t m = 0; m < m_size; ++m) {
       w::Sum<float> sum_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(x);
         sum_lanes.add(cast, lanes);
       });
       const auto sum = sum_lanes.result();
       const auto mul = sum * 0.0009765625f;
       w::Sum<float> sum_1_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(x);
         const auto sub = cast - w::vec(mul);
         const auto mul_1 = sub * sub;
         sum_1_lanes.add(mul_1, lanes);
@@ -61,18 +60,18 @@ extern "C" void layer_norm_forward(void* const* buffers, const int64_t* paramete
       const auto add = mul_2 + 1e-06f;
       const auto rsqrt = w::rsqrt(add);
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + n, lanes);
-        const auto arg2 = w::load(arg2_data + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto weight = w::load(weight_data + n, lanes);
+        const auto bias = w::load(bias_data + n, lanes);
+        const auto cast = w::cast<float>(x);
         const auto sub = cast - w::vec(mul);
         const auto mul_3 = sub * w::vec(rsqrt);
-        const auto cast_1 = w::cast<float>(arg1);
+        const auto cast_1 = w::cast<float>(weight);
         const auto mul_4 = mul_3 * cast_1;
-        const auto cast_2 = w::cast<float>(arg2);
+        const auto cast_2 = w::cast<float>(bias);
         const auto add_1 = mul_4 + cast_2;
         const auto cast_3 = w::cast<w::bf16>(add_1);
-        w::store(convert_element_type_data + m * 1024 + n, cast_3, lanes);
+        w::store(out0_data + m * 1024 + n, cast_3, lanes);
       });
     }
   }

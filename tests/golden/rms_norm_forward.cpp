@@ -2,9 +2,9 @@
 // program rms_norm_forward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg0: bf16 [m:1024, n:1]
-//   input arg1: bf16 [n:1]
-//   cast: f32{m, n} = cast(arg0)
+//   input x: bf16 [m:1024, n:1]
+//   input weight: bf16 [n:1]
+//   cast: f32{m, n} = cast(x)
 //   mul: f32{m, n} = mul(cast, cast)
 //   sum: f32{m} = sum[n](mul)
 //   const: f32{} = const[0.0009765625]()
@@ -13,10 +13,10 @@
 //   add: f32{m} = add(mul_1, const_1)
 //   rsqrt: f32{m} = rsqrt(add)
 //   mul_2: f32{m, n} = mul(cast, rsqrt)
-//   cast_1: f32{n} = cast(arg1)
+//   cast_1: f32{n} = cast(weight)
 //   mul_3: f32{m, n} = mul(mul_2, cast_1)
 //   cast_2: bf16{m, n} = cast(mul_3)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_2
+//   output out0: bf16 [m:1024, n:1] = cast_2
 // end
 #include "weft_cpu.h"
 
@@ -24,35 +24,34 @@ extern "C" void rms_norm_forward(void* const* buffers, const int64_t* parameters
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
-  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[1]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[2]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[1]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[2]);
 
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m_size; ++row) {
-      const int64_t m = row;
+    for (int64_t m = 0; m < m_size; ++m) {
       w::Sum<float> sum_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(x);
         const auto mul = cast * cast;
         sum_lanes.add(mul, lanes);
       });
       const auto sum = sum_lanes.result();
       const auto mul_1 = sum * 0.0009765625f;
-      const auto add = mul_1 + 9.999999974752427e-07f;
+      const auto add = mul_1 + 1e-06f;
       const auto rsqrt = w::rsqrt(add);
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto weight = w::load(weight_data + n, lanes);
+        const auto cast = w::cast<float>(x);
         const auto mul_2 = cast * w::vec(rsqrt);
-        const auto cast_1 = w::cast<float>(arg1);
+        const auto cast_1 = w::cast<float>(weight);
         const auto mul_3 = mul_2 * cast_1;
         const auto cast_2 = w::cast<w::bf16>(mul_3);
-        w::store(convert_element_type_data + m * 1024 + n, cast_2, lanes);
+        w::store(out0_data + m * 1024 + n, cast_2, lanes);
       });
     }
   }

@@ -2,16 +2,16 @@
 // program softmax_backward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg0: bf16 [m:1024, n:1]
-//   input arg1: bf16 [m:1024, n:1]
-//   cast: f32{m, n} = cast(arg0)
-//   cast_1: f32{m, n} = cast(arg1)
+//   input dy: bf16 [m:1024, n:1]
+//   input y: bf16 [m:1024, n:1]
+//   cast: f32{m, n} = cast(dy)
+//   cast_1: f32{m, n} = cast(y)
 //   mul: f32{m, n} = mul(cast, cast_1)
 //   sum: f32{m} = sum[n](mul)
 //   mul_1: f32{m, n} = mul(cast_1, sum)
 //   sub: f32{m, n} = sub(mul, mul_1)
 //   cast_2: bf16{m, n} = cast(sub)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_2
+//   output out0: bf16 [m:1024, n:1] = cast_2
 // end
 #include "weft_cpu.h"
 
@@ -19,35 +19,34 @@ extern "C" void softmax_backward(void* const* buffers, const int64_t* parameters
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
-  const w::bf16* arg1_data = static_cast<const w::bf16*>(buffers[1]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[2]);
+  const w::bf16* dy_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* y_data = static_cast<const w::bf16*>(buffers[1]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[2]);
 
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m_size; ++row) {
-      const int64_t m = row;
+    for (int64_t m = 0; m < m_size; ++m) {
       w::Sum<float> sum_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
-        const auto cast_1 = w::cast<float>(arg1);
+        const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+        const auto y = w::load(y_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(dy);
+        const auto cast_1 = w::cast<float>(y);
         const auto mul = cast * cast_1;
         sum_lanes.add(mul, lanes);
       });
       const auto sum = sum_lanes.result();
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto arg1 = w::load(arg1_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
-        const auto cast_1 = w::cast<float>(arg1);
+        const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+        const auto y = w::load(y_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(dy);
+        const auto cast_1 = w::cast<float>(y);
         const auto mul = cast * cast_1;
         const auto mul_1 = cast_1 * w::vec(sum);
         const auto sub = mul - mul_1;
         const auto cast_2 = w::cast<w::bf16>(sub);
-        w::store(convert_element_type_data + m * 1024 + n, cast_2, lanes);
+        w::store(out0_data + m * 1024 + n, cast_2, lanes);
       });
     }
   }

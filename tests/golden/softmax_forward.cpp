@@ -2,15 +2,15 @@
 // program softmax_forward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg0: bf16 [m:1024, n:1]
-//   cast: f32{m, n} = cast(arg0)
+//   input x: bf16 [m:1024, n:1]
+//   cast: f32{m, n} = cast(x)
 //   max: f32{m} = max[n](cast)
 //   sub: f32{m, n} = sub(cast, max)
 //   exp: f32{m, n} = exp(sub)
 //   sum: f32{m} = sum[n](exp)
 //   div: f32{m, n} = div(exp, sum)
 //   cast_1: bf16{m, n} = cast(div)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_1
+//   output out0: bf16 [m:1024, n:1] = cast_1
 // end
 #include "weft_cpu.h"
 
@@ -18,26 +18,25 @@ extern "C" void softmax_forward(void* const* buffers, const int64_t* parameters,
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[0]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[1]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[1]);
 
   #pragma omp parallel num_threads(threads)
   {
     const auto exp_held = w::scratch<float>(n_size);
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m_size; ++row) {
-      const int64_t m = row;
+    for (int64_t m = 0; m < m_size; ++m) {
       w::Max<float> max_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(x);
         max_lanes.add(cast, lanes);
       });
       const auto max = max_lanes.result();
       w::Sum<float> sum_lanes;
       w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto arg0 = w::load(arg0_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(arg0);
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto cast = w::cast<float>(x);
         const auto sub = cast - w::vec(max);
         const auto exp = w::exp(sub);
         w::store(exp_held.get() + n, exp, lanes);
@@ -48,7 +47,7 @@ extern "C" void softmax_forward(void* const* buffers, const int64_t* parameters,
         const auto exp = w::load(exp_held.get() + n, lanes);
         const auto div = exp / w::vec(sum);
         const auto cast_1 = w::cast<w::bf16>(div);
-        w::store(convert_element_type_data + m * 1024 + n, cast_1, lanes);
+        w::store(out0_data + m * 1024 + n, cast_1, lanes);
       });
     }
   }

@@ -2,29 +2,29 @@
 // program thunder_layer_norm_backward(s0)
 //   dim m = s0
 //   dim n = 1024
-//   input arg1: f32 [m:1]
-//   input arg3: bf16 [m:1024, n:1]
-//   input arg0: bf16 [n:1]
-//   input arg2: bf16 [m:1024, n:1]
-//   input arg4: f32 [m:1]
-//   cast: f32{m, n} = cast(arg3)
-//   sub: f32{m, n} = sub(cast, arg1)
-//   cast_1: f32{n} = cast(arg0)
-//   cast_2: f32{m, n} = cast(arg2)
+//   input weight: bf16 [n:1]
+//   input mean: f32 [m:1]
+//   input dy: bf16 [m:1024, n:1]
+//   input x: bf16 [m:1024, n:1]
+//   input rstd: f32 [m:1]
+//   cast: f32{m, n} = cast(x)
+//   sub: f32{m, n} = sub(cast, mean)
+//   cast_1: f32{n} = cast(weight)
+//   cast_2: f32{m, n} = cast(dy)
 //   mul: f32{m, n} = mul(cast_1, cast_2)
-//   mul_1: f32{m, n} = mul(sub, arg4)
+//   mul_1: f32{m, n} = mul(sub, rstd)
 //   sum: f32{n} = sum[m](cast_2)
 //   mul_2: f32{m, n} = mul(cast_2, mul_1)
 //   sum_1: f32{n} = sum[m](mul_2)
-//   mul_3: f32{m, n} = mul(arg4, mul)
+//   mul_3: f32{m, n} = mul(rstd, mul)
 //   mul_4: f32{m, n} = mul(sub, mul)
 //   sum_2: f32{m} = sum[n](mul_4)
 //   neg: f32{m, n} = neg(mul_3)
 //   sum_3: f32{m} = sum[n](neg)
 //   const: f32{} = const[-0.5]()
 //   mul_5: f32{m} = mul(sum_2, const)
-//   mul_6: f32{m} = mul(arg4, arg4)
-//   mul_7: f32{m} = mul(mul_6, arg4)
+//   mul_6: f32{m} = mul(rstd, rstd)
+//   mul_7: f32{m} = mul(mul_6, rstd)
 //   mul_8: f32{m} = mul(mul_5, mul_7)
 //   const_1: f32{} = const[0.000976562]()
 //   mul_9: f32{m} = mul(sum_3, const_1)
@@ -36,9 +36,9 @@
 //   cast_3: bf16{m, n} = cast(add_1)
 //   cast_4: bf16{n} = cast(sum_1)
 //   cast_5: bf16{n} = cast(sum)
-//   output convert_element_type: bf16 [m:1024, n:1] = cast_3
-//   output convert_element_type_1: bf16 [n:1] = cast_4
-//   output convert_element_type_2: bf16 [n:1] = cast_5
+//   output out0: bf16 [m:1024, n:1] = cast_3
+//   output out1: bf16 [n:1] = cast_4
+//   output out2: bf16 [n:1] = cast_5
 // end
 #include "weft_cpu.h"
 
@@ -46,55 +46,55 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
-  const float* arg1_data = static_cast<const float*>(buffers[0]);
-  const w::bf16* arg3_data = static_cast<const w::bf16*>(buffers[1]);
-  const w::bf16* arg0_data = static_cast<const w::bf16*>(buffers[2]);
-  const w::bf16* arg2_data = static_cast<const w::bf16*>(buffers[3]);
-  const float* arg4_data = static_cast<const float*>(buffers[4]);
-  w::bf16* convert_element_type_data = static_cast<w::bf16*>(buffers[5]);
-  w::bf16* convert_element_type_1_data = static_cast<w::bf16*>(buffers[6]);
-  w::bf16* convert_element_type_2_data = static_cast<w::bf16*>(buffers[7]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[0]);
+  const float* mean_data = static_cast<const float*>(buffers[1]);
+  const w::bf16* dy_data = static_cast<const w::bf16*>(buffers[2]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[3]);
+  const float* rstd_data = static_cast<const float*>(buffers[4]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[5]);
+  w::bf16* out1_data = static_cast<w::bf16*>(buffers[6]);
+  w::bf16* out2_data = static_cast<w::bf16*>(buffers[7]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  const auto sum_partial = w::scratch<float>(chunks * n_size);
-  const auto sum_1_partial = w::scratch<float>(chunks * n_size);
+  float* sum_partial = w::workspace<float, 0>(chunks * n_size);
+  float* sum_1_partial = w::workspace<float, 1>(chunks * n_size);
 
   #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t first = chunk * rows_per_chunk;
     const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_chunk = sum_partial.get() + chunk * n_size;
+    float* sum_chunk = sum_partial + chunk * n_size;
     w::fill(sum_chunk, n_size, 0.0f);
     const auto sum_tile = w::scratch<float>(n_size);
-    float* sum_1_chunk = sum_1_partial.get() + chunk * n_size;
+    float* sum_1_chunk = sum_1_partial + chunk * n_size;
     w::fill(sum_1_chunk, n_size, 0.0f);
     const auto sum_1_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += 8) {
+    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
       w::fill(sum_tile.get(), n_size, 0.0f);
       w::fill(sum_1_tile.get(), n_size, 0.0f);
-      for (int64_t row = tile; row < std::min(tile + 8, last); ++row) {
-        const int64_t m = row;
-        const auto arg1 = arg1_data[m];
-        const auto arg4 = arg4_data[m];
-        const auto mul_6 = arg4 * arg4;
-        const auto mul_7 = mul_6 * arg4;
+      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
+        const auto mean = mean_data[m];
+        const auto rstd = rstd_data[m];
+        const auto mul_6 = rstd * rstd;
+        const auto mul_7 = mul_6 * rstd;
         w::Sum<float> sum_2_lanes;
         w::Sum<float> sum_3_lanes;
         w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto arg3 = w::load(arg3_data + m * 1024 + n, lanes);
-          const auto arg0 = w::load(arg0_data + n, lanes);
-          const auto arg2 = w::load(arg2_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(arg3);
-          const auto sub = cast - w::vec(arg1);
-          const auto cast_1 = w::cast<float>(arg0);
-          const auto cast_2 = w::cast<float>(arg2);
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto cast_1 = w::cast<float>(weight);
+          const auto cast_2 = w::cast<float>(dy);
           const auto mul = cast_1 * cast_2;
-          const auto mul_1 = sub * w::vec(arg4);
+          const auto mul_1 = sub * w::vec(rstd);
           const auto mul_2 = cast_2 * mul_1;
-          const auto mul_3 = w::vec(arg4) * mul;
+          const auto mul_3 = w::vec(rstd) * mul;
           const auto mul_4 = sub * mul;
           const auto neg = -mul_3;
           sum_2_lanes.add(mul_4, lanes);
@@ -109,20 +109,20 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
         const auto mul_9 = sum_3 * 0.000976562f;
         const auto mul_10 = mul_8 * 0.00195312f;
         w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto arg3 = w::load(arg3_data + m * 1024 + n, lanes);
-          const auto arg0 = w::load(arg0_data + n, lanes);
-          const auto arg2 = w::load(arg2_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(arg3);
-          const auto sub = cast - w::vec(arg1);
-          const auto cast_1 = w::cast<float>(arg0);
-          const auto cast_2 = w::cast<float>(arg2);
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto cast_1 = w::cast<float>(weight);
+          const auto cast_2 = w::cast<float>(dy);
           const auto mul = cast_1 * cast_2;
-          const auto mul_3 = w::vec(arg4) * mul;
+          const auto mul_3 = w::vec(rstd) * mul;
           const auto mul_11 = w::vec(mul_10) * sub;
           const auto add = mul_3 + mul_11;
           const auto add_1 = add + w::vec(mul_9);
           const auto cast_3 = w::cast<w::bf16>(add_1);
-          w::store(convert_element_type_data + m * 1024 + n, cast_3, lanes);
+          w::store(out0_data + m * 1024 + n, cast_3, lanes);
         });
       }
       for (int64_t i = 0; i < n_size; ++i) sum_chunk[i] = sum_chunk[i] + sum_tile[i];
@@ -130,23 +130,32 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
     }
   }
 
-  #pragma omp parallel for num_threads(threads) schedule(static) collapse(1)
-  for (int64_t block = 0; block < n_size; block += 512) {
-    w::for_columns(block, std::min<int64_t>(block + 512, n_size), [&](int64_t n, auto lanes) {
-      auto sum_total = w::vec(double(0.0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        sum_total = sum_total + w::cast<double>(w::load(sum_partial.get() + chunk * n_size + n, lanes));
-      }
-      const auto sum = w::cast<float>(sum_total);
-      auto sum_1_total = w::vec(double(0.0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        sum_1_total = sum_1_total + w::cast<double>(w::load(sum_1_partial.get() + chunk * n_size + n, lanes));
-      }
-      const auto sum_1 = w::cast<float>(sum_1_total);
+  constexpr int64_t finish_columns = 512;
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t block = 0; block < n_size; block += finish_columns) {
+    const int64_t end = std::min(block + finish_columns, n_size);
+    double sum_total[finish_columns];
+    w::fill(sum_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_total + n - block, w::load(sum_total + n - block, lanes) + w::cast<double>(w::load(sum_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    double sum_1_total[finish_columns];
+    w::fill(sum_1_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_1_total + n - block, w::load(sum_1_total + n - block, lanes) + w::cast<double>(w::load(sum_1_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      const auto sum = w::cast<float>(w::load(sum_total + n - block, lanes));
+      const auto sum_1 = w::cast<float>(w::load(sum_1_total + n - block, lanes));
       const auto cast_4 = w::cast<w::bf16>(sum_1);
       const auto cast_5 = w::cast<w::bf16>(sum);
-      w::store(convert_element_type_1_data + n, cast_4, lanes);
-      w::store(convert_element_type_2_data + n, cast_5, lanes);
+      w::store(out1_data + n, cast_4, lanes);
+      w::store(out2_data + n, cast_5, lanes);
     });
   }
 }
