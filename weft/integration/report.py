@@ -24,7 +24,8 @@ class Report:
         lines: list[str] = []
         for compiled in self.compilation.regions:
             plan = compiled.plan
-            lines.append(f"region of {len(compiled.region.members)} operations -> {len(plan.kernels)} kernel(s)")
+            count = len(compiled.region.members)
+            lines.append(f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)")
             for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
                 read, written = (", ".join(names) for names in _buffers(kernel))
                 moved = (estimate.bytes_read + estimate.bytes_written) / 1e6

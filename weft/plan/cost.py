@@ -54,11 +54,14 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
 
 
 def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
-    """Time of a well-made kernel for the same work: no strided access and no partial sums in memory."""
+    """Time of a well-made kernel for the same work: no strided access, and no partial sums in memory where each chunk
+    of rows is a whole segment."""
     sizes = Sizes(kernel.program, hints)
     buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
-    memory_us = sum(map(sizes.bytes, buffers)) / target.bandwidth_gbps / 1e3
-    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, chunks=0))
+    split = _chunks(kernel, sizes) > sizes.elements(kernel.schedule.segments)
+    moved = sum(map(sizes.bytes, buffers)) + (2 * _workspace_bytes(kernel, sizes) if split else 0)
+    memory_us = moved / target.bandwidth_gbps / 1e3
+    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, _chunks(kernel, sizes) if split else 0))
 
 
 def _chunks(kernel: Kernel, sizes: Sizes) -> int:
