@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.capture.regions import capture
 from weft.capture.trace import trace
+from weft.compiler import run_program
 from weft.ir.interpret import interpret
 from weft.ir.simplify import simplify
 from weft.options import Options
@@ -172,6 +173,13 @@ def test_few_rows_or_none(rows: int) -> None:
     torch.testing.assert_close(softmax, torch.softmax(x, -1))
     torch.testing.assert_close(total, x.sum(0))
     torch.testing.assert_close(largest, x.amax(0) if rows else torch.full((40,), float("-inf")))
+
+
+def test_a_program_runs_from_start_to_end_in_one_call() -> None:
+    x = randn(30, 50)
+    (region,) = capture(trace(lambda x: torch.softmax(x, -1), (x,)).graph, "softmax").regions
+    (result,) = run_program(region.program, [x])
+    torch.testing.assert_close(result, torch.softmax(x, -1))
 
 
 def test_nan_and_infinity_travel_as_in_eager_mode() -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import Refusal, in_stage
+from weft.errors import Refusal, RefusedError, in_stage
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
@@ -52,6 +52,9 @@ class Compilation:
 
     regions: tuple[CompiledRegion, ...]
     refusals: tuple[Refusal, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"{r.program}\n{r.plan}" for r in self.regions), *map(str, self.refusals)])
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -112,8 +115,6 @@ def run_program(
 
     Raises RefusedError if no plan is legal or worthwhile.
     """
-    from weft.errors import RefusedError
-
     options = options or Options.read()
     program = verify(simplify(program))
     hints = dict(zip(program.parameters, parameters, strict=True))

@@ -50,6 +50,9 @@ class Capture:
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
 
+    def __str__(self) -> str:
+        return "\n".join([*(str(r.program) for r in self.regions), *map(str, self.refusals)])
+
 
 def capture(graph: fx.Graph, name: str = "region") -> Capture:
     """Regions and refusals of a functional ATen graph whose nodes carry ``meta["val"]``."""

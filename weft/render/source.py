@@ -17,6 +17,9 @@ class Source:
     entry: str
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(f"{self.language}\0{self.entry}\0{self.text}".encode()).hexdigest()[:32]
