@@ -35,9 +35,7 @@ def cut(program: Program, found: Structure, rows: tuple[str, ...], hints: Mappin
         roots |= {name for name, p in stored.items() if p == at}
         needed_at[at] = _needed(program, found, roots, at, again, stored)
     products: dict[str, tuple[Size, ...]] = {}
-    programs = tuple(
-        _extract(program, found, at, needed_at[at], stored, products, rows, suffix=f"_{at}") for at in range(count)
-    )
+    programs = tuple(_extract(program, found, at, needed_at[at], stored, products, rows) for at in range(count))
     return Passes(programs, products)
 
 
@@ -52,18 +50,17 @@ def _output_pass(program: Program, found: Structure, index: int, rows: tuple[str
 def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
     """Pointwise values worth computing again in a later pass: what they are made from (inputs and results of
     reductions, which are stored anyway) is no more than a store and a load of the value itself would move."""
-    sizes, types, by_name = Sizes(program, hints), program.types(), program.by_name()
+    sizes, types = Sizes(program, hints), program.types()
 
     def bytes_of(name: str) -> int:
         return sizes.elements(types[name][1]) * dtypes.itemsize(types[name][0])
 
-    def sources(name: str) -> set[str]:
-        if name not in by_name or lookup(by_name[name].op).kind == "reduction":
-            return {name}
-        return set().union(*(sources(a) for a in by_name[name].args))
-
+    sources: dict[str, set[str]] = {b.name: {b.name} for b in program.inputs}
+    for value in program.values:
+        reduction = lookup(value.op).kind == "reduction"
+        sources[value.name] = {value.name} if reduction else set().union(*(sources[a] for a in value.args))
     pointwise = [v.name for v in program.values if lookup(v.op).kind != "reduction" and not found.is_epilogue(v.name)]
-    return {name for name in pointwise if sum(map(bytes_of, sources(name))) <= 2 * bytes_of(name)}
+    return {name for name in pointwise if sum(map(bytes_of, sources[name])) <= 2 * bytes_of(name)}
 
 
 def _needed(
@@ -93,32 +90,44 @@ def _extract(
     stored: dict[str, int],
     products: dict[str, tuple[Size, ...]],
     rows: tuple[str, ...],
-    suffix: str,
 ) -> Program:
-    by_name, types = program.by_name(), program.types()
+    """The program of pass ``at``, which computes ``needed`` and finds what else it uses in memory."""
+    by_name = program.by_name()
     outputs = [o for i, o in enumerate(program.outputs) if _output_pass(program, found, i, rows) == at]
-    kept = [name for name, p in stored.items() if p == at]
     used = {arg for name in needed for arg in by_name[name].args} | {o.value for o in outputs}
-    builder = Builder.like(program, extra=(saved_name(name) for name in stored))
-    builder.name = program.name + suffix
-    renamed: dict[str, str] = {}
-    for buffer in program.inputs:
-        if buffer.name in used:
-            renamed[buffer.name] = builder.copy_input(buffer)
-    for name in stored:
-        if name in used and name not in needed:
-            dtype, dims = types[name]
-            strides = _contiguous(program, dims, products)
-            renamed[name] = builder.input(saved_name(name), dtype, dims, strides)
+    given = [name for name in stored if name in used - needed]
+    saved = [name for name, p in stored.items() if p == at]
+    return _assemble(program, f"{program.name}_{at}", needed, outputs, given, saved, products)
+
+
+def _assemble(
+    program: Program,
+    name: str,
+    needed: set[str],
+    outputs: Sequence[Output],
+    given: Sequence[str],
+    saved: Sequence[str],
+    products: dict[str, tuple[Size, ...]],
+) -> Program:
+    """Part of a program: computes ``needed``, reads ``given`` from memory, writes ``outputs`` and ``saved``."""
+    by_name, types = program.by_name(), program.types()
+    builder = Builder.like(program, extra=(saved_name(v) for v in {*given, *saved}))
+    builder.name = name
+    used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
+    renamed = {b.name: builder.copy_input(b) for b in program.inputs if b.name in used}
+    for value in given:
+        dtype, dims = types[value]
+        renamed[value] = builder.input(saved_name(value), dtype, dims, _contiguous(program, dims, products))
     for value in program.values:
         if value.name in needed:
             args = [renamed[a] for a in value.args]
             renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
     for output in outputs:
         builder.copy_output(output.buffer, renamed[output.value])
-    for name in kept:
-        dtype, dims = types[name]
-        builder.output(saved_name(name), renamed[name], dtype, dims, _contiguous(program, dims, products))
+    for value in saved:
+        dtype, dims = types[value]
+        strides = _contiguous(program, dims, products)
+        builder.output(saved_name(value), renamed[value], dtype, dims, strides)
     builder.parameters = (*program.parameters, *products)
     return _only_used(builder)
 
@@ -140,34 +149,18 @@ def separate(program: Program, rows: tuple[str, ...]) -> tuple[Program, ...]:
 
 def _part(program: Program, outputs: list[Output], given: set[str], suffix: str, saved: Sequence[str] = ()) -> Program:
     """The program of some outputs, with some values given in memory, and some more put there."""
-    by_name, types = program.by_name(), program.types()
+    by_name = program.by_name()
     needed: set[str] = set()
+    read: set[str] = set()
     stack = [o.value for o in outputs] + list(saved)
     while stack:
         name = stack.pop()
-        if name not in needed:
+        if name in given:
+            read.add(name)
+        elif name in by_name and name not in needed:
             needed.add(name)
-            if name in by_name and name not in given:
-                stack.extend(by_name[name].args)
-    builder = Builder.like(program, extra=(saved_name(name) for name in {*given, *saved}))
-    builder.name = program.name + suffix
-    products: dict[str, tuple[Size, ...]] = {}
-    renamed = {b.name: builder.copy_input(b) for b in program.inputs if b.name in needed}
-    for value in program.values:
-        if value.name in needed & given:
-            strides = _contiguous(program, value.dims, products)
-            dims = types[value.name][1]
-            renamed[value.name] = builder.input(saved_name(value.name), value.dtype, dims, strides)
-        elif value.name in needed:
-            args = [renamed[a] for a in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
-    for output in outputs:
-        builder.copy_output(output.buffer, renamed[output.value])
-    for name in saved:
-        dtype, dims = types[name]
-        builder.output(saved_name(name), renamed[name], dtype, dims, _contiguous(program, dims, products))
-    builder.parameters = (*program.parameters, *products)
-    return _only_used(builder)
+            stack.extend(by_name[name].args)
+    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, {})
 
 
 def _only_used(builder: Builder) -> Program:
@@ -201,7 +194,8 @@ def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tup
             strides.append(symbols[0])
             continue
         known = next((n for n, f in products.items() if f == (number, *symbols)), None)
-        name = known or f"p{len(products)}"
+        taken = {*program.parameters, *products}
+        name = known or next(n for i in range(len(taken) + 1) if (n := f"p{i}") not in taken)
         products[name] = (number, *symbols)
         strides.append(name)
     return strides

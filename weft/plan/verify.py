@@ -15,9 +15,9 @@ def verify_plan(plan: Plan, program: Program) -> Plan:
     for kernel in plan.kernels:
         verify(kernel.program)
         schedule = kernel.schedule
-        split = {*schedule.rows, *schedule.columns}
-        if split != {d.name for d in kernel.program.dims}:
-            raise VerificationError(f"{kernel.name}: rows and columns are {sorted(split)}, not its dimensions")
+        split = sorted((*schedule.rows, *schedule.columns))
+        if split != sorted(d.name for d in kernel.program.dims):
+            raise VerificationError(f"{kernel.name}: rows and columns are {split}, not its dimensions")
         if not set(schedule.segments) <= set(schedule.rows):
             raise VerificationError(f"{kernel.name}: segments {schedule.segments} are no rows")
         if analyse(kernel.program, schedule.rows).pass_count != 1:
