@@ -1,0 +1,264 @@
+"""Reports and options: everything weft says of a graph as text and as JSON, and where settings come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.capture.trace import trace
+from weft.compiler import Compilation, compile_graph
+from weft.errors import Refusal, RefusedError
+from weft.integration import report
+from weft.integration.report import CachedReport, Report
+from weft.options import Options
+from weft.plan.kernel import Decision
+from weft.plan.planner import plan_split
+from weft.runtime import launch
+from weft.target import Target
+
+
+def model(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.softmax(x, -1)
+    return (y @ w).cumsum(0), y.sum(0)
+
+
+def compiled(function: Any, *inputs: Tensor) -> Compilation:
+    return compile_graph(trace(function, inputs).graph)
+
+
+@pytest.fixture
+def one() -> Report:
+    return Report(compiled(model, torch.randn(8, 16), torch.randn(16, 16)))
+
+
+def in_passes() -> Compilation:
+    """Batch norm, planned along its rows: three kernels and two reasons."""
+    function = lambda x: F.batch_norm(x, None, None, training=True)  # noqa: E731
+    found = compiled(function, torch.randn(64, 32))
+    (region,) = found.regions
+    plan = plan_split(region.program, ("m",), ("n",), Target.named("cpu"), {})
+    assert not isinstance(plan, Refusal)
+    sources = tuple(region.sources[0] for _ in plan.kernels)
+    return replace(found, regions=(replace(region, plan=plan, sources=sources),))
+
+
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
+    report.clear_reports()
+    yield
+    report.clear_reports()
+
+
+def test_a_report_says_what_a_kernel_reads_writes_and_moves(one: Report) -> None:
+    (region,) = one.compilation.regions
+    (kernel,), (estimate,) = region.plan.kernels, region.plan.estimates
+    lines = one.text().splitlines()
+    assert lines[0] == f"region of {len(region.region.members)} operations -> 1 kernel(s)"
+    moved = (8 * 16 * 4 * 2 + 16 * 4) / 1e6
+    assert lines[1] == f"  mixed-order kernel, STREAM, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted"
+    assert lines[2] == "    reads " + ", ".join(b.name for b in kernel.program.inputs) == "    reads x"
+    assert lines[3] == "    writes out0, out1"
+
+
+def test_a_report_counts_what_was_left_out_by_reason(one: Report) -> None:
+    text = one.text()
+    assert "left out: 1 x unsupported_op: aten.mm.default is no operation weft fuses" in text
+    assert "left out: 1 x unsupported_op: aten.cumsum.default is no operation weft fuses" in text
+
+
+def test_the_commonest_reason_comes_first_and_equal_ones_are_one_line() -> None:
+    refusals = (
+        Refusal("unsupported_op", "mm", "aten.mm.default is no operation weft fuses"),
+        *(Refusal("no_reduction", f"add_{i}", "no reduction shares its data") for i in range(3)),
+    )
+    assert Report(Compilation((), refusals)).text().splitlines() == [
+        "left out: 3 x no_reduction: no reduction shares its data",
+        "left out: 1 x unsupported_op: aten.mm.default is no operation weft fuses",
+    ]
+
+
+def test_figures_of_a_refusal_are_shown() -> None:
+    refusals = (
+        Refusal("not_worthwhile", "region", "predicted to be slower", 12.5, 7.0),
+        Refusal("dimensions", "region", "has more dimensions", 9, 8),
+        Refusal("unsupported_op", "mm", "is no operation"),
+    )
+    lines = Report(Compilation((), refusals)).text().splitlines()
+    assert "left out: 1 x not_worthwhile: predicted to be slower; have 12.5, limit 7.0" in lines
+    assert "left out: 1 x dimensions: has more dimensions; have 9, limit 8" in lines
+    assert "left out: 1 x unsupported_op: is no operation" in lines
+
+
+def test_a_figure_of_zero_is_a_figure() -> None:
+    zero = Refusal("not_worthwhile", "region", "predicted to be slower", 0, 0.0)
+    assert Report(Compilation((), (zero,))).text().endswith("; have 0, limit 0.0")
+    assert str(zero).endswith("(have 0, limit 0.0)")
+
+
+def test_cuts_between_kernels_are_shown() -> None:
+    found = in_passes()
+    text = Report(found).text()
+    assert "-> 3 kernel(s)" in text
+    reasons = [d.refusal for d in found.regions[0].plan.decisions if d.refusal is not None]
+    assert len(reasons) == 2
+    for reason in reasons:
+        assert f"  cut: {reason}" in text.splitlines()
+
+
+def test_lines_of_the_users_program_are_shown() -> None:
+    graph = trace(lambda x: torch.softmax(x, -1), (torch.randn(8, 16),))
+    for i, node in enumerate(n for n in graph.graph.nodes if n.op == "call_function"):
+        node.meta["stack_trace"] = f'  File "/home/user/model.py", line {i}, in forward\n    step {i}\n'
+    found = Report(compile_graph(graph.graph))
+    assert "  from model.py:0: step 0" in found.text().splitlines()
+    assert found.to_dict()["regions"][0]["lines"][:2] == ["model.py:0: step 0", "model.py:1: step 1"]
+
+
+@pytest.mark.parametrize("make", ["one kernel", "several kernels", "nothing"])
+def test_a_report_survives_json(make: str) -> None:
+    found = {
+        "one kernel": lambda: compiled(model, torch.randn(8, 16), torch.randn(16, 16)),
+        "several kernels": in_passes,
+        "nothing": lambda: compiled(lambda x: x.exp(), torch.randn(8, 16)),
+    }[make]()
+    data = Report(found).to_dict()
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert len(data["regions"]) == len(found.regions)
+    assert [r["rule"] for r in data["refusals"]] == [r.rule for r in found.refusals]
+    for shown, region in zip(data["regions"], found.regions, strict=True):
+        assert shown["operations"] == len(region.region.members)
+        assert len(shown["kernels"]) == len(region.plan.kernels)
+        for kernel, original, estimate in zip(
+            shown["kernels"], region.plan.kernels, region.plan.estimates, strict=True
+        ):
+            assert kernel["text"] == str(original)
+            assert kernel["schedule"] == str(original.schedule)
+            assert kernel["bytes_read"] == estimate.bytes_read
+            assert kernel["predicted_us"] == estimate.predicted_us
+            assert 'extern "C"' in kernel["source"]
+        assert [d["candidate"] for d in shown["decisions"]] == [d.candidate for d in region.plan.decisions]
+
+
+def test_a_decision_is_data() -> None:
+    refusal = Refusal("outer_dependency", "v", "varies over m", 1, 2, "model.py:1: x")
+    assert Decision("v with w", refusal, 1.5, 2.5).to_dict() == {
+        "candidate": "v with w",
+        "refusal": {
+            "rule": "outer_dependency",
+            "subject": "v",
+            "message": "varies over m",
+            "have": 1,
+            "limit": 2,
+            "where": "model.py:1: x",
+        },
+        "together_us": 1.5,
+        "apart_us": 2.5,
+    }
+
+
+def test_a_refusal_reads_as_a_sentence() -> None:
+    plain = Refusal("unsupported_op", "mm", "is no operation")
+    assert str(plain) == "unsupported_op: mm: is no operation"
+    full = replace(plain, have=3, limit=2, where="model.py:1: x @ w")
+    assert str(full) == "unsupported_op: mm: is no operation (have 3, limit 2) at model.py:1: x @ w"
+    error = RefusedError((plain, full))
+    assert "2 operation(s) are not fused" in str(error)
+    assert f"  - {full}" in str(error)
+    assert error.refusals == (plain, full)
+
+
+def test_reports_are_kept_in_order_and_forgotten(one: Report) -> None:
+    other = Compilation((), (Refusal("no_reduction", "exp", "alone"),))
+    report.record(one.compilation)
+    report.record(other)
+    assert [r.compilation for r in report.last_reports()] == [one.compilation, other]
+    report.clear_reports()
+    assert report.last_reports() == []
+
+
+def test_the_oldest_reports_go_first() -> None:
+    made = [Compilation((), (Refusal("no_reduction", f"n{i}", "alone"),)) for i in range(70)]
+    for each in made:
+        report.record(each)
+    kept = [r.compilation for r in report.last_reports()]
+    assert kept == made[-len(kept) :]
+    assert 1 < len(kept) < 70
+
+
+def test_kernels_from_a_cache_are_reported_too(one: Report) -> None:
+    kernels = one.compilation.kernels
+    launch.FOUND_BY_TEXT.extend(kernels)
+    (found,) = report.last_reports()
+    assert found == CachedReport(kernels)
+    assert found.text().splitlines()[:2] == [
+        "1 kernel(s) of graphs from Inductor's cache",
+        "  mixed-order kernel, STREAM",
+    ]
+    data = found.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert data["kernels"][0]["text"] == str(kernels[0])
+    report.clear_reports()
+    assert launch.FOUND_BY_TEXT == []
+
+
+# options
+
+
+def test_a_given_folder_goes_before_every_variable() -> None:
+    env = {"WEFT_CACHE_DIR": "/weft", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "XDG_CACHE_HOME": "/xdg"}
+    assert Options.read({"cache_dir": "/given"}, env).cache_dir == "/given"
+    assert Options.read({}, env).cache_dir == "/weft"
+    del env["WEFT_CACHE_DIR"]
+    assert Options.read({}, env).cache_dir == str(Path("/inductor/weft"))
+    del env["TORCHINDUCTOR_CACHE_DIR"]
+    assert Options.read({}, env).cache_dir == str(Path("/xdg/weft"))
+    assert Options.read({}, {}).cache_dir == str(Path.home() / ".cache" / "weft")
+
+
+@pytest.mark.parametrize("name", ["WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_an_empty_variable_is_none(name: str) -> None:
+    assert Options.read({}, {name: ""}) == Options.read({}, {})
+
+
+def test_the_compiler_is_given_or_in_the_environment_or_looked_for() -> None:
+    assert Options.read({"cxx": "clang++"}, {"CXX": "g++"}).cxx == "clang++"
+    assert Options.read({}, {"CXX": "g++"}).cxx == "g++"
+    assert Options.read({}, {}).cxx == ""
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", "/from/the/process")
+    monkeypatch.setenv("CXX", "some-compiler")
+    assert Options.read().cache_dir == "/from/the/process"
+    assert Options.read().cxx == "some-compiler"
+    assert Options.read(None, {}).cxx == ""
+
+
+def test_reading_does_not_change_what_was_given() -> None:
+    given = {"strict": True}
+    env: dict[str, str] = {}
+    found = Options.read(given, env)
+    assert found.strict
+    assert given == {"strict": True}
+    assert env == {}
+    assert found.build_threads >= 1
+    assert Options.read({"build_threads": 3}, {}).build_threads == 3
+
+
+def test_unknown_options_are_all_named() -> None:
+    with pytest.raises(ValueError, match=r"unknown option colour, size; weft knows build_threads, cache_dir, cxx, str"):
+        Options.read({"size": 1, "strict": True, "colour": 2}, {})
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Options.read({}, {}).strict = True  # type: ignore[misc]
