@@ -234,6 +234,30 @@ def test_a_failing_stage_leaves_the_graph_to_inductor_with_a_warning(monkeypatch
     assert sum("planned to fail" in str(w.message) for w in caught) == 1
 
 
+def test_a_defect_in_one_region_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.errors import VerificationError
+
+    original = backend.compiler.compile_region
+
+    def broken(region: Any, *rest: Any) -> Any:
+        if any("amax" in node.name for node in region.members):
+            raise VerificationError("planned to fail")
+        return original(region, *rest)
+
+    def two(x: Tensor, w: Tensor) -> Tensor:
+        return F.rms_norm((x - x.amax(-1, keepdim=True)) @ w, (33,))
+
+    monkeypatch.setattr(backend.compiler, "compile_region", broken)
+    x, w = torch.randn(9, 33), torch.randn(33, 33)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = torch.compile(two, backend="weft", fullgraph=True)(x, w)
+    torch.testing.assert_close(result, two(x, w))
+    assert weft.counters.launches == 1
+    assert weft.counters.refusals["internal_error"] == 1
+    assert sum("planned to fail" in str(w.message) for w in caught) == 1
+
+
 def test_an_input_that_is_mutated_is_read_before() -> None:
     def step(x: Tensor, state: Tensor) -> Tensor:
         y = F.softmax(x + state, -1)

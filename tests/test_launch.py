@@ -256,7 +256,7 @@ end
 """
     )
     x = torch.randn(4, 4)
-    Executable(Kernel(program, Schedule("ONE_SHOT", ("m",), ("n",))), Recorder())([x, x.t()], [torch.empty(4)], [])
+    Executable(Kernel(program, Schedule("ONE_SHOT", ("m",), ("n",))), Recorder())([x, x], [torch.empty(4)], [])
     assert counters.launch_bytes == 4 * 4 * 4 + 4 * 4
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import Refusal, RefusedError, in_stage
+from weft.errors import Refusal, RefusedError, WeftError, in_stage
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
@@ -73,7 +73,10 @@ def compile_graph(
     regions: list[CompiledRegion] = []
     refusals = list(captured.refusals)
     for region in captured.regions:
-        compiled = compile_region(region, symbols or {}, target)
+        try:
+            compiled = compile_region(region, symbols or {}, target)
+        except WeftError as error:  # a defect of weft: the region is left out, the rest goes on
+            compiled = _of_region(region, Refusal("internal_error", region.program.name, str(error)))
         if isinstance(compiled, Refusal):
             refusals.append(compiled)
         else:

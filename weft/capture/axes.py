@@ -119,8 +119,8 @@ def _transpose(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinemen
     del refinement
     rank = len(shape_of(source))
     swapped = list(axes)
-    first, second = (int(d) % rank for d in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
     if rank > 1:
+        first, second = (int(d) % rank for d in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
         swapped[first], swapped[second] = swapped[second], swapped[first]
     return tuple(swapped)
 

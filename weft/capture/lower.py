@@ -129,6 +129,12 @@ def _gather(node: NodeLowering) -> str:
     return node.reduce("sum", node.op("where", chosen, node.arg(0), node.const(0)))
 
 
+COMPARISONS: dict[object, Lower] = {
+    overload: _compare(name)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for overload in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+}
+
 POINTWISE: dict[object, Lower] = {
     aten.add.Tensor: _scaled("add"),
     aten.add.Scalar: _scaled("add"),
@@ -157,18 +163,6 @@ POINTWISE: dict[object, Lower] = {
     aten.erf.default: _unary("erf"),
     aten.relu.default: _relu,
     aten.where.self: _where,
-    aten.eq.Tensor: _compare("eq"),
-    aten.eq.Scalar: _compare("eq"),
-    aten.ne.Tensor: _compare("ne"),
-    aten.ne.Scalar: _compare("ne"),
-    aten.lt.Tensor: _compare("lt"),
-    aten.lt.Scalar: _compare("lt"),
-    aten.le.Tensor: _compare("le"),
-    aten.le.Scalar: _compare("le"),
-    aten.gt.Tensor: _compare("gt"),
-    aten.gt.Scalar: _compare("gt"),
-    aten.ge.Tensor: _compare("ge"),
-    aten.ge.Scalar: _compare("ge"),
     aten.logical_and.default: _logical("logical_and"),
     aten.logical_or.default: _logical("logical_or"),
     aten.logical_not.default: _logical("logical_not"),
@@ -180,6 +174,7 @@ POINTWISE: dict[object, Lower] = {
     aten.clone.default: _identity,
 }
 
+POINTWISE.update(COMPARISONS)
 if hasattr(prims, "fma"):  # not in every supported torch
     POINTWISE[prims.fma.default] = lambda node: node.op("fma", node.arg(0), node.arg(1), node.arg(2))
 
@@ -210,6 +205,8 @@ def projection() -> Lower:
 
 def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     """The axes a reduction node drops."""
+    if rank == 0:
+        return ()
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     if node.target is aten.gather.default:
         dims = [dims]
@@ -222,8 +219,10 @@ def unsupported(node: fx.Node) -> str | None:
     value = node.meta.get("val")
     tensors += list(value) if isinstance(value, list | tuple) else [value]
     for tensor in tensors:
+        if isinstance(tensor, list | tuple):
+            continue  # the results of a node with several
         if not isinstance(tensor, torch.Tensor):
-            continue  # a size, or a node with several results: those are looked at where they are used
+            return "has a run-time number as an operand"
         if tensor.dtype not in dtypes.NAMES:
             return f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported"
         if tensor.layout != torch.strided:
@@ -233,7 +232,7 @@ def unsupported(node: fx.Node) -> str | None:
     if node.target in BITWISE:
         return _bitwise_supported(node)
     if node.target is aten.gather.default:
-        return _gather_supported(node)
+        return _gather_supported(node) or _integer_supported(node)
     if node.target in (aten.div.Tensor,) and node.kwargs.get("rounding_mode") is not None:
         return "rounding division is not supported"
     return _integer_supported(node)
@@ -247,15 +246,14 @@ def _gather_supported(node: fx.Node) -> str | None:
 
 
 def _integer_supported(node: fx.Node) -> str | None:
-    """Integers are compared, selected, counted and cast; other arithmetic on them is left to Inductor."""
+    """Integers and booleans are compared, selected, counted and cast; arithmetic on them is left to Inductor."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point or value.dtype == torch.bool:
+    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
         return None
-    allowed = (
-        aten.where.self,
-        aten.sum.default,
-        aten.sum.dim_IntList,
-        aten.clone.default,
-        prims.convert_element_type.default,
-    )
-    return None if node.target in allowed else "integer arithmetic is not supported"
+    moves = (aten.where.self, aten.clone.default, aten._to_copy.default, prims.convert_element_type.default)
+    if value.dtype == torch.bool:
+        logic = (aten.logical_and.default, aten.logical_or.default, aten.logical_not.default, *BITWISE)
+        compares = node.target in COMPARISONS
+        return None if compares or node.target in (*moves, *logic) else "arithmetic on booleans is not supported"
+    sums = (aten.sum.default, aten.sum.dim_IntList)
+    return None if node.target in (*moves, *sums) else "integer arithmetic is not supported"

@@ -252,7 +252,11 @@ class NodeLowering:
 
 
 def is_constant(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target in CONSTANTS
+    """Whether a node makes a tensor from numbers known at compile time (its shape may be known later)."""
+    if node.op != "call_function" or node.target not in CONSTANTS:
+        return False
+    number = node.args[1] if node.target is aten.full.default else node.args[0]
+    return node.target is prims.iota.default or not isinstance(number, fx.Node)
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

@@ -22,7 +22,7 @@ from weft.capture.lowering import GroupLowering, flat, is_constant, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement
 from weft.capture.sources import user_line
-from weft.errors import Refusal
+from weft.errors import Refusal, WeftError
 from weft.ir import dtypes
 from weft.ir.program import Program
 
@@ -67,9 +67,10 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
             continue
         try:
             regions.append(finder.lower(members, name))
-        except MisalignedError as error:
+        except (MisalignedError, WeftError) as error:
+            rule = "misaligned" if isinstance(error, MisalignedError) else "internal_error"
             for node in members:
-                finder.refuse(node, "misaligned", str(error))
+                finder.refuse(node, rule, str(error))
     return Capture(tuple(regions), tuple(finder.refusals.values()))
 
 
@@ -192,7 +193,6 @@ class _Finder:
         """Whether a node outside both depends on ``a`` and ``b`` depends on it."""
         inside = {*a, *b}
         target = set(b)
-        last = max(self.order[node] for node in b)
         seen: set[fx.Node] = set()
         stack = [user for node in a for user in self.users[node] if user not in inside]
         while stack:
@@ -201,8 +201,6 @@ class _Finder:
                 continue
             group = self.group_of.get(node, [node])
             seen.update(group)
-            if min(self.order[n] for n in group) > last:
-                continue
             for user in _users(group, self.users):
                 if user in target:
                     return True

@@ -40,6 +40,8 @@ class WeftPass(CustomGraphPass):
             compilation = compiler.compile_graph(graph, symbols=symbol_hints(graph))
             for refusal in compilation.refusals:
                 counters.refusals[refusal.rule] += 1
+                if refusal.rule == "internal_error":
+                    _warn_once(f"weft: a region is left to Inductor: {refusal}")
             record(compilation)
             if self.options.strict and compilation.refusals:
                 raise RefusedError(compilation.refusals)

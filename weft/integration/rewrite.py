@@ -26,9 +26,14 @@ aten = torch.ops.aten
 
 
 def rewrite(graph: fx.Graph, regions: tuple[CompiledRegion, ...]) -> None:
-    """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph."""
+    """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph.
+
+    Raises UnknownSymbolError, with the graph as it was, if a run-time size of a region cannot be had from an input.
+    """
     sizes = SizeNodes(graph)
     replaced: dict[fx.Node, fx.Node] = {}
+    for region in regions:
+        _Rewriter(graph, region, sizes, replaced).check()
     for region in regions:
         _Rewriter(graph, region, sizes, replaced).run()
     members = {node for region in regions for node in region.region.members}
@@ -57,6 +62,15 @@ class _Rewriter:
             for factor in factors:
                 product = product * self._expression(factor)
             self.expressions[name] = product
+
+    def check(self) -> None:
+        """Raises UnknownSymbolError if ``run`` would; changes nothing."""
+        for expression in self.expressions.values():
+            self.sizes.check(expression)
+        for original in self.originals.values():
+            value = original.meta["val"]
+            for size in (*value.shape, *value.stride()):
+                self.sizes.check(_extent(size))
 
     def run(self) -> None:
         last = self.compiled.region.members[-1]

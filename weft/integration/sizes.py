@@ -42,9 +42,23 @@ class SizeNodes:
         self._nodes[expression] = node
         return node
 
+    def check(self, expression: Extent) -> None:
+        """Raises UnknownSymbolError if ``get`` would; changes nothing."""
+        if isinstance(expression, int) or expression.is_Integer or expression in self._nodes:
+            return
+        if isinstance(expression, sympy.Symbol):
+            self._find_axis(expression)
+        elif isinstance(expression, sympy.Add | sympy.Mul | FloorDiv):
+            for term in _terms(expression):
+                self.check(term)
+        elif isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
+            self.check(expression.base)
+        else:
+            raise UnknownSymbolError(f"no node for the size {expression}")
+
     def _make(self, expression: sympy.Expr) -> fx.Node:
         if isinstance(expression, sympy.Symbol):
-            return self._from_shape(expression)
+            return self._call(aten.sym_size.int, *self._find_axis(expression))
         if isinstance(expression, sympy.Add | sympy.Mul):
             function = operator.add if isinstance(expression, sympy.Add) else operator.mul
             first, *rest = (self.get(arg) for arg in _terms(expression))
@@ -63,13 +77,14 @@ class SizeNodes:
             return self._call(operator.floordiv, *(self.get(arg) for arg in _terms(expression)))
         raise UnknownSymbolError(f"no node for the size {expression}")
 
-    def _from_shape(self, symbol: sympy.Symbol) -> fx.Node:
+    def _find_axis(self, symbol: sympy.Symbol) -> tuple[fx.Node, int]:
+        """An input of the graph and its axis of that size."""
         for node in self._placeholders:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 for axis, size in enumerate(value.shape):
                     if isinstance(size, torch.SymInt) and size.node.expr == symbol:
-                        return self._call(aten.sym_size.int, node, axis)
+                        return node, axis
         raise UnknownSymbolError(f"no input of the graph has the size {symbol}")
 
     def _call(self, function: Any, *args: Any) -> fx.Node:

@@ -46,7 +46,7 @@ class Executable:
     def __call__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
         """Run on tensors bound to the buffers in order. Raises LaunchError if they do not fit."""
         tensors = [*inputs, *outputs]
-        signature = (*((t.dtype, t.shape, t.stride()) for t in tensors), *parameters)
+        signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
         if signature not in self._checked:
             check_tensors(self.kernel, inputs, outputs, parameters)
             if len(self._checked) >= _CHECKED_LIMIT:
@@ -56,7 +56,8 @@ class Executable:
             counters.add(fallbacks=1)
             interpret_into(self.kernel.program, inputs, outputs, parameters)
             return
-        counters.add(launches=1, launch_bytes=sum(t.numel() * t.itemsize for t in tensors))
+        distinct = {id(t): t.numel() * t.itemsize for t in tensors}
+        counters.add(launches=1, launch_bytes=sum(distinct.values()))
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         numbers = (ctypes.c_int64 * max(1, len(parameters)))(*parameters)
         self._function(pointers, numbers, torch.get_num_threads())
@@ -132,24 +133,33 @@ def check_tensors(
         if tensor.dtype != TORCH_DTYPES[buffer.dtype]:
             raise LaunchError(f"{kernel.name}: {buffer.name} is {tensor.dtype}, compiled for {buffer.dtype}")
         shape = [sizes[d] for d in buffer.dims]
-        expected = _layout(shape, [resolve(s, sizes) for s in buffer.strides])
-        found = _layout(list(tensor.shape), list(tensor.stride()))
-        if expected != found and tensor.numel() > 0:
+        strides = [resolve(s, sizes) for s in buffer.strides]
+        empty = tensor.numel() == 0 and 0 in shape
+        if not empty and not _lies_as(tensor, shape, strides):
             raise LaunchError(
                 f"{kernel.name}: {buffer.name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}, "
                 f"compiled for {_shown(buffer, sizes)}"
             )
 
 
-def _layout(sizes: list[int], strides: list[int]) -> list[tuple[int, int]]:
-    """(stride, size) of a tensor's axes, largest stride first, contiguous ones merged: how it lies in memory."""
-    axes = sorted(((st, si) for si, st in zip(sizes, strides, strict=True) if si != 1 and st != 0), reverse=True)
+def _lies_as(tensor: Tensor, sizes: list[int], strides: list[int]) -> bool:
+    """Whether a tensor lies in memory as a buffer does. Where its axes are the buffer's dimensions one by one, their
+    strides are compared one by one; where axes were split or merged, what they make up together."""
+    own = [(si, st) for si, st in zip(tensor.shape, tensor.stride(), strict=True) if si != 1 and st != 0]
+    wanted = [(si, st) for si, st in zip(sizes, strides, strict=True) if si != 1 and st != 0]
+    if [size for size, _ in own] == [size for size, _ in wanted]:
+        return own == wanted
+    return _merged(own) == _merged(wanted)
+
+
+def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(size, stride) of axes, largest stride first, contiguous ones merged."""
     merged: list[tuple[int, int]] = []
-    for stride, size in axes:
-        if merged and merged[-1][0] == stride * size:
-            merged[-1] = (stride, merged[-1][1] * size)
+    for size, stride in sorted(axes, key=lambda axis: -axis[1]):
+        if merged and merged[-1][1] == stride * size:
+            merged[-1] = (merged[-1][0] * size, stride)
         else:
-            merged.append((stride, size))
+            merged.append((size, stride))
     return merged
 
 
