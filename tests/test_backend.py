@@ -193,6 +193,8 @@ def test_fuse_keeps_the_name_and_strict_mode_names_the_users_line() -> None:
 def test_an_unknown_option_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown option colour; weft knows build_threads, cache_dir, cxx, strict"):
         Options.read({"colour": 1})
+    with pytest.raises(ValueError, match="unknown option colour"):
+        weft.fuse(torch.softmax, colour=1)
 
 
 def test_another_custom_pass_stays_in_place() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from weft.errors import RefusedError
 from weft.integration.backend import weft_backend
+from weft.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,8 +20,9 @@ def fuse(fn: F, *, strict: bool = False, dynamic: bool | None = None, **options:
 
     fn: any function of tensors; the result is differentiable if ``fn`` is. strict: raise RefusedError, with every
     reason, if an operation of the forward or (when it is first run) the backward would be left out, instead of leaving
-    it to Inductor. dynamic: as in torch.compile. options: fields of ``weft.options.Options``.
+    it to Inductor. dynamic: as in torch.compile. options: fields of ``weft.options.Options``; ValueError for others.
     """
+    Options.read({"strict": strict, **options})  # an unknown option is an error here, not at the first call
     compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic, backend=_Backend({"strict": strict, **options}))
 
     @wraps(fn)
