@@ -1,8 +1,7 @@
 """Measures CPU kernels over a sweep of shapes and fits the constants of the cost model to it.
 
 ``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants) and ``cpu_sweep.csv``
-beside it (what they were fitted to). Needs scipy. The fit minimises the squared logarithm of predicted over measured
-time.
+beside it (what they were fitted to). The fit minimises the squared logarithm of predicted over measured time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
@@ -272,7 +271,3 @@ def base_name(node: fx.Node) -> str:
     """The name of a node without its number, so that equal regions of a model have equal programs."""
     name = re.sub(r"(_default|_tensor|_self|_dim|_int)?(_\d+)*$", "", node.name)
     return re.sub(r"\W", "_", name) or "value"
-
-
-def has_symbols(value: Extent) -> bool:
-    return isinstance(value, sympy.Expr) and bool(value.free_symbols)

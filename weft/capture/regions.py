@@ -23,7 +23,6 @@ from weft.capture.merge import merge_dimensions
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement
 from weft.capture.sources import user_line
 from weft.errors import Refusal, WeftError
-from weft.ir import dtypes
 from weft.ir.program import Program
 
 
@@ -256,12 +255,3 @@ def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterabl
 
 def _guess(size: Extent) -> int:
     return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
-
-
-def bytes_of(node: fx.Node) -> int:
-    """Bytes of a node's tensor, run-time sizes taken as large."""
-    value = node.meta["val"]
-    product = dtypes.itemsize(dtypes.NAMES[value.dtype])
-    for size in shape_of(node):
-        product *= _guess(size)
-    return product
