@@ -17,6 +17,7 @@ NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.ite
 
 FLOATS = ("f64", "f32", "bf16", "f16")
 NARROW_FLOATS = ("bf16", "f16")
+INTEGERS = ("i64", "i32")
 
 
 def itemsize(dtype: str) -> int:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from weft.ir.dtypes import INTEGERS, TORCH_DTYPES
+
 Kind = Literal["source", "pointwise", "reduction"]
 # How the dtype of the result follows from the operands': "same" as all of them, "bool", "select" (bool, T, T -> T),
 # or "stated" by the value itself.
@@ -129,7 +131,7 @@ def identity(reduction: str, dtype: str) -> float | int:
     """The element that leaves a reduction unchanged."""
     if reduction == "sum":
         return 0
-    if dtype in ("i64", "i32"):
-        limits = torch.iinfo(torch.int64 if dtype == "i64" else torch.int32)
+    if dtype in INTEGERS:
+        limits = torch.iinfo(TORCH_DTYPES[dtype])
         return limits.min if reduction == "max" else limits.max
     return float("-inf") if reduction == "max" else float("inf")

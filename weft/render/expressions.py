@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from weft.ir.dtypes import INTEGERS
 from weft.ir.ops import OPS
 from weft.ir.program import Attribute
 
@@ -53,7 +54,7 @@ def literal(number: Attribute, dtype: str) -> str:
         return ("-" if number < 0 else "") + f"std::numeric_limits<{kind}>::infinity()"
     if dtype == "bool":
         return "true" if number else "false"
-    if dtype in ("i64", "i32"):
+    if dtype in INTEGERS:
         if number == -(2**63):
             return f"std::numeric_limits<{kind}>::min()"
         return f"{kind}({int(number)})"
