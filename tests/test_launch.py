@@ -220,10 +220,23 @@ def test_a_function_gets_pointers_parameters_and_threads() -> None:
     function = Recorder()
     given, made = inputs(), outputs()
     Executable(KERNEL, function)(given, made, [5])
-    assert function.calls == [([t.data_ptr() for t in (*given, *made)], [5], torch.get_num_threads())]
+    assert function.calls == [([t.data_ptr() for t in (*given, *made)], [5], 1)]
     assert counters.launches == 1
     assert counters.fallbacks == 0
     assert counters.launch_bytes == 5 * 8 * 2 + 8 * 4 + 5 * 4 + 8 * 4
+
+
+def test_threads_grow_with_the_work_up_to_the_users_number() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for rows, threads in ((5, 1), (4096, 2), (2**16, 3)):
+            text = str(PROGRAM).replace("program p(s0)", "program p()").replace("dim m = s0", f"dim m = {rows}")
+            function = Recorder()
+            Executable(Kernel(parse(text), KERNEL.schedule), function)(inputs(rows), outputs(rows), [])
+            assert function.calls[0][2] == threads, rows
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_function_is_not_called_with_tensors_that_do_not_fit() -> None:

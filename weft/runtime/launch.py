@@ -33,6 +33,8 @@ FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
 _CHECKED_LIMIT = 4096
+BYTES_PER_THREAD = 65536
+"""Small kernels use fewer threads: one for each grain of 32768 16-bit elements, as ATen's own loops do."""
 
 
 class Executable:
@@ -56,11 +58,12 @@ class Executable:
             counters.add(fallbacks=1)
             interpret_into(self.kernel.program, inputs, outputs, parameters)
             return
-        distinct = {id(t): t.numel() * t.itemsize for t in tensors}
-        counters.add(launches=1, launch_bytes=sum(distinct.values()))
+        launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
+        counters.add(launches=1, launch_bytes=launch_bytes)
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         numbers = (ctypes.c_int64 * max(1, len(parameters)))(*parameters)
-        self._function(pointers, numbers, torch.get_num_threads())
+        threads = min(torch.get_num_threads(), 1 + launch_bytes // BYTES_PER_THREAD)
+        self._function(pointers, numbers, threads)
 
 
 def digest_of(kernel: Kernel) -> str:
