@@ -21,7 +21,7 @@ from weft.runtime.counters import counters
 from weft.runtime.launch import run_plan
 from weft.target import Target
 
-SHAPES = [(256, 1024), (129, 1000), (65, 7), (8, 5120)]
+SHAPES = [(256, 1024), (1000, 96), (37, 40), (3, 2048), (129, 1000), (65, 7), (8, 5120)]
 OPTIONS = Options.read()
 
 
@@ -72,12 +72,12 @@ def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = Fa
 def test_exact_inputs_give_equal_bits_for_any_tiling_and_thread_count(name: str, dtype: str) -> None:
     before = torch.get_num_threads()
     try:
-        for shape in [(64, 128), (403, 192)]:
+        for shape in [(64, 128), (403, 192), (130, 1000)]:
             inputs = torch_inputs(name, shape, dtype, exact=True)
             case = make_case(name, inputs)
             base = planned(case)
             reference = expected(case, inputs)
-            for tile, chunk, threads in ((8, 64, 1), (8, 64, 2), (3, 7, 3)):
+            for tile, chunk, threads in ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2)):
                 torch.set_num_threads(threads)
                 got = run(case, inputs, retiled(base, tile, chunk))
                 for mine, exact in zip(got, reference, strict=True):
