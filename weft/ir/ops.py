@@ -1,7 +1,7 @@
 """The op table: one row an op, read by builder, verifier, simplifier, interpreter, cost model and printers.
 
-A missing row is an error, never a default. Costs are in units of one float32 vector add on a CPU with AVX-512 (an
-order of magnitude taken from instruction counts of ATen's vectorised functions, not a timing).
+A missing row is an error, never a default. Costs are weights in units of one float32 vector add on a CPU: rough
+guesses, neither counted nor fitted. The constants of the CPU's cost model were fitted with these weights in place.
 """
 
 from __future__ import annotations
