@@ -51,10 +51,6 @@ def _logical(op: str) -> Lower:
     return lower
 
 
-def _bitwise_supported(node: fx.Node) -> str | None:
-    return None if node.meta["val"].dtype == torch.bool else "bitwise operations on integers"
-
-
 def _scaled(op: str) -> Lower:
     """add and sub with their ``alpha``."""
 
@@ -78,6 +74,62 @@ def _identity(node: NodeLowering) -> str:
     return node.arg(0)
 
 
+def _bitwise(op: str) -> Lower:
+    """On booleans these are the logical operations."""
+
+    def lower(node: NodeLowering) -> str:
+        name = _LOGICAL[op] if node.compute == "bool" else op
+        return node.op(name, *(node.arg(i) for i in range(len(node.node.args))))
+
+    return lower
+
+
+_LOGICAL = {
+    "bitwise_and": "logical_and",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "ne",
+    "bitwise_not": "logical_not",
+}
+
+
+def _divide(node: NodeLowering) -> str:
+    """Division with its rounding mode; without one, integers are divided as floats."""
+    match node.node.kwargs.get("rounding_mode"):
+        case "floor":
+            return node.op("floor_divide", node.arg(0), node.arg(1))
+        case "trunc":
+            return node.op("trunc", node.op("div", node.arg(0), node.arg(1)))
+        case _:
+            return node.op("div", node.arg(0), node.arg(1))
+
+
+def _power(node: NodeLowering) -> str:
+    """A power of floats, or a square or cube of integers."""
+    if node.compute not in dtypes.INTEGERS:
+        return node.op("pow", node.arg(0), node.arg(1))
+    x = result = node.arg(0)
+    for _ in range(int(node.node.args[1]) - 1):  # type: ignore[arg-type]
+        result = node.op("mul", result, x)
+    return result
+
+
+def _sign(node: NodeLowering) -> str:
+    """-1, 0 or 1; 0 for NaN."""
+    x, zero = node.arg(0), node.const(0)
+    below = node.op("where", node.op("lt", x, zero), node.const(-1), zero)
+    return node.op("where", node.op("gt", x, zero), node.const(1), below)
+
+
+def _is_nan(node: NodeLowering) -> str:
+    x = node.arg(0, node.promoted(0, 0))
+    return node.op("ne", x, x)
+
+
+def _is_inf(node: NodeLowering) -> str:
+    dtype = node.promoted(0, 0)
+    return node.op("eq", node.op("abs", node.arg(0, dtype)), node.group.builder.const(float("inf"), dtype))
+
+
 def _relu(node: NodeLowering) -> str:
     return node.op("maximum", node.arg(0), node.const(0))
 
@@ -97,6 +149,12 @@ def _sum(node: NodeLowering) -> str:
 def _mean(node: NodeLowering) -> str:
     total = node.reduce("sum", node.arg(0))
     return node.op("div", total, node.count())
+
+
+def _any(node: NodeLowering) -> str:
+    """Whether the largest is more than zero; there is none among no elements."""
+    largest = node.reduce("max", node.group.builder.cast(node.arg(0, "bool"), "i32"))
+    return node.op("gt", largest, node.group.builder.const(0, "i32"))
 
 
 def _max(node: NodeLowering) -> str:
@@ -129,6 +187,11 @@ def _gather(node: NodeLowering) -> str:
     return node.reduce("sum", node.op("where", chosen, node.arg(0), node.const(0)))
 
 
+_FUNCTIONS = (
+    *("erf", "erfc", "exp2", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "floor", "ceil", "trunc", "round"),
+)
+
 COMPARISONS: dict[object, Lower] = {
     overload: _compare(name)
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -144,9 +207,27 @@ POINTWISE: dict[object, Lower] = {
     aten.rsub.Tensor: _rsub,
     aten.mul.Tensor: _binary("mul"),
     aten.mul.Scalar: _binary("mul"),
-    aten.div.Tensor: _binary("div"),
-    aten.div.Scalar: _binary("div"),
-    aten.pow.Tensor_Scalar: _binary("pow"),
+    aten.div.Tensor: _divide,
+    aten.div.Scalar: _divide,
+    aten.div.Tensor_mode: _divide,
+    aten.div.Scalar_mode: _divide,
+    aten.floor_divide.default: _binary("floor_divide"),
+    aten.remainder.Tensor: _binary("remainder"),
+    aten.remainder.Scalar: _binary("remainder"),
+    aten.fmod.Tensor: _binary("fmod"),
+    aten.fmod.Scalar: _binary("fmod"),
+    aten.atan2.default: _binary("atan2"),
+    aten.copysign.Tensor: _binary("copysign"),
+    aten.copysign.Scalar: _binary("copysign"),
+    aten.clamp_min.default: _binary("maximum"),
+    aten.clamp_min.Tensor: _binary("maximum"),
+    aten.clamp_max.default: _binary("minimum"),
+    aten.clamp_max.Tensor: _binary("minimum"),
+    aten.sign.default: _sign,
+    aten.sgn.default: _sign,
+    aten.isnan.default: _is_nan,
+    aten.isinf.default: _is_inf,
+    aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: _binary("pow"),
     aten.square.default: lambda node: node.op("mul", node.arg(0), node.arg(0)),
     aten.maximum.default: _binary("maximum"),
@@ -160,15 +241,20 @@ POINTWISE: dict[object, Lower] = {
     aten.log.default: _unary("log"),
     aten.tanh.default: _unary("tanh"),
     aten.sigmoid.default: _unary("sigmoid"),
-    aten.erf.default: _unary("erf"),
+    **{getattr(aten, name).default: _unary(name) for name in _FUNCTIONS},
     aten.relu.default: _relu,
     aten.where.self: _where,
     aten.logical_and.default: _logical("logical_and"),
     aten.logical_or.default: _logical("logical_or"),
     aten.logical_not.default: _logical("logical_not"),
-    aten.bitwise_and.Tensor: _logical("logical_and"),
-    aten.bitwise_or.Tensor: _logical("logical_or"),
-    aten.bitwise_not.default: _logical("logical_not"),
+    aten.logical_xor.default: _logical("ne"),
+    aten.bitwise_and.Tensor: _bitwise("bitwise_and"),
+    aten.bitwise_and.Scalar: _bitwise("bitwise_and"),
+    aten.bitwise_or.Tensor: _bitwise("bitwise_or"),
+    aten.bitwise_or.Scalar: _bitwise("bitwise_or"),
+    aten.bitwise_xor.Tensor: _bitwise("bitwise_xor"),
+    aten.bitwise_xor.Scalar: _bitwise("bitwise_xor"),
+    aten.bitwise_not.default: _bitwise("bitwise_not"),
     prims.convert_element_type.default: _identity,
     aten._to_copy.default: _identity,
     aten.clone.default: _identity,
@@ -185,6 +271,9 @@ REDUCTIONS: dict[object, Callable[[Any], str | tuple[str, str]]] = {
     aten.mean.dim: _mean,
     aten.amax.default: _max,
     aten.amin.default: _min,
+    aten.any.default: _any,
+    aten.any.dim: _any,
+    aten.any.dims: _any,
     aten.var_mean.correction: _var_mean,
     aten.gather.default: _gather,
 }
@@ -194,8 +283,6 @@ CONSTANTS = (
     aten.scalar_tensor.default,
     prims.iota.default,
 )
-
-BITWISE = (aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_not.default)
 
 
 def projection() -> Lower:
@@ -210,6 +297,7 @@ def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     if node.target is aten.gather.default:
         dims = [dims]
+    dims = [dims] if isinstance(dims, int) else dims
     return tuple(sorted(int(d) % rank for d in dims or range(rank)))
 
 
@@ -221,6 +309,8 @@ def unsupported(node: fx.Node) -> str | None:
     for tensor in tensors:
         if isinstance(tensor, list | tuple):
             continue  # the results of a node with several
+        if isinstance(tensor, torch.SymInt) and node.target in POINTWISE:
+            continue  # a size as a number
         if not isinstance(tensor, torch.Tensor):
             return "has a run-time number as an operand"
         if tensor.dtype not in dtypes.NAMES:
@@ -229,13 +319,9 @@ def unsupported(node: fx.Node) -> str | None:
             return f"layout {tensor.layout} is not supported"
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):  # pyright: ignore[reportUnnecessaryIsInstance]
             return "has a tensor without elements"
-    if node.target in BITWISE:
-        return _bitwise_supported(node)
     if node.target is aten.gather.default:
-        return _gather_supported(node) or _integer_supported(node)
-    if node.target in (aten.div.Tensor,) and node.kwargs.get("rounding_mode") is not None:
-        return "rounding division is not supported"
-    return _integer_supported(node)
+        return _gather_supported(node)
+    return _arithmetic_supported(node)
 
 
 def _gather_supported(node: fx.Node) -> str | None:
@@ -245,15 +331,30 @@ def _gather_supported(node: fx.Node) -> str | None:
     return None if same else "gathers more than one element along its dimension"
 
 
-def _integer_supported(node: fx.Node) -> str | None:
-    """Integers and booleans are compared, selected, counted and cast; arithmetic on them is left to Inductor."""
+def _arithmetic_supported(node: fx.Node) -> str | None:
+    """What the table of ops says of the dtype the node computes in: booleans are compared, selected and reduced by
+    ``any``; functions and powers are of floats."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
         return None
-    moves = (aten.where.self, aten.clone.default, aten._to_copy.default, prims.convert_element_type.default)
     if value.dtype == torch.bool:
-        logic = (aten.logical_and.default, aten.logical_or.default, aten.logical_not.default, *BITWISE)
-        compares = node.target in COMPARISONS
-        return None if compares or node.target in (*moves, *logic) else "arithmetic on booleans is not supported"
-    sums = (aten.sum.default, aten.sum.dim_IntList)
-    return None if node.target in (*moves, *sums) else "integer arithmetic is not supported"
+        fine = node.target in COMPARISONS or node.target in _ON_BOOLEANS
+        return None if fine else "arithmetic on booleans is not supported"
+    if node.target is aten.pow.Tensor_Scalar and node.args[1] in (2, 3):
+        return None
+    if node.kwargs.get("rounding_mode") == "trunc" or node.target in _ON_FLOATS:
+        return "is not supported on integers"
+    return None
+
+
+_ON_BOOLEANS = (
+    *(aten.where.self, aten.clone.default, aten._to_copy.default, prims.convert_element_type.default),
+    *(aten.logical_and.default, aten.logical_or.default, aten.logical_not.default, aten.logical_xor.default),
+    *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.bitwise_not.default),
+    *(aten.bitwise_and.Scalar, aten.bitwise_or.Scalar, aten.bitwise_xor.Scalar),
+    *(aten.any.default, aten.any.dim, aten.any.dims, aten.isnan.default, aten.isinf.default),
+)
+_ON_FLOATS = (
+    *(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.floor.default, aten.ceil.default, aten.trunc.default),
+    *(aten.round.default, aten.fmod.Tensor, aten.fmod.Scalar, aten.reciprocal.default, aten.copysign.Tensor),
+)

@@ -145,29 +145,41 @@ class GroupLowering:
         node = operand.base
         dtype = dtypes.NAMES[node.meta["val"].dtype]
         if node.target is prims.iota.default:
-            start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
-            position = self.positions(operand.axes[0], dtype)
-            if (start, step) != (0, 1):
-                raise MisalignedError("an iota that does not count from zero by one")
-            return position
+            dtype = dtypes.compute_dtype(dtype)
+            return self._iota(node, self.positions(operand.axes[0], dtype), dtype)
         number: Any = node.args[1] if node.target is aten.full.default else node.args[0]
-        if dtype in dtypes.NARROW_FLOATS:
-            number = torch.tensor(number, dtype=node.meta["val"].dtype).item()
-            return self.builder.const(number, "f32")
-        return self.builder.const(number, dtype)
+        rounded = torch.tensor(number, dtype=node.meta["val"].dtype).item()
+        return self.builder.const(rounded, dtypes.compute_dtype(dtype))
+
+    def _iota(self, node: fx.Node, position: str, dtype: str) -> str:
+        """``start + step * position``."""
+        start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
+        if step != 1:
+            position = self.builder.op("mul", position, self.number(step, dtype))
+        return position if start == 0 else self.builder.op("add", position, self.number(start, dtype))
+
+    def number(self, number: Any, dtype: str) -> str:
+        """A number of the graph as a value: a constant, or a parameter if it is known at run time only."""
+        if isinstance(number, fx.Node):
+            number = number.meta["val"]
+        if isinstance(number, int | float):
+            return self.builder.const(number, dtype)
+        size = self.parameters.size(extent(number))
+        if isinstance(size, int):
+            return self.builder.const(size, dtype)
+        return self.builder.op("parameter", dtype=dtype, attributes=(size,))
 
     def positions(self, axis: Axis, dtype: str) -> str:
         """The index along an axis as a value over its dimensions."""
         builder, total, stride = self.builder, "", 1
         for atom in reversed(self.refine.leaves(axis)):
+            if not isinstance(stride, int):
+                raise MisalignedError("an index over a dimension of run-time size")
             term = builder.op("iota", dtype=dtype, attributes=(self.dim_names[atom],))
             if stride != 1:
                 term = builder.op("mul", term, builder.const(stride, dtype))
             total = builder.op("add", total, term) if total else term
-            size = self.refine.size(atom)
-            if not isinstance(size, int):
-                raise MisalignedError("an index over a dimension of run-time size")
-            stride *= size
+            stride = stride * self.refine.size(atom)
         return total or builder.const(0, dtype)
 
 
@@ -194,8 +206,8 @@ class NodeLowering:
         """Operand ``index`` of the node, cast to ``dtype`` (the compute type of the result unless given)."""
         dtype = dtype or self.compute
         argument = self.node.args[index]
-        if not isinstance(argument, fx.Node):
-            return self.group.builder.const(argument, dtype)  # type: ignore[arg-type]
+        if not isinstance(argument, fx.Node) or not isinstance(argument.meta["val"], torch.Tensor):
+            return self.group.number(argument, dtype)
         value = self.group.read(self.space.operands[self._operands[id(argument)]])
         assert isinstance(value, str)
         return self.group.builder.cast(value, dtype)
@@ -221,10 +233,10 @@ class NodeLowering:
         shown: list[Any] = []
         for index in indices:
             argument = self.node.args[index]
-            if not isinstance(argument, fx.Node):
-                shown.append(argument)
+            value = argument.meta["val"] if isinstance(argument, fx.Node) else argument
+            if not isinstance(value, torch.Tensor):
+                shown.append(1 if isinstance(value, torch.SymInt) else value)
             else:
-                value = argument.meta["val"]
                 shown.append(torch.empty((1,) * value.ndim, dtype=value.dtype, device="meta"))
         return dtypes.compute_dtype(dtypes.NAMES[torch.result_type(*shown)])
 

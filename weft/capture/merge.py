@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.capture.refine import Extent
+from weft.ir.ops import lookup
 from weft.ir.program import Attribute, Buffer, Dim, Output, Program, Size, Value
 from weft.ir.verify import verify
 
@@ -35,7 +36,8 @@ def _mergeable_pair(program: Program, expressions: Expressions) -> tuple[str, st
 
 def _can_merge(program: Program, expressions: Expressions, major: str, minor: str) -> bool:
     together = [set(v.dims) for v in program.values]
-    together += [{str(a) for a in v.attributes} for v in program.values if v.op in ("sum", "max", "min", "size")]
+    named = [v for v in program.values if v.op == "size" or lookup(v.op).kind == "reduction"]
+    together += [{str(a) for a in v.attributes} for v in named]
     if any((major in dims) != (minor in dims) for dims in together):
         return False
     if any(v.op == "iota" and v.attributes[0] in (major, minor) for v in program.values):
@@ -76,7 +78,7 @@ def _merge(program: Program, expressions: Expressions, major: str, minor: str) -
 
 
 def _without(value: Value, dim: str) -> Value:
-    attributes = tuple(a for a in value.attributes if a != dim or value.op == "const")
+    attributes = tuple(a for a in value.attributes if a != dim or not lookup(value.op).names_dims)
     return replace(value, dims=tuple(d for d in value.dims if d != dim), attributes=attributes)
 
 
@@ -119,14 +121,11 @@ def _rename_dims(program: Program) -> Program:
     if fast is not None:
         mapping[fast] = "n"
 
-    def renamed(attribute: Attribute) -> Attribute:
-        return mapping.get(attribute, attribute) if isinstance(attribute, str) else attribute
+    def renamed(value: Value) -> tuple[Attribute, ...]:
+        return tuple(mapping[str(a)] for a in value.attributes) if lookup(value.op).names_dims else value.attributes
 
     dims = tuple(Dim(mapping[d.name], d.size) for d in program.dims)
-    values = tuple(
-        replace(v, dims=tuple(mapping[d] for d in v.dims), attributes=tuple(map(renamed, v.attributes)))
-        for v in program.values
-    )
+    values = tuple(replace(v, dims=tuple(mapping[d] for d in v.dims), attributes=renamed(v)) for v in program.values)
     program = replace(program, dims=dims, values=values)
     return _map_buffers(program, lambda b: replace(b, dims=tuple(mapping[d] for d in b.dims)))
 
@@ -135,12 +134,16 @@ def _drop_parameters(program: Program, expressions: Expressions) -> tuple[Progra
     """Keep the parameters that are still used, numbered in order."""
     used = [d.size for d in program.dims]
     used += [s for b in (*program.inputs, *(o.buffer for o in program.outputs)) for s in b.strides]
+    used += [str(v.attributes[0]) for v in program.values if v.op == "parameter"]
     mapping = {old: f"s{i}" for i, old in enumerate(dict.fromkeys(s for s in used if isinstance(s, str)))}
 
     def size(value: Size) -> Size:
         return mapping[value] if isinstance(value, str) else value
 
     dims = tuple(Dim(d.name, size(d.size)) for d in program.dims)
-    program = replace(program, dims=dims, parameters=tuple(mapping.values()))
+    values = tuple(
+        replace(v, attributes=(size(str(v.attributes[0])),)) if v.op == "parameter" else v for v in program.values
+    )
+    program = replace(program, dims=dims, values=values, parameters=tuple(mapping.values()))
     program = _map_buffers(program, lambda b: replace(b, strides=tuple(map(size, b.strides))))
     return verify(program), {new: expressions[old] for old, new in mapping.items()}

@@ -9,15 +9,19 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,
     "f16": torch.float16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
     "i64": torch.int64,
     "i32": torch.int32,
+    "i8": torch.int8,
+    "u8": torch.uint8,
     "bool": torch.bool,
 }
 NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-FLOATS = ("f64", "f32", "bf16", "f16")
-NARROW_FLOATS = ("bf16", "f16")
-INTEGERS = ("i64", "i32")
+FLOATS = ("f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2")
+INTEGERS = ("i64", "i32", "i8", "u8")
+_COMPUTED_IN = {"bf16": "f32", "f16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i8": "i32", "u8": "i32"}
 
 
 def itemsize(dtype: str) -> int:
@@ -26,8 +30,14 @@ def itemsize(dtype: str) -> int:
 
 
 def compute_dtype(dtype: str) -> str:
-    """The type arithmetic on ``dtype`` is done in: 16-bit floats are stored as such and computed in float32."""
-    return "f32" if dtype in NARROW_FLOATS else dtype
+    """The type arithmetic on ``dtype`` is done in. Floats of 16 and 8 bits are computed in float32, integers of 8 bits
+    in 32 bits, which gives the same bits once cast back."""
+    return _COMPUTED_IN.get(dtype, dtype)
+
+
+def is_narrow(dtype: str) -> bool:
+    """Whether values of this type are only loaded, cast and stored."""
+    return dtype in _COMPUTED_IN
 
 
 def is_float(dtype: str) -> bool:
@@ -41,7 +51,11 @@ def preserves_value(source: str, target: str) -> bool:
         "f16": ("f16", "f32", "f64"),
         "f32": ("f32", "f64"),
         "f64": ("f64",),
+        "f8e4m3": ("f8e4m3", "bf16", "f16", "f32", "f64"),
+        "f8e5m2": ("f8e5m2", "bf16", "f16", "f32", "f64"),
         "bool": tuple(TORCH_DTYPES),
+        "u8": ("u8", "i32", "i64", "bf16", "f16", "f32", "f64"),
+        "i8": ("i8", "i32", "i64", "bf16", "f16", "f32", "f64"),
         "i32": ("i32", "i64", "f64"),
         "i64": ("i64",),
     }

@@ -103,6 +103,8 @@ class _Run:
             number = value.attributes[0]
             wide = torch.float64 if isinstance(number, float) else dtype  # a number beyond float32 becomes infinite
             return torch.full(ones, number, dtype=wide, device=self.device).to(dtype)  # type: ignore[arg-type]
+        if value.op == "parameter":
+            return torch.full(ones, self.sizes[str(value.attributes[0])], dtype=dtype, device=self.device)
         if value.op == "size":
             number = 1
             for dim in value.attributes:

@@ -32,6 +32,12 @@ class Op:
     cost: float
     evaluate: Callable[..., Tensor]
     floats_only: bool = False
+    integers_only: bool = False
+
+    @property
+    def names_dims(self) -> bool:
+        """Whether the attributes of its values are dimensions."""
+        return self.kind == "reduction" or self.name in ("iota", "size")
 
 
 def _source(*_: Any) -> Tensor:
@@ -59,6 +65,24 @@ def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: flo
     return Op(name, arity, "pointwise", "same", cost, evaluate)
 
 
+def _bitwise(name: str, arity: int, evaluate: Callable[..., Tensor]) -> Op:
+    return Op(name, arity, "pointwise", "same", 1.0, evaluate, integers_only=True)
+
+
+def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
+    """Floor of the quotient. An integer divided by zero, which torch refuses on the CPU, gives zero."""
+    if x.dtype.is_floating_point:
+        return torch.floor_divide(x, y)
+    return torch.where(y == 0, 0, torch.floor_divide(x, torch.where(y == 0, 1, y)))
+
+
+def _remainder(x: Tensor, y: Tensor) -> Tensor:
+    """Remainder with the sign of the divisor. An integer divided by zero, which torch refuses, gives zero."""
+    if x.dtype.is_floating_point:
+        return torch.remainder(x, y)
+    return torch.where(y == 0, 0, torch.remainder(x, torch.where(y == 0, 1, y)))
+
+
 def _function(name: str, evaluate: Callable[..., Tensor], cost: float) -> Op:
     return Op(name, 1, "pointwise", "same", cost, evaluate, floats_only=True)
 
@@ -74,8 +98,9 @@ def _reduction(name: str, evaluate: Callable[[Tensor, list[int]], Tensor]) -> Op
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        # sources: attributes are (number,), (dim,) and (dim, ...)
+        # sources: attributes are (number,), (parameter,), (dim,) and (dim, ...)
         Op("const", 0, "source", "stated", 0.0, _source),
+        Op("parameter", 0, "source", "stated", 0.0, _source),
         Op("iota", 0, "source", "stated", 1.0, _source),
         Op("size", 0, "source", "stated", 0.0, _source),
         # a cast rounds to nearest even; float to integer truncates
@@ -98,6 +123,33 @@ OPS: dict[str, Op] = {
         _function("tanh", torch.tanh, 25.0),
         _function("sigmoid", torch.sigmoid, 18.0),
         _function("erf", torch.erf, 25.0),
+        _function("erfc", torch.erfc, 30.0),
+        _function("exp2", torch.exp2, 12.0),
+        _function("expm1", torch.expm1, 20.0),
+        _function("log1p", torch.log1p, 20.0),
+        _function("log2", torch.log2, 15.0),
+        _function("log10", torch.log10, 15.0),
+        _function("sin", torch.sin, 20.0),
+        _function("cos", torch.cos, 20.0),
+        _function("tan", torch.tan, 30.0),
+        _function("asin", torch.asin, 25.0),
+        _function("acos", torch.acos, 25.0),
+        _function("atan", torch.atan, 25.0),
+        _function("sinh", torch.sinh, 30.0),
+        _function("cosh", torch.cosh, 30.0),
+        _function("floor", torch.floor, 1.0),
+        _function("ceil", torch.ceil, 1.0),
+        _function("trunc", torch.trunc, 1.0),
+        _function("round", torch.round, 1.0),
+        Op("atan2", 2, "pointwise", "same", 40.0, torch.atan2, floats_only=True),
+        Op("copysign", 2, "pointwise", "same", 2.0, torch.copysign, floats_only=True),
+        Op("fmod", 2, "pointwise", "same", 30.0, torch.fmod, floats_only=True),
+        _pointwise("floor_divide", 2, _floor_divide, 30.0),
+        _pointwise("remainder", 2, _remainder, 30.0),
+        _bitwise("bitwise_and", 2, torch.bitwise_and),
+        _bitwise("bitwise_or", 2, torch.bitwise_or),
+        _bitwise("bitwise_xor", 2, torch.bitwise_xor),
+        _bitwise("bitwise_not", 1, torch.bitwise_not),
         _comparison("eq", torch.eq),
         _comparison("ne", torch.ne),
         _comparison("lt", torch.lt),

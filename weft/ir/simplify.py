@@ -67,7 +67,7 @@ def _const(builder: Builder, name: str) -> float | int | None:
 
 def fold_constants(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """A pointwise op on constants is a constant, computed in the op's own dtype."""
-    if not args or lookup(value.op).kind != "pointwise" or value.dtype in dtypes.NARROW_FLOATS:
+    if not args or lookup(value.op).kind != "pointwise" or dtypes.is_narrow(value.dtype):
         return None
     operands = [builder.value(arg) for arg in args]
     tensors: list[torch.Tensor] = []

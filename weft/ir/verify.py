@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.errors import VerificationError
 from weft.ir import dtypes
 from weft.ir.ops import LOGICAL, Op, lookup
@@ -98,10 +100,13 @@ def _check_attributes(program: Program, value: Value, op: Op) -> None:
         elif value.dtype == "bool":
             _expect(type(number) is bool, value.name, f"{number!r} is neither True nor False")
         else:
-            bits = 8 * dtypes.itemsize(value.dtype) - 1
-            fits = type(number) is int and -(2**bits) <= number < 2**bits
+            limits = torch.iinfo(dtypes.TORCH_DTYPES[value.dtype])
+            fits = type(number) is int and limits.min <= number <= limits.max
             _expect(fits, value.name, f"{number!r} is no {value.dtype}")
-    elif op.name in ("iota", "size") or op.kind == "reduction":
+    elif op.name == "parameter":
+        known = len(attributes) == 1 and attributes[0] in program.parameters
+        _expect(known, value.name, f"{attributes} is no parameter of the program")
+    elif op.names_dims:
         known = {d.name for d in program.dims}
         kind = "a reduction drops" if op.kind == "reduction" else f"{op.name} is over"
         _expect(bool(attributes), value.name, f"{kind} at least one dimension")
@@ -115,8 +120,8 @@ def _check_attributes(program: Program, value: Value, op: Op) -> None:
 def _check_dtypes(value: Value, op: Op, operands: list[str]) -> None:
     if op.name == "cast":
         return
-    narrow = [d for d in (*operands, value.dtype) if d in dtypes.NARROW_FLOATS]
-    _expect(not narrow, value.name, "arithmetic is done in f32 or wider: cast 16-bit floats first")
+    narrow = [d for d in (*operands, value.dtype) if dtypes.is_narrow(d)]
+    _expect(not narrow, value.name, f"{narrow and narrow[0]} is only loaded, cast and stored: cast it first")
     if op.dtype == "select":
         _expect(operands[0] == "bool", value.name, "the first operand of where is bool")
         operands = operands[1:]
@@ -126,6 +131,8 @@ def _check_dtypes(value: Value, op: Op, operands: list[str]) -> None:
         _expect(value.dtype == expected, value.name, f"is {value.dtype}, expected {expected}")
     if op.floats_only:
         _expect(dtypes.is_float(value.dtype), value.name, f"{op.name} is defined on floats, not {value.dtype}")
+    if op.integers_only:
+        _expect(value.dtype in dtypes.INTEGERS, value.name, f"{op.name} is defined on integers, not {value.dtype}")
     if op.name in LOGICAL:
         _expect(operands[0] == "bool", value.name, f"{op.name} is defined on bool, not {operands[0]}")
     elif op.kind != "source" and op.dtype == "same":

@@ -167,9 +167,10 @@ def _only_used(builder: Builder) -> Program:
     """Drop dimensions and parameters that no value or buffer of this pass has."""
     buffers = [*builder.inputs, *(o.buffer for o in builder.outputs)]
     dims = {d for b in buffers for d in b.dims} | {d for v in builder.values for d in v.dims}
-    dims |= {str(a) for v in builder.values if v.op in ("iota", "size", "sum", "max", "min") for a in v.attributes}
+    dims |= {str(a) for v in builder.values if lookup(v.op).names_dims for a in v.attributes}
     builder.dims = tuple(d for d in builder.dims if d.name in dims)
     sizes = [d.size for d in builder.dims] + [s for b in buffers for s in b.strides]
+    sizes += [str(a) for v in builder.values if v.op == "parameter" for a in v.attributes]
     builder.parameters = tuple(p for p in builder.parameters if p in sizes)
     return builder.finish()
 

@@ -13,7 +13,8 @@ from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.target import Target
 
-ROWS_PER_TILE = 8
+ROWS_PER_TILE = 4
+"""Rows that go through the loops over columns together; see docs/notes/cpu_backend.md for the measurement."""
 ROWS_PER_CHUNK = 64
 """Partial column sums are 1/64 of the rows: 1-3 % more bytes, while 4096 rows still make 64 units of parallel work."""
 CHUNKS_WANTED = 32
@@ -37,8 +38,10 @@ def schedule_for(
     held = held_values(program, rows, columns)
     if target.kind == "cpu":
         scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
-        chunk = rows_per_chunk(program, tuple(r for r in rows if r not in segments))
-        return Schedule(scheme, ordered, columns, segments, ROWS_PER_TILE, chunk, held, "same" if outer else "none")
+        tiled = tuple(r for r in rows if r not in segments)
+        tile = rows_per_tile(program, tiled, columns, held, target, hints)
+        chunk = rows_per_chunk(program, tiled)
+        return Schedule(scheme, ordered, columns, segments, tile, chunk, held, "same" if outer else "none")
     fits = row_registers(program, rows, columns, hints) <= target.registers
     scheme = "COLUMN" if outer and not inner else "CLUSTER" if not fits else "STREAM" if outer else "ONE_SHOT"
     return Schedule(
@@ -46,16 +49,39 @@ def schedule_for(
     )
 
 
+def rows_per_tile(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    held: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> int:
+    """Rows of a tile: as many as half of the core's own cache holds, so that the later loops find them there."""
+    if not rows:
+        return 1
+    sizes, types = Sizes(program, hints), program.types()
+    width = sizes.elements(columns)
+    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+    per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(columns))
+    per_row += sum(dtypes.itemsize(types[name][0]) for name in held)
+    fitting = target.cache_bytes // 2 // max(1, width * per_row)
+    count = ROWS_PER_TILE
+    while count > 1 and count > min(fitting, sizes.elements(rows[-1:])):
+        count //= 2
+    return count
+
+
 def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
-    """A multiple of the tile that makes enough chunks of a known number of rows; the largest if it is not known."""
+    """A multiple of eight that makes enough chunks of a known number of rows; the largest if it is not known."""
     count = 1
     for row in rows:
         size = program.size_of(row)
         if isinstance(size, str):
             return ROWS_PER_CHUNK
         count *= size
-    tiles = -(-count // (CHUNKS_WANTED * ROWS_PER_TILE))
-    return min(ROWS_PER_CHUNK, max(1, tiles) * ROWS_PER_TILE)
+    eights = -(-count // (CHUNKS_WANTED * 8))
+    return min(ROWS_PER_CHUNK, max(1, eights) * 8)
 
 
 def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:

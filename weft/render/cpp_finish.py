@@ -66,7 +66,7 @@ class Finish(Statements):
         self.out.line(f"const int64_t end = std::min(block + finish_columns, {self.names.size(fast)});")
         for value in vectors:
             self._combine_vectors(value)
-        with self.out.block(f"w::for_columns(block, end, [&](int64_t {fast}, auto lanes)", "});"):
+        with self.out.block(self._columns_head("block", "end"), "});"):
             arguments = {a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)}
             self._load_inputs(arguments | {o.value for o in outputs})
             for value in vectors:
@@ -115,7 +115,7 @@ class Finish(Statements):
         with self._chunks_in_order(value) as row:
             width = self._width(value)
             product = width if " " not in width else f"({width})"
-            with self.out.block(f"w::for_columns(block, end, [&](int64_t {fast}, auto lanes)", "});"):
+            with self.out.block(self._columns_head("block", "end"), "});"):
                 at = f"{value.name}_partial + {row} * {product} + {self._linear(value)}"
                 part = f"w::cast<{C_TYPES[wide]}>(w::load({at}, lanes))"
                 here = f"{total} + {fast} - block"

@@ -15,8 +15,8 @@ _CPP = (
     "while xor "
 )
 _OURS = (
-    "w buffers parameters threads lanes row rows chunk chunks segment segments first last tile block end "
-    "rows_per_chunk rows_per_tile finish_columns"
+    "w buffers parameters threads lanes r rows chunk chunks segment segments first last tile tile_rows whole block end "
+    "rows_per_chunk finish_columns"
 )
 _TAKEN = frozenset((_CPP + _OURS).split())
 

@@ -1,11 +1,16 @@
-"""The pass over the rows of a C++ kernel: chunks of rows, tiles of a chunk, rows of a tile, loops over columns."""
+"""The pass over the rows of a C++ kernel: chunks of rows, tiles of a chunk, loops over columns, rows of a tile.
+
+A tile is a few rows along the fastest row dimension. Every loop over the columns takes the rows of a tile together:
+what is the same for all of them (a weight) is loaded once, and their column sums meet in registers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 
 from weft.ir.ops import identity
+from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, analyse
 from weft.plan.kernel import Kernel
 from weft.render.cpp_statements import Statements
@@ -20,27 +25,38 @@ class Rows(Statements):
         super().__init__(kernel, loops, writer)
         self.stages = analyse(self.program, self.rows).stages
         self.in_segment = tuple(r for r in self.rows if r not in self.segments)
+        self.fast_row = self.in_segment[-1] if self.in_segment else None
+        self.indexed = {name for name in self.types if self._is_per_row(name) and not self._is_vector(name)}
+        self.indexed -= {v.name for v in self.program.values if v.op == "const"}
 
     def write(self) -> None:
         if self.outer:
             self._partials()
+        if self.outer or any(self.loops.stores):
             self._chunks()
-        elif any(self.loops.stores):
-            self._plain_rows()
+
+    def _is_per_row(self, name: str) -> bool:
+        """Whether a value differs from row to row of a tile."""
+        return self.fast_row is not None and self.fast_row in self.types[name][1]
+
+    # chunks
 
     def _partials(self) -> None:
         line = self.out.line
         line()
         line("// Column sums of every chunk of rows, combined in order by the finish below.")
-        line(f"constexpr int64_t rows_per_tile = {self.schedule.rows_per_tile};")
+        self._chunk_sizes()
+        for slot, value in enumerate(self.outer):
+            kind, count = C_TYPES[value.dtype], self._width(value)
+            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({self._all_chunks()} * {count});")
+
+    def _chunk_sizes(self) -> None:
+        line = self.out.line
         line(f"constexpr int64_t rows_per_chunk = {self.schedule.rows_per_chunk};")
         line(f"const int64_t rows = {self.names.product(self.in_segment)};")
         if self.segments:
             line(f"const int64_t segments = {self.names.product(self.segments)};")
         line("const int64_t chunks = w::chunks_of(rows, rows_per_chunk);")
-        for slot, value in enumerate(self.outer):
-            kind, count = C_TYPES[value.dtype], self._width(value)
-            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({self._all_chunks()} * {count});")
 
     def _all_chunks(self) -> str:
         return "segments * chunks" if self.segments else "chunks"
@@ -48,61 +64,125 @@ class Rows(Statements):
     def _chunks(self) -> None:
         line = self.out.line
         line()
-        line("#pragma omp parallel for num_threads(threads) schedule(static)")
-        with self.out.block(f"for (int64_t chunk = 0; chunk < {self._all_chunks()}; ++chunk)"):
-            if self.segments:
-                line("const int64_t segment = chunk / chunks;")
-                line("const int64_t first = chunk % chunks * rows_per_chunk;")
-            else:
-                line("const int64_t first = chunk * rows_per_chunk;")
-            line("const int64_t last = std::min(first + rows_per_chunk, rows);")
-            self._held_scratch()
-            for value in self.outer:
-                kind, count = C_TYPES[value.dtype], self._width(value)
-                zero = literal(identity(value.op, value.dtype), value.dtype)
-                line(f"{kind}* {value.name}_chunk = {value.name}_partial + chunk * {count};")
-                line(f"w::fill({value.name}_chunk, {count}, {zero});")
-                line(f"const auto {value.name}_tile = w::scratch<{kind}>({count});")
-            with self.out.block("for (int64_t tile = first; tile < last; tile += rows_per_tile)"):
-                for value in self.outer:
-                    zero = literal(identity(value.op, value.dtype), value.dtype)
-                    line(f"w::fill({value.name}_tile.get(), {self._width(value)}, {zero});")
-                row = self.in_segment[0] if len(self.in_segment) == 1 else "row"
-                head = f"for (int64_t {row} = tile; {row} < std::min(tile + rows_per_tile, last); ++{row})"
-                with self.out.block(head):
-                    self._row_indices(self.in_segment, row)
-                    self._row_indices(self.segments, "segment")
-                    self._row()
-                for value in self.outer:
-                    combined = COMBINE[value.op].format(f"{value.name}_chunk[i]", f"{value.name}_tile[i]")
-                    line(f"for (int64_t i = 0; i < {self._width(value)}; ++i) {value.name}_chunk[i] = {combined};")
-
-    def _plain_rows(self) -> None:
-        line = self.out.line
-        line()
+        if self.fast_row is None:
+            with self.out.block(""):
+                self._held_scratch()
+                self._tile()
+            return
+        if not self.outer:
+            self._chunk_sizes()
+            line()
         line("#pragma omp parallel num_threads(threads)")
         with self.out.block(""):
             self._held_scratch()
             line("#pragma omp for schedule(static)")
-            row = self.rows[0] if len(self.rows) == 1 else "row"
-            with self.out.block(f"for (int64_t {row} = 0; {row} < {self.names.product(self.rows)}; ++{row})"):
-                self._row_indices(self.rows, row)
-                self._row()
+            with self.out.block(f"for (int64_t chunk = 0; chunk < {self._all_chunks()}; ++chunk)"):
+                if self.segments:
+                    line("const int64_t segment = chunk / chunks;")
+                    self._row_indices(self.segments, "segment")
+                    line("const int64_t first = chunk % chunks * rows_per_chunk;")
+                else:
+                    line("const int64_t first = chunk * rows_per_chunk;")
+                line("const int64_t last = std::min(first + rows_per_chunk, rows);")
+                for value in self.outer:
+                    kind, count = C_TYPES[value.dtype], self._width(value)
+                    zero = literal(identity(value.op, value.dtype), value.dtype)
+                    line(f"{kind}* {value.name}_chunk = {value.name}_partial + chunk * {count};")
+                    line(f"w::fill({value.name}_chunk, {count}, {zero});")
+                self._tiles()
+
+    def _tiles(self) -> None:
+        """Tiles of a chunk. Where rows and chunks are whole tiles, that is one loop."""
+        line, fast = self.out.line, self.fast_row
+        assert fast is not None
+        count, size = self.schedule.rows_per_tile, self.program.size_of(fast)
+        if count == 1 or (isinstance(size, int) and size % count == 0 and self.schedule.rows_per_chunk % count == 0):
+            with self.out.block(f"for (int64_t tile = first; tile < last; tile += {count})"):
+                line(f"constexpr int tile_rows = {count};")
+                self._tile()
+        else:
+            head = f"w::for_tiles<{count}>(first, last, {self.names.size(fast)}, [&](int64_t tile, auto whole)"
+            with self.out.block(head, "});"):
+                line("constexpr int tile_rows = whole.count;")
+                self._tile()
 
     def _held_scratch(self) -> None:
         for name in self.schedule.held:
             kind = C_TYPES[self.types[name][0]]
             count = self.names.product(self.columns)
-            self.out.line(f"const auto {name}_held = w::scratch<{kind}>({count});")
+            rows = f"{self.schedule.rows_per_tile} * " if self._is_per_row(name) else ""
+            self.out.line(f"const auto {name}_held = w::scratch<{kind}>({rows}{count});")
 
-    def _row(self) -> None:
-        """Everything one row needs: numbers of the row, then a loop over its columns, stage by stage."""
-        self._load_numbers(self._used_by_rows())
+    # a tile
+
+    def _tile(self) -> None:
+        """Everything the rows of a tile need: numbers of each row, then a loop over the columns, stage by stage."""
+        if len(self.in_segment) > 1:
+            self._slow_indices()
+        self._numbers(0)
         for stage in range(len(self.loops.values)):
-            for name in self.loops.scalars:
-                if self.stages[name] == stage and self.by_name[name].op != "const":
-                    self._define(name, self._expression(self.by_name[name], vector=False))
             self._stage(stage)
+            self._results(stage)
+
+    def _slow_indices(self) -> None:
+        """Indices of all row dimensions but the fastest, and where the tile begins in that."""
+        *slow, fast = self.in_segment
+        for i, dim in enumerate(slow):
+            inner = self.names.product(self.in_segment[i + 1 :])
+            text = f"tile / ({inner})"
+            self.out.line(f"const int64_t {dim} = {text if i == 0 else f'{text} % {self.names.size(dim)}'};")
+        self.out.line(f"const int64_t {fast}_first = tile % {self.names.size(fast)};")
+
+    @contextmanager
+    def _each_row(self) -> Generator[None]:
+        """The rows of the tile, with the index of the fastest row dimension."""
+        if self.fast_row is None:
+            yield
+            return
+        if self.schedule.rows_per_tile > 1:
+            self.out.line("#pragma GCC unroll 16")
+        with self.out.block("for (int r = 0; r < tile_rows; ++r)"):
+            first = f"{self.fast_row}_first" if len(self.in_segment) > 1 else "tile"
+            self.out.line(f"const int64_t {self.fast_row} = {first} + r;")
+            yield
+
+    def _numbers(self, stage: int) -> None:
+        """Numbers of a row that the loop of ``stage`` or a later one needs and that are known now."""
+        used = self._used_by_rows()
+        loads = [b for b in self.program.inputs if b.name in used and not self._is_vector(b.name)] if stage == 0 else []
+        scalars = self._scalars(stage)
+        for buffer in loads:
+            if buffer.name not in self.indexed:
+                self._define(buffer.name, self.names.element(buffer))
+        for value in scalars:
+            if value.name not in self.indexed:
+                self._define(value.name, self._expression(value, vector=False))
+        per_row = [n for n in (*(b.name for b in loads), *(v.name for v in scalars)) if n in self.indexed]
+        if not per_row:
+            return
+        self._declare(per_row)
+        with self._each_row():
+            for buffer in loads:
+                if buffer.name in self.indexed:
+                    self.out.line(f"{self.names.value(buffer.name)}[r] = {self.names.element(buffer)};")
+            self._assign(scalars)
+
+    def _scalars(self, stage: int) -> list[Value]:
+        values = [self.by_name[name] for name in self.loops.scalars]
+        return [v for v in values if self.stages[v.name] == stage and v.op != "const"]
+
+    def _declare(self, names: Iterable[str]) -> None:
+        """Arrays with one number a row of the tile, a line a type."""
+        by_kind: dict[str, list[str]] = {}
+        for name in names:
+            by_kind.setdefault(C_TYPES[self.types[name][0]], []).append(f"{self.names.value(name)}[tile_rows]")
+        for kind, arrays in by_kind.items():
+            self.out.line(f"{kind} {', '.join(arrays)};")
+
+    def _assign(self, scalars: Iterable[Value]) -> None:
+        for value in scalars:
+            if value.name in self.indexed:
+                self.out.line(f"{self.names.value(value.name)}[r] = {self._expression(value, vector=False)};")
 
     def _used_by_rows(self) -> set[str]:
         loops = self.loops
@@ -110,57 +190,74 @@ class Rows(Statements):
         stored = {output.value for group in loops.stores for output in group}
         return stored | {arg for name in names for arg in self.by_name[name].args}
 
+    # one loop over the columns
+
+    def _vector_stores(self, stage: int) -> list[Output]:
+        return [o for o in self.loops.stores[stage] if set(o.buffer.dims) & set(self.columns)]
+
+    def _vector_sums(self, stage: int) -> list[Value]:
+        outer = (self.by_name[name] for name in self.loops.outer[stage])
+        return [v for v in outer if self._is_vector(v.args[0])]
+
     def _stage(self, stage: int) -> None:
+        """The loop over the columns: what the rows share, then each row, then the column sums of the tile."""
         loops, line = self.loops, self.out.line
         inner = [self.by_name[name] for name in loops.inner[stage]]
-        outer = [self.by_name[name] for name in loops.outer[stage]]
-        stores = list(loops.stores[stage])
+        outer, stores = self._vector_sums(stage), self._vector_stores(stage)
+        if not (loops.values[stage] or inner or outer or stores):
+            return
         for value in inner:
-            line(f"w::{value.op.capitalize()}<{C_TYPES[value.dtype]}> {value.name}_lanes;")
-        vector_outer = [v for v in outer if self._is_vector(v.args[0])]
-        vector_stores = [o for o in stores if set(o.buffer.dims) & set(self.columns)]
-        if loops.values[stage] or inner or vector_outer or vector_stores:
-            with self._column_loop():
-                self._vectors(stage)
-                for value in inner:
+            count = "[tile_rows]" if value.name in self.indexed else ""
+            line(f"w::{value.op.capitalize()}<{C_TYPES[value.dtype]}> {value.name}_lanes{count};")
+        with self._column_loop():
+            self._vectors(stage, per_row=False)
+            for value in inner:
+                if value.name not in self.indexed:
                     line(f"{value.name}_lanes.add({self._operand(value.args[0], vector=True)}, lanes);")
-                for output in vector_stores:
-                    self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
-                for value in vector_outer:
-                    at = f"{value.name}_tile.get() + {self._linear(value)}"
-                    combined = COMBINE[value.op].format(
-                        f"w::load({at}, lanes)", self._operand(value.args[0], vector=True)
-                    )
-                    self._guarded(f"w::store({at}, {combined}, lanes);", self.types[value.args[0]][1])
-        for value in inner:
-            self._define(value.name, f"{value.name}_lanes.result()")
-        for output in stores:
-            if output not in vector_stores:
-                text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
-                self._guarded(text, output.buffer.dims)
-        for value in outer:
-            if value not in vector_outer:
-                tile = f"{value.name}_tile[0]"
-                combined = COMBINE[value.op].format(tile, self._operand(value.args[0], vector=False))
-                self._guarded(f"{tile} = {combined};", self.types[value.args[0]][1])
+            for value in outer:
+                zero = literal(identity(value.op, value.dtype), value.dtype)
+                line(f"auto {value.name}_tile = w::vec({zero});")
+            if outer or stores or any(map(self._is_per_row, (*loops.values[stage], *loops.inner[stage]))):
+                with self._each_row():
+                    self._vectors(stage, per_row=True)
+                    for value in inner:
+                        if value.name in self.indexed:
+                            line(f"{value.name}_lanes[r].add({self._operand(value.args[0], vector=True)}, lanes);")
+                    for output in stores:
+                        self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
+                    for value in outer:
+                        operand = self._operand(value.args[0], vector=True)
+                        combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
+                        self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
+            for value in outer:
+                at = f"{value.name}_chunk + {self._linear(value)}"
+                combined = COMBINE[value.op].format(f"w::load({at}, lanes)", f"{value.name}_tile")
+                line(f"w::store({at}, {combined}, lanes);")
 
-    def _vectors(self, stage: int) -> None:
-        """Loads and vector values of one loop; a held value is kept by the first loop that has it."""
+    def _vectors(self, stage: int, per_row: bool) -> None:
+        """Loads and values of one loop, those of each row or those that rows share; a held value is kept by the first
+        loop that has it."""
         loops = self.loops
         roots = [*loops.inner[stage], *loops.outer[stage]]
         used = {arg for name in (*loops.values[stage], *roots) for arg in self.by_name[name].args}
         used |= {o.value for o in loops.stores[stage]}
-        self._load_inputs(used)
+        self._load_inputs({name for name in used if self._is_per_row(name) == per_row})
         for name in self.schedule.held:
-            if name in used and name not in loops.values[stage]:
-                self._define(name, f"w::load({name}_held.get() + {self._held_at()}, lanes)")
+            if name in used and name not in loops.values[stage] and self._is_per_row(name) == per_row:
+                self._define(name, f"w::load({self._held_at(name)}, lanes)")
         for name in loops.values[stage]:
+            if self._is_per_row(name) != per_row:
+                continue
             self._define(name, self._expression(self.by_name[name], vector=True))
             if name in self.schedule.held:
-                self.out.line(f"w::store({name}_held.get() + {self._held_at()}, {self.names.value(name)}, lanes);")
+                self.out.line(f"w::store({self._held_at(name)}, {self.names.value(name)}, lanes);")
 
-    def _held_at(self) -> str:
-        return self.names.linear(self.columns)
+    def _held_at(self, name: str) -> str:
+        row = ""
+        if self._is_per_row(name) and self.schedule.rows_per_tile > 1:
+            width = self.names.product(self.columns)
+            row = f"r * ({width}) + " if " " in width else f"r * {width} + "
+        return f"{name}_held.get() + {row}{self.names.linear(self.columns)}"
 
     @contextmanager
     def _column_loop(self) -> Generator[None]:
@@ -169,7 +266,41 @@ class Rows(Statements):
             for dim in self.columns[:-1]:
                 stack.enter_context(self.out.block(self._loop_over(dim)))
             if self.columns:
-                fast = self.columns[-1]
-                head = f"w::for_columns(0, {self.names.size(fast)}, [&](int64_t {fast}, auto lanes)"
+                head = self._columns_head("0", self.names.size(self.columns[-1]))
                 stack.enter_context(self.out.block(head, "});"))
             yield
+
+    def _results(self, stage: int) -> None:
+        """After a loop: results of row reductions, numbers made from them, and what is stored or summed as a number."""
+        line, loops = self.out.line, self.loops
+        inner = [self.by_name[name] for name in loops.inner[stage]]
+        scalars = self._scalars(stage + 1)
+        stores = [o for o in loops.stores[stage] if o not in self._vector_stores(stage)]
+        vector_sums = self._vector_sums(stage)
+        sums = [v for v in (self.by_name[name] for name in loops.outer[stage]) if v not in vector_sums]
+        for value in inner:
+            if value.name not in self.indexed:
+                self._define(value.name, f"{value.name}_lanes.result()")
+        for value in scalars:
+            if value.name not in self.indexed:
+                self._define(value.name, self._expression(value, vector=False))
+        per_row = [v for v in (*inner, *scalars) if v.name in self.indexed]
+        self._declare(v.name for v in per_row)
+        for value in sums:
+            zero = literal(identity(value.op, value.dtype), value.dtype)
+            line(f"{C_TYPES[value.dtype]} {value.name}_tile = {zero};")
+        if per_row or stores or sums:
+            with self._each_row():
+                for value in inner:
+                    if value.name in self.indexed:
+                        line(f"{self.names.value(value.name)}[r] = {value.name}_lanes[r].result();")
+                for output in stores:
+                    text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
+                    self._guarded(text, output.buffer.dims)
+                for value in sums:
+                    combined = COMBINE[value.op].format(f"{value.name}_tile", self._operand(value.args[0], False))
+                    self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
+                self._assign(scalars)
+        for value in sums:
+            combined = COMBINE[value.op].format(f"{value.name}_chunk[0]", f"{value.name}_tile")
+            line(f"{value.name}_chunk[0] = {combined};")

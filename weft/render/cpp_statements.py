@@ -21,6 +21,8 @@ class Statements:
         self.by_name = self.program.by_name()
         self.inputs = {b.name: b for b in self.program.inputs}
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
+        self.indexed: set[str] = set()
+        """Numbers held for every row of a tile, as arrays indexed by ``r``."""
 
     def _define(self, name: str, text: str) -> None:
         self.out.line(f"const auto {self.names.value(name)} = {text};")
@@ -30,12 +32,16 @@ class Statements:
         text = self.names.value(name)
         if value is not None and value.op == "const":
             text = literal(value.attributes[0], value.dtype)
+        if name in self.indexed:
+            text = f"{text}[r]"
         return f"w::vec({text})" if vector and not self._is_vector(name) else text
 
     def _expression(self, value: Value, vector: bool) -> str:
         match value.op:
             case "const":
                 return literal(value.attributes[0], value.dtype)
+            case "parameter":
+                return f"{C_TYPES[value.dtype]}({value.attributes[0]})"
             case "size":
                 return f"{C_TYPES[value.dtype]}({self.names.product(map(str, value.attributes))})"
             case "iota":
@@ -102,6 +108,13 @@ class Statements:
 
     def _linear(self, value: Value) -> str:
         return self.names.linear(tuple(d for d in self.columns if d in value.dims))
+
+    def _columns_head(self, begin: str, end: str) -> str:
+        """Head of the loop over the fastest columns; without a tail where their number is known to be even."""
+        fast = self.columns[-1]
+        size = self.names.size(fast)
+        even = f"<{size} % w::W == 0>" if isinstance(self.program.size_of(fast), int) else ""
+        return f"w::for_columns{even}({begin}, {end}, [&](int64_t {fast}, auto lanes)"
 
     def _loop_over(self, dim: str) -> str:
         return f"for (int64_t {dim} = 0; {dim} < {self.names.size(dim)}; ++{dim})"

@@ -15,12 +15,16 @@ C_TYPES = {
     "f32": "float",
     "bf16": "w::bf16",
     "f16": "w::f16",
+    "f8e4m3": "w::f8e4m3",
+    "f8e5m2": "w::f8e5m2",
     "i64": "int64_t",
     "i32": "int32_t",
+    "i8": "int8_t",
+    "u8": "uint8_t",
     "bool": "bool",
 }
 
-TEMPLATES: dict[str, str] = {
+_WRITTEN_OUT: dict[str, str] = {
     "cast": "w::cast<{type}>({0})",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -28,10 +32,15 @@ TEMPLATES: dict[str, str] = {
     "div": "{0} / {1}",
     "neg": "-{0}",
     "where": "w::where({0}, {1}, {2})",
-} | {
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "bitwise_not": "~{0}",
+}
+TEMPLATES = _WRITTEN_OUT | {
     name: f"w::{name}({', '.join(f'{{{i}}}' for i in range(op.arity))})"
     for name, op in OPS.items()
-    if op.kind == "pointwise" and name not in ("cast", "add", "sub", "mul", "div", "neg", "where")
+    if op.kind == "pointwise" and name not in _WRITTEN_OUT
 }
 
 # how a reduction combines two partial results

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <c10/util/generic_math.h>
 #include <omp.h>
 
 #include <cmath>
@@ -14,6 +15,8 @@ namespace w {
 
 using bf16 = c10::BFloat16;
 using f16 = c10::Half;
+using f8e4m3 = c10::Float8_e4m3fn;
+using f8e5m2 = c10::Float8_e5m2;
 using at::vec::Vectorized;
 using at::vec::VectorizedN;
 
@@ -25,6 +28,17 @@ template <class T>
 using Vec = VectorizedN<T, registers<T>>;
 using Mask = at::vec::VecMask<float, registers<float>>;
 
+// Types of one byte have no vectors of W lanes in ATen: they are loaded, cast lane by lane, and stored.
+template <class T>
+constexpr bool is_byte = sizeof(T) == 1 && !std::is_same_v<T, bool>;
+template <class T>
+struct Bytes {
+  T lanes[W];
+};
+template <class T>
+constexpr bool is_narrow_float =
+    std::is_same_v<T, bf16> || std::is_same_v<T, f16> || std::is_same_v<T, f8e4m3> || std::is_same_v<T, f8e5m2>;
+
 // How many lanes of a vector hold columns: all of them, or the rest of a row.
 struct Full {
   static constexpr int count = W;
@@ -33,19 +47,41 @@ struct Tail {
   int count;
 };
 
-template <class Body>
+template <bool even = false, class Body>
 inline __attribute__((always_inline)) void for_columns(int64_t begin, int64_t end, const Body& body) {
   int64_t column = begin;
   for (; column + W <= end; column += W) body(column, Full{});
-  if (column < end) body(column, Tail{static_cast<int>(end - column)});
+  if constexpr (!even)
+    if (column < end) body(column, Tail{static_cast<int>(end - column)});
+}
+
+// Tiles of rows from begin to end that do not cross a multiple of size; what is left over goes row by row.
+template <int rows>
+struct Tile {
+  static constexpr int count = rows;
+};
+
+template <int rows, class Body>
+inline __attribute__((always_inline)) void for_tiles(int64_t begin, int64_t end, int64_t size, const Body& body) {
+  for (int64_t row = begin; row < end;) {
+    const int64_t border = std::min(end, (row / size + 1) * size);
+    for (; row + rows <= border; row += rows) body(row, Tile<rows>{});
+    for (; row < border; ++row) body(row, Tile<1>{});
+  }
 }
 
 // loads and stores
 
-template <class T>
+template <class T, std::enable_if_t<!is_byte<T>, int> = 0>
 inline Vec<T> load(const T* p, Full) { return Vec<T>::loadu(p); }
-template <class T>
+template <class T, std::enable_if_t<!is_byte<T>, int> = 0>
 inline Vec<T> load(const T* p, Tail lanes) { return Vec<T>::loadu(p, lanes.count); }
+template <class T, class Lanes, std::enable_if_t<is_byte<T>, int> = 0>
+inline Bytes<T> load(const T* p, Lanes lanes) {
+  Bytes<T> v = {};
+  for (int i = 0; i < lanes.count; ++i) v.lanes[i] = p[i];
+  return v;
+}
 inline Mask load(const bool* p, Full) { return Mask::from(p); }
 inline Mask load(const bool* p, Tail lanes) { return Mask::from(p, lanes.count); }
 
@@ -60,6 +96,10 @@ template <class T>
 inline void store(T* p, const Vec<T>& v, Full) { v.store(p); }
 template <class T>
 inline void store(T* p, const Vec<T>& v, Tail lanes) { v.store(p, lanes.count); }
+template <class T, class Lanes>
+inline void store(T* p, const Bytes<T>& v, Lanes lanes) {
+  for (int i = 0; i < lanes.count; ++i) p[i] = v.lanes[i];
+}
 template <class Lanes>
 inline void store(bool* p, Mask v, Lanes lanes) { v.store(p, lanes.count); }
 
@@ -72,31 +112,58 @@ inline void store_strided(T* p, int64_t stride, const V& v, Lanes lanes) {
 
 // one number in every lane; the position of every lane
 template <class T>
-inline Vec<T> vec(T x) { return Vec<T>(x); }
+inline auto vec(T x) {
+  if constexpr (is_byte<T>) {
+    Bytes<T> v;
+    for (T& lane : v.lanes) lane = x;
+    return v;
+  } else {
+    return Vec<T>(x);
+  }
+}
 inline Mask vec(bool x) { return Mask::from(x); }
 template <class T>
 inline Vec<T> positions(int64_t first) { return Vec<T>::arange(static_cast<T>(first), static_cast<T>(1)); }
 
 // casts
 
-template <class To, class From, std::enable_if_t<std::is_arithmetic_v<From> || std::is_same_v<From, bf16> || std::is_same_v<From, f16>, int> = 0>
-inline To cast(From x) { return static_cast<To>(x); }
+template <class To, class From, std::enable_if_t<std::is_arithmetic_v<From> || is_narrow_float<From>, int> = 0>
+inline To cast(From x) {
+  if constexpr (is_narrow_float<From> && !std::is_same_v<To, From>) return static_cast<To>(static_cast<float>(x));
+  else if constexpr (is_narrow_float<To> && !std::is_same_v<To, From>) return To(static_cast<float>(x));
+  else return static_cast<To>(x);
+}
 
 template <class To, class From, int N>
 inline auto cast(const VectorizedN<From, N>& v) {
   if constexpr (std::is_same_v<To, bool>) {
     return Mask(at::vec::VecMask<From, N>(v != Vec<From>(From(0))).template cast<float, registers<float>>());
-  } else if constexpr ((std::is_same_v<From, bf16> || std::is_same_v<From, f16>) && !std::is_same_v<To, float>) {
+  } else if constexpr (is_narrow_float<From> && !std::is_same_v<To, float>) {
     return cast<To>(cast<float>(v));
-  } else if constexpr ((std::is_same_v<To, bf16> || std::is_same_v<To, f16>) && !std::is_same_v<From, float>) {
+  } else if constexpr (is_narrow_float<To> && !std::is_same_v<From, float>) {
     return cast<To>(cast<float>(v));
+  } else if constexpr (is_byte<To>) {
+    From wide[W];
+    v.store(wide);
+    Bytes<To> result;
+    for (int i = 0; i < W; ++i) result.lanes[i] = cast<To>(wide[i]);
+    return result;
   } else {
     return Vec<To>(at::vec::convert<To, registers<To>, From, N>(v));
   }
 }
+template <class To, class From>
+inline auto cast(const Bytes<From>& v) {
+  using Wide = std::conditional_t<is_narrow_float<From>, float, int32_t>;
+  Wide wide[W];
+  for (int i = 0; i < W; ++i) wide[i] = cast<Wide>(v.lanes[i]);
+  if constexpr (std::is_same_v<To, Wide>) return Vec<Wide>::loadu(wide);
+  else return cast<To>(Vec<Wide>::loadu(wide));
+}
 template <class To>
 inline auto cast(const Mask& m) {
   if constexpr (std::is_same_v<To, bool>) return m;
+  else if constexpr (is_byte<To>) return cast<To>(cast<int32_t>(m));
   else return Vec<To>(cast<To>(Vec<float>(m.template to<float, registers<float>>())));
 }
 
@@ -114,8 +181,45 @@ WEFT_UNARY(reciprocal, 1 / x)
 WEFT_UNARY(exp, std::exp(x))
 WEFT_UNARY(log, std::log(x))
 WEFT_UNARY(tanh, std::tanh(x))
-WEFT_UNARY(erf, std::erf(x))
+WEFT_UNARY(erfc, std::erfc(x))
+WEFT_UNARY(exp2, std::exp2(x))
+WEFT_UNARY(expm1, std::expm1(x))
+WEFT_UNARY(log1p, std::log1p(x))
+WEFT_UNARY(log2, std::log2(x))
+WEFT_UNARY(log10, std::log10(x))
+WEFT_UNARY(sin, std::sin(x))
+WEFT_UNARY(cos, std::cos(x))
+WEFT_UNARY(tan, std::tan(x))
+WEFT_UNARY(asin, std::asin(x))
+WEFT_UNARY(acos, std::acos(x))
+WEFT_UNARY(atan, std::atan(x))
+WEFT_UNARY(sinh, std::sinh(x))
+WEFT_UNARY(cosh, std::cosh(x))
+WEFT_UNARY(floor, std::floor(x))
+WEFT_UNARY(ceil, std::ceil(x))
+WEFT_UNARY(trunc, std::trunc(x))
+WEFT_UNARY(round, std::nearbyint(x))
 #undef WEFT_UNARY
+
+// ATen's own erf of float vectors is good to 1.5e-7, which is not a digit near zero; SLEEF's is good to one unit.
+inline Vectorized<float> erf_of(const Vectorized<float>& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return Sleef_erff16_u10(x);
+#elif defined(CPU_CAPABILITY_AVX2)
+  return Sleef_erff8_u10(x);
+#else
+  return x.erf();
+#endif
+}
+inline Vectorized<double> erf_of(const Vectorized<double>& x) { return x.erf(); }
+template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
+inline T erf(T x) { return std::erf(x); }
+template <class T, int N>
+inline VectorizedN<T, N> erf(const VectorizedN<T, N>& v) {
+  VectorizedN<T, N> result;
+  for (int i = 0; i < N; ++i) result[i] = erf_of(v[i]);
+  return result;
+}
 
 template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
 inline T abs(T x) { return x < 0 ? -x : x; }
@@ -142,6 +246,57 @@ inline T fma(T x, T y, T z) { return std::fma(x, y, z); }
 template <class T, int N>
 inline VectorizedN<T, N> fma(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y, const VectorizedN<T, N>& z) {
   return at::vec::fmadd(x, y, z);
+}
+
+#define WEFT_BINARY(name, scalar)                                                                \
+  template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>                     \
+  inline T name(T x, T y) { return scalar; }                                                     \
+  template <class T, int N>                                                                      \
+  inline VectorizedN<T, N> name(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return x.name(y); }
+
+WEFT_BINARY(atan2, std::atan2(x, y))
+WEFT_BINARY(copysign, std::copysign(x, y))
+WEFT_BINARY(fmod, std::fmod(x, y))
+#undef WEFT_BINARY
+
+// Quotient rounded down and what is left, as in torch; an integer divided by zero gives zero.
+template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+inline T remainder(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) {
+    const T rest = std::fmod(x, y);
+    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+  } else {
+    if (y == 0 || y == -1) return 0;
+    const T rest = x % y;
+    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+  }
+}
+template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
+inline T floor_divide(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return c10::div_floor_floating(x, y);
+  } else {
+    if (y == 0) return 0;
+    if (y == -1) return static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(x));
+    const T quotient = x / y;
+    return x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
+  }
+}
+template <class T, int N, class Function>
+inline VectorizedN<T, N> lane_by_lane(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y, Function function) {
+  T a[W], b[W];
+  x.store(a);
+  y.store(b);
+  for (int i = 0; i < W; ++i) a[i] = function(a[i], b[i]);
+  return VectorizedN<T, N>::loadu(a);
+}
+template <class T, int N>
+inline VectorizedN<T, N> remainder(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) {
+  return lane_by_lane(x, y, [](T a, T b) { return remainder(a, b); });
+}
+template <class T, int N>
+inline VectorizedN<T, N> floor_divide(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) {
+  return lane_by_lane(x, y, [](T a, T b) { return floor_divide(a, b); });
 }
 
 // NaN wins, as in torch.maximum
@@ -172,6 +327,9 @@ WEFT_COMPARE(le, <=)
 WEFT_COMPARE(gt, >)
 WEFT_COMPARE(ge, >=)
 #undef WEFT_COMPARE
+
+inline Mask ne(const Mask& x, const Mask& y) { return (x & ~y) | (~x & y); }
+inline Mask eq(const Mask& x, const Mask& y) { return ~ne(x, y); }
 
 inline bool logical_and(bool x, bool y) { return x && y; }
 inline bool logical_or(bool x, bool y) { return x || y; }
