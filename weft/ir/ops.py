@@ -61,6 +61,16 @@ def _fma(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     return torch.where((error != 0) & even & total.isfinite(), odd, total).to(x.dtype)
 
 
+def _m2(x: Tensor, axes: list[int]) -> Tensor:
+    """Sum of squared differences from the mean."""
+    return (x - x.mean(axes, keepdim=True)).square().sum(axes, keepdim=True)
+
+
+def _sumexp(x: Tensor, axes: list[int]) -> Tensor:
+    """Sum of exponentials of the differences from the largest."""
+    return (x - torch.amax(x, axes, keepdim=True)).exp().sum(axes, keepdim=True)
+
+
 def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:
     return Op(name, arity, "pointwise", "same", cost, evaluate)
 
@@ -164,9 +174,14 @@ OPS: dict[str, Op] = {
         _reduction("sum", lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=x.dtype)),
         _reduction("max", lambda x, axes: torch.amax(x, axes, keepdim=True)),
         _reduction("min", lambda x, axes: torch.amin(x, axes, keepdim=True)),
+        # one pass with a moving centre: see weft/ir/online.py
+        Op("m2", 1, "reduction", "same", 6.0, _m2, floats_only=True),
+        Op("sumexp", 1, "reduction", "same", 30.0, _sumexp, floats_only=True),
     )
 }
 
+ONLINE = {"m2": 3, "sumexp": 2}
+"""Numbers a partial result of an online reduction consists of."""
 LOGICAL = ("logical_and", "logical_or", "logical_not")
 # ops worth keeping rather than computing again when their value is needed on both sides of a row reduction
 EXPENSIVE_COST = 10.0
@@ -179,10 +194,17 @@ def lookup(name: str) -> Op:
     return OPS[name]
 
 
+def states_of(reduction: str) -> int:
+    """Numbers a partial result consists of."""
+    return ONLINE.get(reduction, 1)
+
+
 def identity(reduction: str, dtype: str) -> float | int:
     """The element that leaves a reduction unchanged."""
-    if reduction == "sum":
+    if reduction in ("sum", "m2"):
         return 0
+    if reduction == "sumexp":
+        return float("nan")
     if dtype in INTEGERS:
         limits = torch.iinfo(TORCH_DTYPES[dtype])
         return limits.min if reduction == "max" else limits.max

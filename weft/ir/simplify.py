@@ -17,7 +17,7 @@ Rule = Callable[[Builder, Value, tuple[str, ...]], str | None]
 def simplify(program: Program) -> Program:
     """Rewrite value by value, share equal ones (in the builder), then drop what no output needs; to a fixed point."""
     while True:
-        after = _drop_unused(_rewrite(program))
+        after = drop_unused(_rewrite(program))
         if after == program:
             return program
         program = after
@@ -39,7 +39,8 @@ def _rewrite(program: Program) -> Program:
     return builder.finish()
 
 
-def _drop_unused(program: Program) -> Program:
+def drop_unused(program: Program) -> Program:
+    """Without the values and inputs that no output needs."""
     needed = {output.value for output in program.outputs}
     for value in reversed(program.values):
         if value.name in needed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.ir import dtypes
-from weft.ir.ops import lookup
+from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer, Program, Size
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Estimate, Kernel
@@ -78,7 +78,8 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     program, schedule = kernel.program, kernel.schedule
     outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(schedule.rows)]
     width = sum(
-        sizes.elements(tuple(d for d in v.dims if d in schedule.columns)) * dtypes.itemsize(v.dtype) for v in outer
+        sizes.elements(tuple(d for d in v.dims if d in schedule.columns)) * dtypes.itemsize(v.dtype) * states_of(v.op)
+        for v in outer
     )
     return _chunks(kernel, sizes) * width
 

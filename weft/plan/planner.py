@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from weft.errors import Refusal
+from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
@@ -57,7 +58,7 @@ def plan_split(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Plan | Refusal:
     """The plan under one split, or the rule that forbids it."""
-    split = split_straddling(program, rows, columns)
+    split = online(split_straddling(program, rows, columns), rows, columns)
     types = split.types()
     for value in split.values:
         if lookup(value.op).kind == "reduction":

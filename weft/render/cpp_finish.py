@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from weft.ir.ops import identity
+from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
 from weft.render.cpp_statements import Statements
 from weft.render.expressions import C_TYPES, COMBINE, literal
@@ -65,12 +65,19 @@ class Finish(Statements):
         vectors = [v for v in self.outer if v.name in needed and self._is_vector(v.name)]
         self.out.line(f"const int64_t end = std::min(block + finish_columns, {self.names.size(fast)});")
         for value in vectors:
-            self._combine_vectors(value)
+            if value.op in ONLINE:
+                self._merge_statistics(value)
+            else:
+                self._combine_vectors(value)
         with self.out.block(self._columns_head("block", "end"), "});"):
             arguments = {a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)}
             self._load_inputs(arguments | {o.value for o in outputs})
             for value in vectors:
-                total = f"w::load({value.name}_total + {fast} - block, lanes)"
+                here = f"{value.name}_total + {fast} - block"
+                total = f"w::load({here}, lanes)"
+                if value.op in ONLINE:
+                    pair = f"w::Total{{{total}, w::load({here} + finish_columns, lanes)}}"
+                    total = f"{self._statistic(value)}::result({pair})"
                 self._define(value.name, f"w::cast<{C_TYPES[value.dtype]}>({total})")
             for name in self.loops.epilogue_values:
                 if name in needed:
@@ -114,12 +121,30 @@ class Finish(Statements):
         self.out.line(f"w::fill({total}, finish_columns, {literal(identity(value.op, value.dtype), wide)});")
         with self._chunks_in_order(value) as row:
             width = self._width(value)
-            product = width if " " not in width else f"({width})"
             with self.out.block(self._columns_head("block", "end"), "});"):
-                at = f"{value.name}_partial + {row} * {product} + {self._linear(value)}"
+                at = f"{value.name}_partial + {self._product(row, width)} + {self._linear(value)}"
                 part = f"w::cast<{C_TYPES[wide]}>(w::load({at}, lanes))"
                 here = f"{total} + {fast} - block"
                 self.out.line(f"w::store({here}, {COMBINE[value.op].format(f'w::load({here}, lanes)', part)}, lanes);")
+
+    def _merge_statistics(self, value: Value) -> None:
+        """Centre and total of all chunks for a block of columns, in double precision."""
+        fast, total, statistic = self.columns[-1], f"{value.name}_total", self._statistic(value)
+        self.out.line(f"double {total}[2 * finish_columns];")
+        self.out.line(f"w::fill({total}, finish_columns, {statistic}::start);")
+        self.out.line(f"w::fill({total} + finish_columns, finish_columns, 0.0);")
+        self.out.line(f"int64_t {value.name}_rows = 0;")
+        with self._chunks_in_order(value) as row:
+            self.out.line("const int64_t more = std::min(rows_per_chunk, rows - chunk * rows_per_chunk);")
+            with self.out.block(self._columns_head("block", "end"), "});"):
+                product = self._product(row, self._numbers_kept(value))
+                at = f"{value.name}_partial + {product} + {self._linear(value)}, {self._width(value)}"
+                here = f"{total} + {fast} - block"
+                self.out.line(f"w::Total all{{w::load({here}, lanes), w::load({here} + finish_columns, lanes)}};")
+                self.out.line(f"{statistic}::merge(all, {statistic}::load({at}, lanes), {value.name}_rows, more);")
+                self.out.line(f"w::store({here}, all.centre, lanes);")
+                self.out.line(f"w::store({here} + finish_columns, all.sum, lanes);")
+            self.out.line(f"{value.name}_rows += more;")
 
     @contextmanager
     def _chunks_in_order(self, value: Value) -> Generator[str]:

@@ -16,7 +16,7 @@ _CPP = (
 )
 _OURS = (
     "w buffers parameters threads lanes r rows chunk chunks segment segments first last tile tile_rows whole block end "
-    "rows_per_chunk finish_columns"
+    "rows_per_chunk finish_columns all more"
 )
 _TAKEN = frozenset((_CPP + _OURS).split())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 
-from weft.ir.ops import identity
+from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, analyse
 from weft.plan.kernel import Kernel
@@ -47,8 +47,8 @@ class Rows(Statements):
         line("// Column sums of every chunk of rows, combined in order by the finish below.")
         self._chunk_sizes()
         for slot, value in enumerate(self.outer):
-            kind, count = C_TYPES[value.dtype], self._width(value)
-            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({self._all_chunks()} * {count});")
+            kind, count = C_TYPES[value.dtype], self._product(self._all_chunks(), self._numbers_kept(value))
+            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({count});")
 
     def _chunk_sizes(self) -> None:
         line = self.out.line
@@ -86,9 +86,13 @@ class Rows(Statements):
                 line("const int64_t last = std::min(first + rows_per_chunk, rows);")
                 for value in self.outer:
                     kind, count = C_TYPES[value.dtype], self._width(value)
-                    zero = literal(identity(value.op, value.dtype), value.dtype)
-                    line(f"{kind}* {value.name}_chunk = {value.name}_partial + chunk * {count};")
-                    line(f"w::fill({value.name}_chunk, {count}, {zero});")
+                    at = self._product("chunk", self._numbers_kept(value))
+                    line(f"{kind}* {value.name}_chunk = {value.name}_partial + {at};")
+                    if value.op in ONLINE:
+                        line(f"w::fill({value.name}_chunk, {self._numbers_kept(value)}, {literal(0.0, value.dtype)});")
+                    else:
+                        zero = literal(identity(value.op, value.dtype), value.dtype)
+                        line(f"w::fill({value.name}_chunk, {count}, {zero});")
                 self._tiles()
 
     def _tiles(self) -> None:
@@ -215,8 +219,12 @@ class Rows(Statements):
                 if value.name not in self.indexed:
                     line(f"{value.name}_lanes.add({self._operand(value.args[0], vector=True)}, lanes);")
             for value in outer:
-                zero = literal(identity(value.op, value.dtype), value.dtype)
-                line(f"auto {value.name}_tile = w::vec({zero});")
+                if value.op in ONLINE:
+                    at = f"{value.name}_chunk + {self._linear(value)}, {self._width(value)}"
+                    line(f"auto {value.name}_tile = {self._statistic(value)}::load({at}, lanes);")
+                else:
+                    zero = literal(identity(value.op, value.dtype), value.dtype)
+                    line(f"auto {value.name}_tile = w::vec({zero});")
             if outer or stores or any(map(self._is_per_row, (*loops.values[stage], *loops.inner[stage]))):
                 with self._each_row():
                     self._vectors(stage, per_row=True)
@@ -227,10 +235,16 @@ class Rows(Statements):
                         self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
                     for value in outer:
                         operand = self._operand(value.args[0], vector=True)
+                        if value.op in ONLINE:
+                            line(f"{value.name}_tile.add({operand}, tile + r == first);")
+                            continue
                         combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
                         self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
             for value in outer:
                 at = f"{value.name}_chunk + {self._linear(value)}"
+                if value.op in ONLINE:
+                    line(f"{value.name}_tile.store({at}, {self._width(value)}, lanes);")
+                    continue
                 combined = COMBINE[value.op].format(f"w::load({at}, lanes)", f"{value.name}_tile")
                 line(f"w::store({at}, {combined}, lanes);")
 

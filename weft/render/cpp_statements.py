@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
@@ -105,6 +106,17 @@ class Statements:
     def _width(self, value: Value) -> str:
         """Number of column sums of one outer reduction."""
         return self.names.product(d for d in self.columns if d in value.dims)
+
+    def _numbers_kept(self, value: Value) -> str:
+        """Numbers in memory for the column sums of one outer reduction in one chunk."""
+        width = self._width(value)
+        return width if states_of(value.op) == 1 else f"{states_of(value.op)} * {width}"
+
+    def _statistic(self, value: Value) -> str:
+        return f"w::{value.op.capitalize()}<{C_TYPES[value.dtype]}>"
+
+    def _product(self, factor: str, product: str) -> str:
+        return f"{factor} * {product}" if " " not in product else f"{factor} * ({product})"
 
     def _linear(self, value: Value) -> str:
         return self.names.linear(tuple(d for d in self.columns if d in value.dims))

@@ -413,6 +413,82 @@ class Min {
   Vec<T> value_ = Vec<T>(Limits::has_infinity ? Limits::infinity() : Limits::max());
 };
 
+// Column statistics in one pass. A chunk keeps a few numbers a column, which lie width apart; all chunks meet, in double
+// precision, in a centre and a total relative to it.
+
+struct Total {
+  Vec<double> centre, sum;
+};
+
+// Sum of squared differences from the mean. A chunk takes differences from its first row, which are exact or nearly so.
+template <class T>
+struct M2 {
+  Vec<T> pivot, sum, squares;
+  static constexpr double start = 0;
+
+  template <class Lanes>
+  static M2 load(const T* p, int64_t width, Lanes lanes) {
+    return {w::load(p, lanes), w::load(p + width, lanes), w::load(p + 2 * width, lanes)};
+  }
+  template <class Lanes>
+  void store(T* p, int64_t width, Lanes lanes) const {
+    w::store(p, pivot, lanes);
+    w::store(p + width, sum, lanes);
+    w::store(p + 2 * width, squares, lanes);
+  }
+  void add(const Vec<T>& x, bool first) {
+    if (first) pivot = x;
+    const auto difference = x - pivot;
+    sum = sum + difference;
+    squares = squares + difference * difference;
+  }
+  static void merge(Total& all, const M2& chunk, int64_t before, int64_t more) {
+    const auto count = Vec<double>(more);
+    const auto offset = cast<double>(chunk.sum) / count;
+    const auto own = cast<double>(chunk.squares) - offset * offset * count;
+    const auto difference = cast<double>(chunk.pivot) + offset - all.centre;
+    const double share = static_cast<double>(more) / static_cast<double>(before + more);
+    all.centre = all.centre + difference * Vec<double>(share);
+    all.sum = all.sum + w::maximum(own, Vec<double>(0.0)) + difference * difference * Vec<double>(share * before);
+  }
+  static Vec<double> result(const Total& all) { return all.sum; }
+};
+
+// Sum of exponentials of the differences from the largest.
+template <class T>
+struct Sumexp {
+  Vec<T> largest, sum;
+  static constexpr double start = -std::numeric_limits<double>::infinity();
+
+  template <class Lanes>
+  static Sumexp load(const T* p, int64_t width, Lanes lanes) {
+    return {w::load(p, lanes), w::load(p + width, lanes)};
+  }
+  template <class Lanes>
+  void store(T* p, int64_t width, Lanes lanes) const {
+    w::store(p, largest, lanes);
+    w::store(p + width, sum, lanes);
+  }
+  template <class U>
+  static Vec<U> weight(const Vec<U>& x, const Vec<U>& top) {
+    return where(eq(x, Vec<U>(static_cast<U>(start))), Vec<U>(U(0)), (x - top).exp());
+  }
+  void add(const Vec<T>& x, bool first) {
+    const auto top = first ? x : w::maximum(largest, x);
+    sum = first ? weight<T>(x, top) : sum * weight<T>(largest, top) + weight<T>(x, top);
+    largest = top;
+  }
+  static void merge(Total& all, const Sumexp& chunk, int64_t, int64_t) {
+    const auto other = cast<double>(chunk.largest);
+    const auto top = w::maximum(all.centre, other);
+    all.sum = all.sum * weight<double>(all.centre, top) + cast<double>(chunk.sum) * weight<double>(other, top);
+    all.centre = top;
+  }
+  static Vec<double> result(const Total& all) {
+    return where(eq(all.centre, Vec<double>(start)), Vec<double>(std::numeric_limits<double>::quiet_NaN()), all.sum);
+  }
+};
+
 template <class T>
 inline void fill(T* p, int64_t count, T x) {
   for (int64_t i = 0; i < count; ++i) p[i] = x;

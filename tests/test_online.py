@@ -1,0 +1,124 @@
+"""Column statistics in one pass: variance and the sum of exponentials over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+from weft.ir.interpret import interpret
+from weft.ir.online import online
+from weft.ir.simplify import simplify
+from weft.options import Options
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan, plan_split
+from weft.runtime.launch import run_plan
+from weft.target import Target
+
+CPU = Target.named("cpu")
+
+
+def column_softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, 0)
+
+
+def column_logsumexp(x: Tensor) -> Tensor:
+    return torch.logsumexp(x, 0)
+
+
+def variance(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.var_mean(x, 0)
+
+
+def batch_norm(x: Tensor, weight: Tensor) -> Tensor:
+    var, mean = torch.var_mean(x, 0, correction=0)
+    return (x - mean) * torch.rsqrt(var + 1e-5) * weight
+
+
+def per_segment(x: Tensor) -> Tensor:
+    return torch.var_mean(x, 1)[0]
+
+
+def written_out(x: Tensor) -> Tensor:
+    centred = x - x.mean(0)
+    return (centred * centred).mean(0)
+
+
+def program_of(fn: Callable[..., object], inputs: tuple[Tensor, ...]):  # type: ignore[no-untyped-def]
+    (region,) = capture(trace(fn, inputs).graph, "online").regions
+    return simplify(region.program), region
+
+
+CASES: list[tuple[Callable[..., object], tuple[tuple[int, ...], ...], str]] = [
+    (column_softmax, ((300, 70),), "sumexp"),
+    (column_logsumexp, ((65, 33),), "sumexp"),
+    (variance, ((1000, 96),), "m2"),
+    (variance, ((7, 5),), "m2"),
+    (batch_norm, ((513, 130), (130,)), "m2"),
+    (per_segment, ((3, 90, 40),), "m2"),
+    (written_out, ((256, 64),), "m2"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_one_pass_is_as_accurate_as_eager(index: int, offset: float) -> None:
+    fn, shapes, op = CASES[index]
+    torch.manual_seed(index)
+    inputs = tuple(torch.randn(shape) * 3 + (offset if i == 0 else 0) for i, shape in enumerate(shapes))
+    program, region = program_of(fn, inputs)
+    planned = plan_split(program, tuple(d.name for d in program.dims[:-1]), (program.dims[-1].name,), CPU, {})
+    assert isinstance(planned, Plan)
+    assert any(v.op == op for k in planned.kernels for v in k.program.values)
+    got = run_plan(planned, program, inputs, (), Options.read())
+    exact = interpret(program, inputs)
+    graph_outputs = fn(*inputs)
+    eager = [graph_outputs] if isinstance(graph_outputs, Tensor) else list(graph_outputs)
+    by_shape = [node.meta["val"].shape for node in region.outputs]
+    for mine, reference in zip(got, exact, strict=True):
+        candidates = [e for e in eager if e.numel() == mine.numel()]
+        allowed = max((e.double().reshape(reference.shape) - reference).norm() for e in candidates)
+        assert (mine.double() - reference).norm() <= 3 * allowed + 3e-7 * reference.norm(), (fn.__name__, by_shape)
+
+
+def test_infinities_of_the_sum_of_exponentials() -> None:
+    x = torch.randn(40, 8)
+    x[:20, 0] = -torch.inf
+    x[:, 1] = -torch.inf
+    x[3, 2] = torch.inf
+    x[5, 3] = torch.nan
+    program, _ = program_of(column_softmax, (x,))
+    planned = plan_split(program, ("m",), ("n",), CPU, {})
+    assert isinstance(planned, Plan)
+    (got,) = run_plan(planned, program, [x], (), Options.read())
+    torch.testing.assert_close(got, torch.softmax(x, 0), equal_nan=True)
+
+
+def test_row_statistics_stay_as_they_are() -> None:
+    x = torch.randn(16, 32)
+    program, _ = program_of(lambda x: torch.softmax(x, -1), (x,))
+    assert online(program, ("m",), ("n",)) == program
+    assert online(program, ("m", "n"), ()) == program
+
+
+def test_a_sum_of_squares_around_something_else_is_no_variance() -> None:
+    def around_half(x: Tensor) -> Tensor:
+        return (x - x.sum(0) / 30).square().sum(0)
+
+    program, _ = program_of(around_half, (torch.randn(16, 32),))
+    assert online(program, ("m",), ("n",)) == program
+
+
+def test_batch_norm_is_two_kernels_with_a_reason() -> None:
+    inputs = (torch.randn(512, 128), torch.randn(128))
+    program, _ = program_of(batch_norm, inputs)
+    planned = plan(program, CPU)
+    assert isinstance(planned, Plan)
+    natural = plan_split(program, ("m",), ("n",), CPU, {})
+    assert isinstance(natural, Plan)
+    assert len(natural.kernels) == 2
+    assert [d.refusal.rule for d in natural.decisions if d.refusal is not None] == ["outer_dependency"]

@@ -1,0 +1,102 @@
+"""Column statistics in one pass: a sum over rows of something that needs another reduction over the same rows.
+
+``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. Both can
+be had in one pass from a centre that moves (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
+Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+"""
+
+from __future__ import annotations
+
+from weft.ir.program import Builder, Program, Value
+from weft.ir.simplify import drop_unused
+
+Match = tuple[str, str, tuple[str, str] | None]
+"""The op, its operand, and for a sum of exponentials that takes zero for an infinite largest element: whether that is
+infinite, and the largest."""
+
+
+def online(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> Program:
+    """Replace such sums over rows by ``sumexp`` and ``m2``, where the operand varies over all rows and columns."""
+    by_name, types = program.by_name(), program.types()
+    found: dict[str, Match] = {}
+    for value in program.values:
+        if value.op == "sum" and columns and set(value.attributes) <= set(rows):
+            match = _sum_of_exponentials(value, by_name) or _sum_of_squares(value, by_name, program)
+            if match is not None and set(types[match[1]][1]) == {*rows, *columns}:
+                found[value.name] = match
+    if not found:
+        return program
+    builder = Builder.like(program)
+    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    for value in program.values:
+        if value.name in found:
+            op, operand, guarded = found[value.name]
+            result = builder.op(op, renamed[operand], attributes=value.attributes)
+            if guarded is not None:
+                infinite, largest = (renamed[name] for name in guarded)
+                result = builder.op("where", infinite, builder.op("exp", largest), result)
+            renamed[value.name] = result
+        else:
+            args = [renamed[a] for a in value.args]
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+    for output in program.outputs:
+        builder.copy_output(output.buffer, renamed[output.value])
+    return drop_unused(builder.finish())
+
+
+def _sum_of_exponentials(total: Value, by_name: dict[str, Value]) -> Match | None:
+    """``sumexp`` for the sum of ``exp(x - max(x))``, or of ``exp(x - (0 if max(x) is infinite else max(x)))``."""
+    exponential = by_name.get(total.args[0])
+    difference = by_name.get(exponential.args[0]) if exponential is not None and exponential.op == "exp" else None
+    if difference is None or difference.op != "sub":
+        return None
+    largest, guarded = by_name.get(difference.args[1]), None
+    if largest is not None and largest.op == "where":
+        infinite, zero, name = largest.args
+        if not _is_infinite(infinite, name, by_name) or by_name[zero].attributes != (0.0,):
+            return None
+        largest, guarded = by_name.get(name), (infinite, name)
+    same = largest is not None and largest.op == "max" and set(largest.attributes) == set(total.attributes)
+    return ("sumexp", difference.args[0], guarded) if same and largest.args[0] == difference.args[0] else None
+
+
+def _is_infinite(name: str, operand: str, by_name: dict[str, Value]) -> bool:
+    """Whether a value is ``abs(operand) == inf``."""
+    equal = by_name.get(name)
+    if equal is None or equal.op != "eq":
+        return False
+    magnitude, infinity = (by_name.get(arg) for arg in equal.args)
+    if magnitude is None or infinity is None or magnitude.op != "abs" or magnitude.args[0] != operand:
+        return False
+    return infinity.op == "const" and infinity.attributes == (float("inf"),)
+
+
+def _sum_of_squares(total: Value, by_name: dict[str, Value], program: Program) -> Match | None:
+    """``m2`` for the sum of ``(x - mean(x))^2``."""
+    square = by_name.get(total.args[0])
+    if square is None or square.op != "mul" or square.args[0] != square.args[1]:
+        return None
+    difference = by_name.get(square.args[0])
+    if difference is None or difference.op != "sub":
+        return None
+    mean = by_name.get(difference.args[1])
+    if mean is None or mean.op not in ("mul", "div"):
+        return None
+    whole, number = by_name.get(mean.args[0]), by_name.get(mean.args[1])
+    if whole is None or number is None or whole.op != "sum" or set(whole.attributes) != set(total.attributes):
+        return None
+    is_mean = whole.args[0] == difference.args[0] and _is_count(number, mean.op, total, program)
+    return ("m2", difference.args[0], None) if is_mean else None
+
+
+def _is_count(number: Value, op: str, total: Value, program: Program) -> bool:
+    """Whether a sum divided (or multiplied) by this number is the mean over what ``total`` drops."""
+    if number.op == "size":
+        return op == "div" and set(number.attributes) == set(total.attributes)
+    sizes = [program.size_of(str(dim)) for dim in total.attributes]
+    count = 1
+    for size in sizes:
+        if isinstance(size, str):
+            return False
+        count *= size
+    return number.op == "const" and count > 0 and number.attributes[0] == (count if op == "div" else 1 / count)
