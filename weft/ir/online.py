@@ -56,8 +56,9 @@ def _sum_of_exponentials(total: Value, by_name: dict[str, Value]) -> Match | Non
         if not _is_infinite(infinite, name, by_name) or by_name[zero].attributes != (0.0,):
             return None
         largest, guarded = by_name.get(name), (infinite, name)
-    same = largest is not None and largest.op == "max" and set(largest.attributes) == set(total.attributes)
-    return ("sumexp", difference.args[0], guarded) if same and largest.args[0] == difference.args[0] else None
+    if largest is None or largest.op != "max" or set(largest.attributes) != set(total.attributes):
+        return None
+    return ("sumexp", difference.args[0], guarded) if largest.args[0] == difference.args[0] else None
 
 
 def _is_infinite(name: str, operand: str, by_name: dict[str, Value]) -> bool:
