@@ -1,9 +1,9 @@
 """Compares what a kernel wrote with the float64 reference, on the inputs of the call.
 
 The program is evaluated in float64 and, as yardsticks of how far rounding alone may lead, three times more: in its own
-dtypes, and twice in float64 with every rounding result moved by one epsilon of its dtype up or down at random, the
-second time the other way. An element may be off by four times the largest deviation of a yardstick there, plus some
-epsilons; the root mean square of all errors by twice that of the deviations. A comparison that rounding may turn round
+dtypes, and twice in float64 with every result that is rounded moved by an epsilon of its dtype (terms of sums by some)
+up or down at random, the second time the other way. An element may be off by four times the largest deviation of a yardstick there, plus some
+epsilons; the root mean square of all errors by that of the deviations. A comparison that rounding may turn round
 (``x > mean``) is turned round in a yardstick too, and its element is allowed both results.
 
 Everything is done in chunks of one dimension, the largest that no value varies over which depends on a reduction over
@@ -33,7 +33,9 @@ CHUNK_BYTES = 64 * 2**20
 # show; not fitted.
 FACTOR, MEAN_FACTOR = 4.0, 8.0
 EPSILONS, MEAN_EPSILONS = 8.0, 2.0
-RMS_FACTOR, RMS_EPSILONS = 2.0, 0.5
+RMS_FACTOR, RMS_EPSILONS = 1.0, 0.25
+TERM_EPSILONS = 4.0
+"""By how much each term of a sum is moved in a yardstick: it is rounded several times on its way into the total."""
 
 _EXACT = {"neg", "abs", "maximum", "minimum", "where", "max", "min", "const", "iota", "size"}
 
@@ -192,7 +194,7 @@ class _Sample:
         operand = self.run.env[value.args[0]]
         if value.op == "sum" and dtypes.is_float(value.dtype):
             wide = dtypes.compute_dtype(value.dtype)
-            operand = self._noisy(operand.to(self.run.dtype(wide)), wide)
+            operand = self._noisy(operand.to(self.run.dtype(wide)), wide, TERM_EPSILONS)
         return reduce(value, operand, [self.run.axes[str(dim)] for dim in value.attributes])
 
     def _moved(self, value: Value, result: Tensor) -> Tensor:
@@ -202,14 +204,15 @@ class _Sample:
             return result
         return self._noisy(result, value.dtype)
 
-    def _noisy(self, result: Tensor, dtype: str) -> Tensor:
+    def _noisy(self, result: Tensor, dtype: str, epsilons: float = 1.0) -> Tensor:
         if self.sign == 0.0:
             return result
         if self.generator is None or self.generator.device != result.device:
             self.generator = torch.Generator(result.device).manual_seed(0)  # the same for both signs
         signs = torch.empty(result.shape, dtype=result.dtype, device=result.device)
         signs.bernoulli_(0.5, generator=self.generator).mul_(2).sub_(1)
-        return result * signs.mul_(self.sign * torch.finfo(dtypes.TORCH_DTYPES[dtype]).eps).add_(1)
+        step = self.sign * epsilons * torch.finfo(dtypes.TORCH_DTYPES[dtype]).eps
+        return result * signs.mul_(step).add_(1)
 
 
 @dataclass

@@ -97,7 +97,7 @@ class Executable:
 
     def _run_compared(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
         """Run, and compare the outputs with the reference unless that is impossible now (a CUDA graph is captured)."""
-        if any(t.is_cuda for t in outputs) and torch.cuda.is_current_stream_capturing():
+        if _is_capturing(outputs):
             self._run_compiled(inputs, outputs, parameters)
             return
         kept = [_copy(t) if any(_overlap(t, out) for out in outputs) else t for t in inputs]
@@ -157,6 +157,11 @@ def _plainly(outputs: Sequence[Tensor]) -> Generator[None]:
     """Evaluate as the program says, whatever autocast and autograd would make of it."""
     with torch.no_grad(), torch.autocast(outputs[0].device.type, enabled=False):
         yield
+
+
+def _is_capturing(tensors: Sequence[Tensor]) -> bool:
+    """Whether work on these tensors is recorded in a CUDA graph instead of being done."""
+    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
