@@ -9,6 +9,8 @@ import tempfile
 import pytest
 import torch
 
+from weft.runtime import failures
+
 GENERATED_WITH = "2.13"
 """The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""
 
@@ -31,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+    failures.forget()
 
 
 @pytest.fixture

@@ -191,7 +191,9 @@ def test_fuse_keeps_the_name_and_strict_mode_names_the_users_line() -> None:
 
 
 def test_an_unknown_option_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown option colour; weft knows build_threads, cache_dir, cxx, strict"):
+    with pytest.raises(
+        ValueError, match=r"unknown option colour; weft knows build_threads, cache_dir, check, cxx, strict"
+    ):
         Options.read({"colour": 1})
     with pytest.raises(ValueError, match="unknown option colour"):
         weft.fuse(torch.softmax, colour=1)
@@ -279,9 +281,10 @@ def test_the_launch_operator_is_a_valid_operator() -> None:
 
     original = launch.Executable.__call__
 
-    def spy(self: launch.Executable, inputs: Any, outputs: Any, parameters: Any) -> None:
-        seen.append((launch.digest_of(self.kernel), str(self.kernel), list(inputs), list(outputs), list(parameters)))
-        original(self, inputs, outputs, parameters)
+    def spy(self: launch.Executable, inputs: Any, outputs: Any, parameters: Any, check: str) -> None:
+        text = str(self.kernel)
+        seen.append((launch.digest_of(self.kernel), text, list(inputs), list(outputs), list(parameters), check))
+        original(self, inputs, outputs, parameters, check)
 
     launch.Executable.__call__ = spy  # type: ignore[method-assign]
     try:

@@ -14,7 +14,7 @@ end on tensors at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import Refusal, RefusedError, WeftError, in_stage
+from weft.errors import Refusal, RefusedError, in_stage
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
@@ -33,6 +33,7 @@ from weft.plan.verify import verify_plan
 from weft.render import cpp
 from weft.render.source import Source
 from weft.runtime import launch
+from weft.runtime.failures import check_run_time_failure
 from weft.target import Target
 
 
@@ -75,8 +76,8 @@ def compile_graph(
     for region in captured.regions:
         try:
             compiled = compile_region(region, symbols or {}, target)
-        except WeftError as error:  # a defect of weft: the region is left out, the rest goes on
-            compiled = _of_region(region, Refusal("internal_error", region.program.name, str(error)))
+        except Exception as error:  # a defect of weft: the region is left out, the rest goes on
+            compiled = failure(region, error)
         if isinstance(compiled, Refusal):
             refusals.append(compiled)
         else:
@@ -97,6 +98,9 @@ def compile_region(region: Region, symbols: Mapping[Any, int], target: Target | 
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
         verify_plan(planned, program)
+        digests = [launch.digest_of(kernel) for kernel in planned.kernels]
+        if (refusal := check_run_time_failure(program.name, digests)) is not None:
+            return _of_region(region, refusal)
     with in_stage("render"):
         for kernel in planned.kernels:
             if (refusal := cpp.supports(kernel)) is not None:
@@ -105,10 +109,31 @@ def compile_region(region: Region, symbols: Mapping[Any, int], target: Target | 
     return CompiledRegion(region, program, planned, sources)
 
 
-def build(compilation: Compilation, options: Options) -> None:
-    """Compile all kernels, several at a time, and make them known to ``weft::launch``."""
-    with in_stage("build"):
+def build(compilation: Compilation, options: Options) -> Compilation:
+    """Compile all kernels, several at a time, and make them known to ``weft::launch``.
+
+    A region with a kernel that cannot be built becomes a refusal; the others stay.
+    """
+    try:
         launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options)
+        return compilation
+    except Exception:  # of which region? Kernels that were built are found in the cache
+        return without_failing(compilation, "build", lambda r: launch.prepare(r.plan.kernels, r.sources, options))
+
+
+def without_failing(compilation: Compilation, stage: str, step: Callable[[CompiledRegion], object]) -> Compilation:
+    """Do a step of the pipeline for every region; those for which it fails become refusals."""
+    regions: list[CompiledRegion] = []
+    refusals = list(compilation.refusals)
+    for compiled in compilation.regions:
+        try:
+            with in_stage(stage):
+                step(compiled)
+        except Exception as error:
+            refusals.append(failure(compiled.region, error))
+        else:
+            regions.append(compiled)
+    return Compilation(tuple(regions), tuple(refusals))
 
 
 def run_program(
@@ -130,6 +155,11 @@ def run_program(
 def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:
     found = expression if isinstance(expression, int) else expression.subs(dict(symbols))
     return int(found) if getattr(found, "is_Integer", isinstance(found, int)) else None
+
+
+def failure(region: Region, error: Exception) -> Refusal:
+    """The refusal of a region for which a stage failed; the stage is in the error's text."""
+    return _of_region(region, Refusal("internal_error", region.program.name, str(error)))
 
 
 def _of_region(region: Region, refusal: Refusal) -> Refusal:

@@ -75,12 +75,20 @@ class RefusedError(WeftError):
         )
 
 
+class InternalError(WeftError):
+    """A stage failed in a way it does not know: a defect of weft. The cause is what was raised."""
+
+
 @contextmanager
 def in_stage(stage: str) -> Generator[None]:
-    """Attach the name of the pipeline stage to a WeftError raised inside."""
+    """Attach the name of the pipeline stage to a WeftError raised inside; any other exception becomes one."""
     try:
         yield
     except WeftError as error:
         if error.stage is None:
             error.stage = stage
         raise
+    except Exception as error:
+        internal = InternalError(f"{type(error).__name__}: {error}")
+        internal.stage = stage
+        raise internal from error

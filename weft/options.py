@@ -6,26 +6,30 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+Check = Literal["off", "first", "always"]
 
 
 @dataclass(frozen=True)
 class Options:
     """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept.
     cxx: the C++ compiler; empty: ``$CXX``, else the first of g++, clang++, c++ on the path. build_threads: kernels of a
-    model that are compiled side by side."""
+    model that are compiled side by side. check: when a kernel's outputs are compared with the reference: in its first
+    call of a process, in every call ("always") or never ("off"); ``weft/runtime/check.py`` says how."""
 
     strict: bool = False
     cache_dir: str = ""
     cxx: str = ""
     build_threads: int = 0
+    check: Check = "off"
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR`` and ``CXX``, then defaults: a folder inside Inductor's
-        cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else ``~/.cache/weft``.
+        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CHECK`` and ``CXX``, then defaults: a folder
+        inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else ``~/.cache/weft``.
 
-        Raises ValueError that names an unknown option and the known ones.
+        Raises ValueError that names an unknown option and the known ones, or the values that ``check`` can have.
         """
         env = os.environ if environment is None else environment
         given = dict(given or {})
@@ -36,4 +40,7 @@ class Options:
         given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(Path(parent) / "weft"))
         given.setdefault("cxx", env.get("CXX", ""))
         given.setdefault("build_threads", os.cpu_count() or 1)
+        given.setdefault("check", env.get("WEFT_CHECK") or "off")
+        if given["check"] not in get_args(Check):
+            raise ValueError(f"check is {given['check']!r}; it can be {', '.join(get_args(Check))}")
         return Options(**given)

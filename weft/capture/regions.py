@@ -22,7 +22,7 @@ from weft.capture.lowering import GroupLowering, flat, is_constant, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement
 from weft.capture.sources import user_line
-from weft.errors import Refusal, WeftError
+from weft.errors import Refusal, WeftError, in_stage
 from weft.ir.program import Program
 
 
@@ -60,16 +60,12 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
     finder.join_siblings()
     regions: list[Region] = []
     for members in finder.groups():
-        if not any(node.target in REDUCTIONS for node in members):
-            for node in members:
-                finder.refuse(node, "no_reduction", "no reduction shares its data: a pointwise kernel of Inductor's")
-            continue
         try:
-            regions.append(finder.lower(members, name))
-        except (MisalignedError, WeftError) as error:
-            rule = "misaligned" if isinstance(error, MisalignedError) else "internal_error"
-            for node in members:
-                finder.refuse(node, rule, str(error))
+            with in_stage("capture"):
+                regions += finder.region_of(members, name)
+        except WeftError as error:  # a defect of weft: one refusal for the region, the others go on
+            where = next((line for node in members if (line := user_line(node))), None)
+            finder.refusals[members[0]] = Refusal("internal_error", name, str(error), where=where)
     return Capture(tuple(regions), tuple(finder.refusals.values()))
 
 
@@ -213,6 +209,19 @@ class _Finder:
         """Every group once, its members in graph order."""
         unique = {id(group): group for group in self.group_of.values()}
         return [sorted(group, key=self.order.__getitem__) for group in unique.values()]
+
+    def region_of(self, members: list[fx.Node], name: str) -> list[Region]:
+        """The region of a group; none, with a refusal of every member, if it is not one."""
+        if not any(node.target in REDUCTIONS for node in members):
+            for node in members:
+                self.refuse(node, "no_reduction", "no reduction shares its data: a pointwise kernel of Inductor's")
+            return []
+        try:
+            return [self.lower(members, name)]
+        except MisalignedError as error:
+            for node in members:
+                self.refuse(node, "misaligned", str(error))
+            return []
 
     def lower(self, members: list[fx.Node], name: str) -> Region:
         inside = set(members)

@@ -23,6 +23,7 @@ from weft.integration.sizes import symbol_hints
 from weft.options import Options
 from weft.runtime.build import find_compiler
 from weft.runtime.counters import counters
+from weft.runtime.failures import failed_digests
 
 
 class WeftPass(CustomGraphPass):
@@ -37,22 +38,17 @@ class WeftPass(CustomGraphPass):
             other(graph)
         counters.add(pass_calls=1)
         try:
-            compilation = compiler.compile_graph(graph, symbols=symbol_hints(graph))
-            for refusal in compilation.refusals:
-                counters.refusals[refusal.rule] += 1
-                if refusal.rule == "internal_error":
-                    _warn_once(f"weft: a region is left to Inductor: {refusal}")
-            record(compilation)
-            if self.options.strict and compilation.refusals:
-                raise RefusedError(compilation.refusals)
-            if compilation.regions:
-                compiler.build(compilation, self.options)
-                rewrite(graph, compilation.regions)
+            compilation = self._replace_regions(graph)
         except RefusedError:
             raise
         except Exception as error:
             _warn_once(f"weft: a graph is left to Inductor: {type(error).__name__}: {error}")
             return
+        for refusal in compilation.refusals:
+            counters.refusals[refusal.rule] += 1
+            if refusal.rule == "internal_error":
+                _warn_once(f"weft: a region is left to Inductor: {refusal}")
+        record(compilation)
         plans = [region.plan for region in compilation.regions]
         counters.add(
             regions=len(plans),
@@ -60,10 +56,24 @@ class WeftPass(CustomGraphPass):
             mixed_order_kernels=sum(kind == "mixed-order" for p in plans for kind in p.kinds),
         )
 
+    def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
+        """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
+        compilation = self._complete(compiler.compile_graph(graph, symbols=symbol_hints(graph)))
+        if not compilation.regions:
+            return compilation
+        compilation = self._complete(compiler.build(compilation, self.options))
+        return self._complete(rewrite(graph, compilation, self.options.check))
+
+    def _complete(self, compilation: compiler.Compilation) -> compiler.Compilation:
+        if self.options.strict and compilation.refusals:
+            record(compilation)
+            raise RefusedError(compilation.refusals)
+        return compilation
+
     def uuid(self) -> Any:
         """Everything that changes what the pass does to a graph: part of Inductor's cache key."""
         others = [other.uuid() for other in self.before]
-        return (package_digest(), torch.__version__, repr(self.options), *map(repr, others))
+        return (package_digest(), torch.__version__, repr(self.options), failed_digests(), *map(repr, others))
 
 
 @cache

@@ -16,7 +16,7 @@ from torch import fx
 from weft.capture.axes import VIEWS
 from weft.capture.lowering import is_constant
 from weft.capture.refine import Extent
-from weft.compiler import CompiledRegion
+from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.integration.sizes import SizeNodes
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Size
@@ -25,33 +25,47 @@ from weft.runtime.launch import digest_of
 aten = torch.ops.aten
 
 
-def rewrite(graph: fx.Graph, regions: tuple[CompiledRegion, ...]) -> None:
+def rewrite(graph: fx.Graph, compilation: Compilation, check: str = "off") -> Compilation:
     """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph.
 
-    Raises UnknownSymbolError, with the graph as it was, if a run-time size of a region cannot be had from an input.
+    A region that cannot be rewritten, e.g. because no input has one of its run-time sizes, stays as it is and becomes a
+    refusal. Raises what goes wrong after that, with a graph that is the one given. check: ``Options.check``, which
+    travels in the launches: a process that takes the graph from Inductor's cache has nothing else.
     """
     sizes = SizeNodes(graph)
     replaced: dict[fx.Node, fx.Node] = {}
-    for region in regions:
-        _Rewriter(graph, region, sizes, replaced).check()
-    for region in regions:
-        _Rewriter(graph, region, sizes, replaced).run()
-    members = {node for region in regions for node in region.region.members}
-    for node in reversed(list(graph.nodes)):
-        removable = node in members or is_constant(node) or (node.op == "call_function" and node.target in VIEWS)
-        if removable and not node.users:
-            graph.erase_node(node)
-    sort(graph)
-    graph.lint()
+    backup = fx.Graph()
+    _copy_nodes(graph, backup, {})
+    done = without_failing(
+        compilation, "rewrite", lambda region: _Rewriter(graph, region, sizes, replaced, check).run()
+    )
+    try:
+        members = {node for region in done.regions for node in region.region.members}
+        for node in reversed(list(graph.nodes)):
+            removable = node in members or is_constant(node) or (node.op == "call_function" and node.target in VIEWS)
+            if removable and not node.users:
+                graph.erase_node(node)
+        sort(graph)
+        graph.lint()
+    except Exception:
+        _restore(graph, backup)
+        raise
+    return done
 
 
 class _Rewriter:
     """Rewrites one region. ``replaced``: results of regions done before, by the node they stand for."""
 
     def __init__(
-        self, graph: fx.Graph, compiled: CompiledRegion, sizes: SizeNodes, replaced: dict[fx.Node, fx.Node]
+        self,
+        graph: fx.Graph,
+        compiled: CompiledRegion,
+        sizes: SizeNodes,
+        replaced: dict[fx.Node, fx.Node],
+        launch_check: str,
     ) -> None:
         self.graph, self.compiled, self.sizes, self.replaced = graph, compiled, sizes, replaced
+        self.launch_check = launch_check
         region = compiled.region
         inputs = [replaced.get(node, node) for node in region.inputs]
         self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), inputs, strict=True))
@@ -73,16 +87,24 @@ class _Rewriter:
                 self.sizes.check(_extent(size))
 
     def run(self) -> None:
+        """Rewrite the region. If that is impossible the graph stays as it is, but for unused nodes of sizes."""
+        self.check()
         last = self.compiled.region.members[-1]
         with self.graph.inserting_after(last):
             # each new node is put before the next one through this anchor
             anchor = self.graph.call_function(aten.alias.default, (last,))
-        with self.graph.inserting_before(anchor):
-            for kernel in self.compiled.plan.kernels:
-                outputs = [o.buffer for o in kernel.program.outputs]
-                written = self._launch(kernel, [self._allocate(buffer) for buffer in outputs])
-                self.nodes.update(zip((b.name for b in outputs), written, strict=True))
-        self.graph.erase_node(anchor)
+        try:
+            with self.graph.inserting_before(anchor):
+                for kernel in self.compiled.plan.kernels:
+                    outputs = [o.buffer for o in kernel.program.outputs]
+                    written = self._launch(kernel, [self._allocate(buffer) for buffer in outputs])
+                    self.nodes.update(zip((b.name for b in outputs), written, strict=True))
+        except Exception:
+            while anchor.prev is not last:
+                self.graph.erase_node(anchor.prev)
+            raise
+        finally:
+            self.graph.erase_node(anchor)
         for name, original in self.originals.items():
             original.replace_all_uses_with(self.nodes[name])
             self.replaced[original] = self.nodes[name]
@@ -98,6 +120,7 @@ class _Rewriter:
                 "kernel": str(kernel),
                 "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
                 "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
+                "check": self.launch_check,
                 **views,
                 "_all_bases": bases,
             },
@@ -145,6 +168,22 @@ def _extent(size: Any) -> Extent:
 
 def _values(args: list[int | fx.Node]) -> list[Any]:
     return [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+
+
+def _copy_nodes(source: fx.Graph, target: fx.Graph, values: dict[fx.Node, fx.Node]) -> None:
+    """Append copies of the nodes of ``source`` that ``values`` has no node for."""
+    for node in source.nodes:
+        if node not in values:
+            values[node] = target.node_copy(node, values.__getitem__)
+
+
+def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
+    """Make ``graph`` what it was; the nodes of its inputs stay the same ones."""
+    for node in reversed(list(graph.nodes)):
+        if node.op != "placeholder":
+            graph.erase_node(node)
+    placeholders = (node for node in backup.nodes if node.op == "placeholder")
+    _copy_nodes(backup, graph, dict(zip(placeholders, graph.nodes, strict=True)))
 
 
 def sort(graph: fx.Graph) -> None:

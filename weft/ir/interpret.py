@@ -26,7 +26,7 @@ def interpret(
     Otherwise every op runs in the program's own dtypes, as eager PyTorch would, and outputs have the buffers' dtypes.
     """
     sizes = sizes_of(program, parameters)
-    run = _Run(program, sizes, exact)
+    run = Evaluation(program, sizes, exact)
     for buffer, tensor in zip(program.inputs, inputs, strict=True):
         run.env[buffer.name] = run.load(buffer, tensor)
     for value in program.values:
@@ -68,10 +68,19 @@ def bind(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
     return tensor.as_strided([sizes[d] for d in buffer.dims], strides, tensor.storage_offset() + buffer.offset)
 
 
-class _Run:
-    def __init__(self, program: Program, sizes: dict[str, int], exact: bool) -> None:
+class Evaluation:
+    """Values of a program by name in ``env``, each with one axis a dimension of the program.
+
+    sizes: of all dimensions and parameters. part: the positions along some dimensions that are evaluated; of the others
+    all are.
+    """
+
+    def __init__(
+        self, program: Program, sizes: Mapping[str, int], exact: bool, part: Mapping[str, range] | None = None
+    ) -> None:
         self.axes = {dim.name: i for i, dim in enumerate(program.dims)}
         self.sizes = sizes
+        self.part = {d: range(sizes[d]) for d in self.axes} | dict(part or {})
         self.exact = exact
         self.env: dict[str, Tensor] = {}
         self.device = torch.device("cpu")
@@ -81,13 +90,20 @@ class _Run:
 
     def load(self, buffer: Buffer, tensor: Tensor) -> Tensor:
         self.device = tensor.device
-        bound = bind(buffer, tensor, self.sizes).to(self.dtype(buffer.dtype))
+        bound = self.bind(buffer, tensor).to(self.dtype(buffer.dtype))
         order = sorted(range(len(buffer.dims)), key=lambda i: self.axes[buffer.dims[i]])
         bound = bound.permute(order)
         present = set(buffer.dims)
         for dim, axis in self.axes.items():
             if dim not in present:
                 bound = bound.unsqueeze(axis)
+        return bound
+
+    def bind(self, buffer: Buffer, tensor: Tensor) -> Tensor:
+        """View of the evaluated part of ``tensor`` with one axis a dimension of ``buffer``."""
+        bound = bind(buffer, tensor, self.sizes)
+        for axis, dim in enumerate(buffer.dims):
+            bound = bound.narrow(axis, self.part[dim].start, len(self.part[dim]))
         return bound
 
     def align(self, tensor: Tensor, dims: Sequence[str]) -> Tensor:
@@ -112,19 +128,21 @@ class _Run:
             return torch.full(ones, number, dtype=dtype, device=self.device)
         if value.op == "iota":
             dim = str(value.attributes[0])
-            ones[self.axes[dim]] = self.sizes[dim]
-            return torch.arange(self.sizes[dim], dtype=dtype, device=self.device).reshape(ones)
+            here = self.part[dim]
+            ones[self.axes[dim]] = len(here)
+            return torch.arange(here.start, here.stop, dtype=dtype, device=self.device).reshape(ones)
         args = [self.env[arg] for arg in value.args]
         if value.op == "cast":
             return args[0].to(dtype)
         op = lookup(value.op)
         if op.kind == "reduction":
             axes = [self.axes[str(dim)] for dim in value.attributes]
-            return _reduce(value, args[0], axes)
+            return reduce(value, args[0], axes)
         return op.evaluate(*args)
 
 
-def _reduce(value: Value, operand: Tensor, axes: list[int]) -> Tensor:
+def reduce(value: Value, operand: Tensor, axes: list[int]) -> Tensor:
+    """The reduction ``value`` of an operand, in the operand's dtype; dropped axes keep size one."""
     if value.op != "sum" and any(operand.shape[axis] == 0 for axis in axes):
         # the identity of max and min: torch refuses an empty reduction, a kernel returns the identity
         from weft.ir.ops import identity

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -14,18 +15,19 @@ from torch import Tensor
 
 from weft.errors import LaunchError, WeftError
 from weft.ir.dtypes import TORCH_DTYPES
-from weft.ir.interpret import interpret_into, resolve, sizes_of
+from weft.ir.interpret import bind, interpret_into, resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.render import cpp
 from weft.render.source import Source
-from weft.runtime import build
+from weft.runtime import build, failures, reproducer
+from weft.runtime.check import compare
 from weft.runtime.counters import counters
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 _LIBRARY.define(
-    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes) -> ()",
+    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check='off') -> ()",
     tags=(torch.Tag.needs_exact_strides,),
 )
 _KERNELS: dict[str, Executable] = {}
@@ -38,32 +40,157 @@ BYTES_PER_THREAD = 65536
 
 
 class Executable:
-    """A compiled kernel that checks the tensors it is given. Without a function it evaluates its program on ATen."""
+    """A compiled kernel that checks the tensors it is given. Without a function it evaluates its program on ATen.
+
+    It loses its function, with one warning, when that raises, when its outputs are found wrong, or when tensors lie in
+    memory otherwise than it was compiled for; the call at hand and all that follow give the program's results still.
+    """
 
     def __init__(self, kernel: Kernel, function: Any | None) -> None:
         self.kernel = kernel
         self._function = function
         self._checked: set[object] = set()
+        self._compared = False
 
-    def __call__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
-        """Run on tensors bound to the buffers in order. Raises LaunchError if they do not fit."""
+    def __call__(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], check: str = "off"
+    ) -> None:
+        """Run on tensors bound to the buffers in order. check: as ``Options.check``.
+
+        Raises LaunchError if the tensors do not fit and are not the buffers' elements in another order either.
+        """
         tensors = [*inputs, *outputs]
         signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
         if signature not in self._checked:
-            check_tensors(self.kernel, inputs, outputs, parameters)
+            try:
+                check_tensors(self.kernel, inputs, outputs, parameters)
+            except LaunchError as error:
+                self._run_relaid(inputs, outputs, parameters, error)
+                return
             if len(self._checked) >= _CHECKED_LIMIT:
                 self._checked.clear()
             self._checked.add(signature)
         if self._function is None:
-            counters.add(fallbacks=1)
-            interpret_into(self.kernel.program, inputs, outputs, parameters)
-            return
+            self._run_on_aten(inputs, outputs, parameters)
+        elif check == "always" or (check == "first" and not self._compared):
+            self._run_compared(inputs, outputs, parameters)
+        else:
+            self._run_compiled(inputs, outputs, parameters)
+
+    def _run_compiled(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+        tensors = [*inputs, *outputs]
         launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
-        counters.add(launches=1, launch_bytes=launch_bytes)
         pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         numbers = (ctypes.c_int64 * max(1, len(parameters)))(*parameters)
         threads = min(torch.get_num_threads(), 1 + launch_bytes // BYTES_PER_THREAD)
-        self._function(pointers, numbers, threads)
+        function = self._function
+        assert function is not None
+        try:
+            function(pointers, numbers, threads)
+        except Exception as error:
+            if any(_overlap(a, b) for a in inputs for b in outputs):
+                raise  # an input may be half overwritten
+            self._fail(_reason(error))
+            self._run_on_aten(inputs, outputs, parameters)
+            return
+        counters.add(launches=1, launch_bytes=launch_bytes)
+
+    def _run_compared(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+        """Run, and compare the outputs with the reference unless that is impossible now (a CUDA graph is captured)."""
+        if _is_capturing(outputs):
+            self._run_compiled(inputs, outputs, parameters)
+            return
+        kept = [_copy(t) if any(_overlap(t, out) for out in outputs) else t for t in inputs]
+        self._run_compiled(inputs, outputs, parameters)
+        self._compared = True
+        if self._function is None:
+            return
+        try:
+            with _plainly(outputs):
+                finding = compare(self.kernel.program, kept, outputs, parameters)
+        except Exception as error:  # e.g. no memory left: nothing is known about the kernel
+            message = f"weft: kernel {self.kernel.name} could not be checked: {_reason(error)}"
+            warnings.warn(message, stacklevel=2)
+            return
+        if finding is not None:
+            script = reproducer.write(self.kernel, digest_of(self.kernel), kept, parameters, str(finding))
+            self._fail(f"{finding}; {script} shows it")
+            self._run_on_aten(kept, outputs, parameters)
+
+    def _run_on_aten(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+        counters.add(fallbacks=1)
+        with _plainly(outputs):
+            interpret_into(self.kernel.program, inputs, outputs, parameters)
+
+    def _run_relaid(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], error: LaunchError
+    ) -> None:
+        """Evaluate on copies that lie as the buffers do. Raises ``error`` if the tensors hold other elements."""
+        program = self.kernel.program
+        sizes = sizes_of(program, parameters)
+        buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+        tensors = [*inputs, *outputs]
+        if len(buffers) != len(tensors) or not all(map(_has_elements, buffers, tensors, [sizes] * len(tensors))):
+            raise error
+        self._fail(str(error))
+        copies = [allocate(b, sizes, t.device) for b, t in zip(buffers, tensors, strict=True)]
+        read = list(zip(program.inputs, inputs, copies, strict=False))
+        written = list(zip(buffers[len(read) :], outputs, copies[len(read) :], strict=True))
+        with _plainly(outputs):
+            for buffer, tensor, copy in read:
+                bind(buffer, copy, sizes).copy_(tensor.reshape([sizes[d] for d in buffer.dims]))
+            self._run_on_aten(copies[: len(read)], copies[len(read) :], parameters)
+            for buffer, tensor, copy in written:
+                tensor.view([sizes[d] for d in buffer.dims]).copy_(bind(buffer, copy, sizes))
+
+    def _fail(self, reason: str) -> None:
+        self._function = None
+        failures.record(digest_of(self.kernel), self.kernel.name, reason)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, WeftError | OSError) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _plainly(outputs: Sequence[Tensor]) -> Generator[None]:
+    """Evaluate as the program says, whatever autocast and autograd would make of it."""
+    with torch.no_grad(), torch.autocast(outputs[0].device.type, enabled=False):
+        yield
+
+
+def _is_capturing(tensors: Sequence[Tensor]) -> bool:
+    """Whether work on these tensors is recorded in a CUDA graph instead of being done."""
+    return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors may share memory: their spans of one storage meet."""
+    if a.numel() == 0 or b.numel() == 0 or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    first, last = _span(a)
+    other_first, other_last = _span(b)
+    return first <= other_last and other_first <= last
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Addresses of the first and the last element."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + steps * tensor.itemsize
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy with the same strides."""
+    return reproducer.memory(tensor).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _has_elements(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> bool:
+    """Whether a tensor has the buffer's elements, axis by axis, however they lie in memory."""
+    same = [n for n in tensor.shape if n != 1] == [sizes[d] for d in buffer.dims if sizes[d] != 1]
+    dense = buffer.offset == 0 and 0 not in [resolve(s, sizes) for s in buffer.strides]
+    writable = all(stride != 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
+    on_cpu = tensor.device.type == "cpu"
+    return same and dense and writable and on_cpu and tensor.dtype == TORCH_DTYPES[buffer.dtype]
 
 
 def digest_of(kernel: Kernel) -> str:
@@ -93,27 +220,30 @@ def find(digest: str, text: str) -> Executable:
     if found is not None:
         return found
     kernel = parse_kernel(text)
-    options = Options.read()
-    try:
-        function = build.load(cpp.render(kernel), options)
-    except (WeftError, OSError) as error:
-        warnings.warn(f"weft: kernel {kernel.name} runs on ATen, slowly: {error}", stacklevel=2)
-        function = None
+    function = None
+    if not failures.has_failed(digest):
+        try:
+            function = build.load(cpp.render(kernel), Options.read())
+        except Exception as error:
+            failures.record(digest, kernel.name, _reason(error))
     with _LOCK:
         FOUND_BY_TEXT.append(kernel)
         return _KERNELS.setdefault(digest, Executable(kernel, function))
 
 
 def _launch(
-    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int]
+    digest: str,
+    kernel: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    sizes: Sequence[int],
+    check: str = "off",
 ) -> None:
-    find(digest, kernel)(inputs, outputs, sizes)
+    find(digest, kernel)(inputs, outputs, sizes, check)
 
 
-def _launch_meta(
-    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int]
-) -> None:
-    del digest, kernel, inputs, outputs, sizes
+def _launch_meta(*_: Any, **__: Any) -> None:
+    """Nothing is computed on meta and fake tensors, and nothing is checked."""
 
 
 _LIBRARY.impl("launch", _launch, "CPU")
@@ -193,6 +323,7 @@ def run_plan(
             [tensors[b.name] for b in kernel.program.inputs],
             [tensors[o.buffer.name] for o in kernel.program.outputs],
             [sizes[p] for p in kernel.program.parameters],
+            options.check,
         )
     return [tensors[o.buffer.name] for o in program.outputs]
 
