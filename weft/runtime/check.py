@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.ir import dtypes
 from weft.ir.interpret import Evaluation, reduce, sizes_of
-from weft.ir.ops import lookup
+from weft.ir.ops import ONLINE, lookup
 from weft.ir.program import Buffer, Output, Program, Value
 
 CHUNK_BYTES = 64 * 2**20
@@ -39,7 +39,7 @@ TERM_EPSILONS = 4.0
 SEEDS = (0, 1)
 """One pair of moved evaluations each: two, because one of them leaves a tie as it is every now and then."""
 
-_EXACT = {"neg", "abs", "maximum", "minimum", "where", "max", "min", "const", "iota", "size"}
+_EXACT = {"neg", "abs", "maximum", "minimum", "where", "max", "min", "const", "iota", "size", "parameter"}
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,11 @@ def compare(
 
 
 def chunked_dimension(program: Program, sizes: Mapping[str, int]) -> str | None:
-    """The largest dimension that a program can be evaluated along in chunks."""
+    """The largest dimension that a program can be evaluated along in chunks. Online reductions are taken whole."""
     dims = {v.name: v.dims for v in program.values}
+    whole = {dim for v in program.values if v.op in ONLINE for dim in v.attributes}
     free = [d.name for d in program.dims if not any(d.name in dims[name] for name in late_values(program, d.name))]
+    free = [name for name in free if name not in whole]
     return max(free, key=lambda name: sizes[name], default=None)
 
 
