@@ -55,7 +55,7 @@ def training_graphs(make: Callable[[], torch.nn.Module], inputs: Callable[[], Se
         return make_boxed_func(gm.forward)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)
+        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)  # type: ignore[arg-type]
 
     torch._dynamo.reset()
     with FakeTensorMode():

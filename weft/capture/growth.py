@@ -188,7 +188,7 @@ def storage_bytes(node: fx.Node) -> int:
         return 0
     product = value.element_size()
     for size, stride in zip(value.shape, value.stride(), strict=True):
-        product *= 1 if isinstance(stride, int) and stride == 0 else _guess(extent(size))
+        product *= 1 if extent(stride) == 0 else _guess(extent(size))
     return product
 
 

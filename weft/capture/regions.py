@@ -75,7 +75,7 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
 
 
 def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]:
-    """Every group that has a reduction, with its region or what went wrong. Borders are chosen until every region can
+    """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region can
     compute what it should."""
     groups = growth.groups()
     flow = _flow(growth, groups)
@@ -84,8 +84,11 @@ def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | 
         borders = choose_borders(replace(flow, pointwise=()) if last else flow, banned)
         found: list[tuple[list[fx.Node], Region | MisalignedError | WeftError]] = []
         before = len(banned)
-        for kernel, (group, computed) in enumerate(zip(groups, borders.computed, strict=True)):
-            if any(node.target in REDUCTIONS for node in group):
+        needed = frozenset[fx.Node]().union(*borders.computed)
+        for kernel, group in enumerate(groups):
+            # what nobody needs stays where it is, so that it goes with the rest of its group
+            computed = borders.computed[kernel] | {node for node in group if node not in needed}
+            if any(node.target in REDUCTIONS for node in computed):
                 lowered = _lower_group(growth, name, group, computed, borders.stored)
                 banned |= {(kernel, node) for node in lowered.impossible}
                 found.append((group, lowered.result))
