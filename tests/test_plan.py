@@ -950,3 +950,19 @@ def test_a_plan_is_the_sum_of_its_estimates(good: tuple[Plan, Program]) -> None:
     assert chosen.predicted_us == pytest.approx(sum(e.predicted_us for e in chosen.estimates))
     assert chosen.decisions[0].together_us == pytest.approx(chosen.predicted_us)
     assert all(isinstance(e, Estimate) for e in chosen.estimates)
+
+
+def test_a_pass_without_rows_may_reduce_what_is_the_same_for_every_row() -> None:
+    """The second kernel of ``x.sum(0).amax()`` has no rows, so nothing in it would be computed once a row."""
+    body = """
+  total: f32{n} = sum[m](x)
+  largest: f32{} = max[n](total)
+  output out0: f32 [] = largest
+"""
+    given = program(DATA, body)
+    chosen = plan_split(given, M, N, CPU, {})
+    assert isinstance(chosen, Plan), chosen
+    verify_plan(chosen, given)
+    assert [k.schedule.rows for k in chosen.kernels] == [M, ()]
+    inputs = [torch.randn([next(d.size for d in given.dims if d.name == n) for n in b.dims]) for b in given.inputs]
+    torch.testing.assert_close(interpreted(chosen, given, inputs), interpret(given, inputs))

@@ -65,10 +65,13 @@ def plan_split(
             if refusal is not None:
                 return refusal
     found = analyse(split, rows)
-    for output in split.outputs:
-        if (refusal := check_written_once(split, output, found, rows)) is not None:
-            return refusal
     passes = cut(split, found, rows, hints)
+    for part in passes.programs:
+        own_rows = part.in_order(rows)
+        structure = analyse(part, own_rows)
+        for output in part.outputs:
+            if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
+                return refusal
     decisions = [
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
