@@ -75,8 +75,8 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
 
 
 def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]:
-    """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region can
-    compute what it should."""
+    """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region
+    can compute what it should."""
     groups = growth.groups()
     flow = _flow(growth, groups)
     banned: set[tuple[int, fx.Node]] = set()
