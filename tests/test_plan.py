@@ -950,3 +950,41 @@ def test_a_plan_is_the_sum_of_its_estimates(good: tuple[Plan, Program]) -> None:
     assert chosen.predicted_us == pytest.approx(sum(e.predicted_us for e in chosen.estimates))
     assert chosen.decisions[0].together_us == pytest.approx(chosen.predicted_us)
     assert all(isinstance(e, Estimate) for e in chosen.estimates)
+
+
+def test_a_pass_without_rows_may_reduce_what_is_the_same_for_every_row() -> None:
+    """The second kernel of ``x.sum(0).amax()`` has no rows, so nothing in it would be computed once a row."""
+    body = """
+  total: f32{n} = sum[m](x)
+  largest: f32{} = max[n](total)
+  output out0: f32 [] = largest
+"""
+    given = program(DATA, body)
+    chosen = plan_split(given, M, N, CPU, {})
+    assert isinstance(chosen, Plan), chosen
+    verify_plan(chosen, given)
+    assert [k.schedule.rows for k in chosen.kernels] == [M, ()]
+    inputs = [torch.randn([next(d.size for d in given.dims if d.name == n) for n in b.dims]) for b in given.inputs]
+    torch.testing.assert_close(interpreted(chosen, given, inputs), interpret(given, inputs))
+
+
+def test_a_reduction_alone_must_be_predicted_faster() -> None:
+    lone = program(DATA, "  total: f32{m} = sum[n](x)\n  output out0: f32 [m:1] = total")
+    chosen = plan_split(lone, M, N, CPU, {})
+    assert isinstance(chosen, Plan)
+    time = chosen.predicted_us
+    refusal = refusal_of(check_worthwhile(chosen, time, lone))
+    assert (refusal.rule, refusal.have, refusal.limit) == ("not_worthwhile", round(time, 1), round(time, 1))
+    assert "nothing to fuse with it" in refusal.message
+    assert check_worthwhile(chosen, time * 1.01, lone) is None
+    wide = "  total: f32{m} = sum[n](x)\n  y: f32{m, n} = mul(x, total)\n  output out0: f32 [m:32, n:1] = y"
+    fused = program(DATA, wide)
+    assert check_worthwhile(chosen, time, fused) is None
+
+
+def test_a_sum_of_two_neighbours_needs_no_second_launch() -> None:
+    """Every segment is one chunk: there are no parts to add up, and nothing is gained over any other compiler."""
+    data = "  dim b = 1024\n  dim g = 2\n  dim n = 64\n  input x: f32 [b:128, g:64, n:1]\n"
+    body = "  total: f32{b, n} = sum[g](x)\n  output out0: f32 [b:64, n:1] = total"
+    for target in TARGETS:
+        assert refusal_of(plan(program(data, body), Target.named(target))).rule == "not_worthwhile"

@@ -58,10 +58,16 @@ def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
     of rows is a whole segment."""
     sizes = Sizes(kernel.program, hints)
     buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
-    split = _chunks(kernel, sizes) > sizes.elements(kernel.schedule.segments)
+    split = splits_sums(kernel, hints)
     moved = sum(map(sizes.bytes, buffers)) + (2 * _workspace_bytes(kernel, sizes) if split else 0)
     memory_us = moved / target.bandwidth_gbps / 1e3
     return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, _chunks(kernel, sizes) if split else 0))
+
+
+def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:
+    """Whether several chunks of rows add to one column sum, so that somebody has to add up their parts."""
+    sizes = Sizes(kernel.program, hints)
+    return _chunks(kernel, sizes) > sizes.elements(kernel.schedule.segments)
 
 
 def _chunks(kernel: Kernel, sizes: Sizes) -> int:

@@ -10,7 +10,7 @@ from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
-from weft.plan.cost import estimate, ideal_us
+from weft.plan.cost import estimate, ideal_us, splits_sums
 from weft.plan.kernel import Decision, Kernel, Kind, Plan
 from weft.plan.legality import check_epilogue_pointwise, check_outer_dependency, check_whole_rows, check_written_once
 from weft.plan.partition import cut, separate
@@ -66,10 +66,13 @@ def plan_split(
             if refusal is not None:
                 return refusal
     found = analyse(split, rows)
-    for output in split.outputs:
-        if (refusal := check_written_once(split, output, found, rows)) is not None:
-            return refusal
     passes = cut(split, found, rows, hints)
+    for part in passes.programs:
+        own_rows = part.in_order(rows)
+        structure = analyse(part, own_rows)
+        for output in part.outputs:
+            if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
+                return refusal
     decisions = [
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
@@ -99,22 +102,35 @@ def apart_us(
     kernels: list[Kernel], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> float:
     """Predicted time of the same work in well-made kernels that fuse along rows or along columns, but not both, with
-    one more launch to finish column sums (that is what pointwise-and-one-reduction compilers do)."""
+    one more launch to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers
+    do)."""
     total = 0.0
     for kernel in kernels:
         for part in separate(kernel.program, kernel.schedule.rows):
             alone = _scheduled(part, rows, columns, target, hints)
-            outer = kind_of(part, alone.schedule.columns) in ("outer", "mixed-order")
-            total += ideal_us(alone, target, hints) + (target.launch_us if outer else 0.0)
+            total += ideal_us(alone, target, hints) + (target.launch_us if splits_sums(alone, hints) else 0.0)
     return total
 
 
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:
-    """Fusing must be predicted to be no slower than leaving the region to a compiler that fuses pointwise work only."""
-    if apart is None or candidate.predicted_us <= apart:
+    """Fusing must be predicted to be no slower than leaving the region to a compiler that fuses pointwise work only; a
+    reduction alone, which such a compiler does as well, must be predicted faster."""
+    alone = is_lone_reduction(program)
+    if apart is None or candidate.predicted_us < apart or (candidate.predicted_us == apart and not alone):
         return None
     message = "predicted to be slower than without fusion (microseconds)"
+    if alone:
+        message = "one reduction and nothing to fuse with it, predicted to be no faster than Inductor's (microseconds)"
     return Refusal("not_worthwhile", program.name, message, round(candidate.predicted_us, 1), round(apart, 1))
+
+
+def is_lone_reduction(program: Program) -> bool:
+    """Whether all there is to a program is one reduction, pointwise work on what it reduces, and on its result."""
+    reductions = [v for v in program.values if lookup(v.op).kind == "reduction"]
+    if len(reductions) != 1:
+        return False
+    types = program.types()
+    return all(set(types[o.value][1]) <= set(reductions[0].dims) for o in program.outputs)
 
 
 def _better(a: Plan, b: Plan) -> bool:

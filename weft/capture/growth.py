@@ -1,0 +1,225 @@
+"""Grows groups of nodes that can share a program.
+
+Views are contracted, groups grow along edges in graph order, then siblings that read the same full-size tensor join. A
+merge is refused when it would close a cycle through nodes outside or identify two dimensions of one tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import sympy
+import torch
+from torch import fx
+
+from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
+from weft.capture.lower import POINTWISE, REDUCTIONS, reduced_axes, unsupported
+from weft.capture.lowering import flat, is_constant, unify_all
+from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
+from weft.capture.sources import user_line
+from weft.errors import Refusal
+
+
+class Growth:
+    """The nodes of a graph that can be members of a program, each with its space, and the groups they form."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        self.refine = Refinement()
+        self.refusals: dict[fx.Node, Refusal] = {}
+        self.spaces: dict[fx.Node, Space] = {}
+        for node in graph.nodes:
+            self._admit(node)
+        self.depends = {node: self._dependencies(node) for node in graph.nodes}
+        self.users: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}
+        for node, bases in self.depends.items():
+            for base in bases:
+                self.users[base].append(node)
+        self.group_of: dict[fx.Node, list[fx.Node]] = {node: [node] for node in self.spaces}
+
+    # which nodes can be members
+
+    def _admit(self, node: fx.Node) -> None:
+        """Give a node its index space if it can be part of a program; otherwise say why not."""
+        target = node.target
+        if node.op != "call_function" or target in VIEWS or is_constant(node):
+            return
+        if target is operator.getitem:
+            if node.args[0] in self.spaces:
+                self.spaces[node] = projection_space(node, self.refine)
+            return
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor | list | tuple):
+            return  # sizes and other numbers
+        if target not in POINTWISE and target not in REDUCTIONS:
+            if not _is_view(node):
+                self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
+            return
+        if (reason := unsupported(node)) is not None:
+            self.refuse(node, "unsupported_form", reason)
+            return
+        try:
+            with self.refine.transaction():
+                if target in REDUCTIONS:
+                    source = node.args[0]
+                    assert isinstance(source, fx.Node)
+                    dims = reduced_axes(node, len(shape_of(source)))
+                    space = reduction_space(node, self.refine, dims)
+                else:
+                    space = pointwise_space(node, self.refine)
+                self.refine.check_distinct(space.axes)
+        except MisalignedError as error:
+            self.refuse(node, "misaligned", str(error))
+            return
+        self.spaces[node] = space
+
+    def refuse(self, node: fx.Node, rule: str, message: str) -> None:
+        self.refusals[node] = Refusal(rule, node.name, message, where=user_line(node))
+
+    def _dependencies(self, node: fx.Node) -> list[fx.Node]:
+        if node in self.spaces:
+            found = (operand.base for operand in self.spaces[node].operands)
+            return list(dict.fromkeys(base for base in found if not is_constant(base)))
+        return list(node.all_input_nodes)
+
+    # merging
+
+    def grow_along_edges(self) -> None:
+        for node in list(self.spaces):
+            for base in sorted(self.depends[node], key=lambda n: -self.order[n]):
+                if base in self.spaces:
+                    self._merge(self.group_of[base], self.group_of[node])
+
+    def join_siblings(self) -> None:
+        """Groups that read the same tensor, as large as anything they compute on, share the read."""
+        readers: dict[fx.Node, list[fx.Node]] = {}
+        for node in self.spaces:
+            for base in self.depends[node]:
+                readers.setdefault(base, []).append(node)
+        for base, nodes in readers.items():
+            for first, second in pairwise(nodes):
+                a, b = self.group_of[first], self.group_of[second]
+                reduces = any(node.target in REDUCTIONS for node in (*a, *b))
+                if a is not b and reduces and self._is_full_size(base, a) and self._is_full_size(base, b):
+                    self._merge(a, b, shared=base)
+
+    def _merge(self, a: list[fx.Node], b: list[fx.Node], shared: fx.Node | None = None) -> None:
+        if a is b or self._has_path_outside(a, b) or self._has_path_outside(b, a):
+            return
+        inside = {*a, *b}
+        try:
+            with self.refine.transaction():
+                for node in inside:
+                    for operand in self.spaces[node].operands:
+                        if operand.base in inside:
+                            unify_all(self.refine, self.spaces[operand.base].result, operand.axes)
+                if shared is not None:
+                    unify_all(self.refine, self._axes_read(shared, a), self._axes_read(shared, b))
+                for node in inside:
+                    self.refine.check_distinct(self.spaces[node].axes)
+        except MisalignedError:
+            return  # the edge becomes a border
+        a.extend(b)
+        for node in b:
+            self.group_of[node] = a
+
+    def _axes_read(self, base: fx.Node, group: list[fx.Node]) -> tuple[Axis, ...]:
+        return next(o.axes for node in group for o in self.spaces[node].operands if o.base is base)
+
+    def _is_full_size(self, base: fx.Node, group: list[fx.Node]) -> bool:
+        largest = max(self._elements(flat(self.spaces[node].axes)) for node in group)
+        return self._elements(flat(self._axes_read(base, group))) >= largest
+
+    def _elements(self, axis: Axis) -> int:
+        """Number of elements, run-time sizes taken as large."""
+        product = 1
+        for atom in self.refine.leaves(axis):
+            product *= _guess(self.refine.size(atom))
+        return product
+
+    def _has_path_outside(self, a: list[fx.Node], b: list[fx.Node]) -> bool:
+        """Whether a node outside both depends on ``a`` and ``b`` depends on it."""
+        inside = {*a, *b}
+        target = set(b)
+        seen: set[fx.Node] = set()
+        stack = [user for node in a for user in self.users[node] if user not in inside]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            group = self.group_of.get(node, [node])
+            seen.update(group)
+            for user in _users(group, self.users):
+                if user in target:
+                    return True
+                if user not in inside and user not in seen:
+                    stack.append(user)
+        return False
+
+    def groups(self) -> list[list[fx.Node]]:
+        """Every group once, its members in graph order."""
+        unique = {id(group): group for group in self.group_of.values()}
+        return [sorted(group, key=self.order.__getitem__) for group in unique.values()]
+
+    def has_writes(self) -> bool:
+        """Whether a node that can be a member stands behind an operator that writes one of its operands."""
+        writes = [i for node, i in self.order.items() if _writes(node)]
+        return bool(writes) and any(self.order[node] > writes[0] for node in self.spaces)
+
+    def readers(self, node: fx.Node) -> list[fx.Node]:
+        """Nodes that can be members and read this one, directly or through views."""
+        return [user for user in self.users[node] if user in self.spaces]
+
+    def is_forced(self, node: fx.Node) -> bool:
+        """Whether something that is in no group reads a member: an operator weft has not, a view that stays in the
+        graph, the graph's outputs. The value must be in memory then, whoever computes it."""
+        return node.target not in MULTIPLE and any(
+            user not in self.spaces or all(operand.base is not node for operand in self.spaces[user].operands)
+            for user in _users_behind_views(node)
+        )
+
+
+def storage_bytes(node: fx.Node) -> int:
+    """Bytes of storage a tensor takes: broadcast axes take none, run-time sizes are taken as large."""
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return 0
+    product = value.element_size()
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        product *= 1 if extent(stride) == 0 else _guess(extent(size))
+    return product
+
+
+def _users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
+    """Whoever reads the node or a view of it; a view that nobody reads counts for nothing."""
+    for user in node.users:
+        if user.op == "call_function" and user.target in VIEWS:
+            yield from _users_behind_views(user)
+        else:
+            yield user
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and schema.is_mutable
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether an operation only makes an alias of its operand: it costs nothing and stays where it is."""
+    schema = getattr(node.target, "_schema", None)
+    returns = [] if schema is None else schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+MULTIPLE = (torch.ops.aten.var_mean.correction,)
+
+
+def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterable[fx.Node]:
+    for node in group:
+        yield from users[node]
+
+
+def _guess(size: Extent) -> int:
+    return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
