@@ -24,7 +24,8 @@ import pytest
 from filelock import FileLock
 
 from weft.runtime import cache
-from weft.runtime.cache import Artefact, Cache, check_folder
+from weft.runtime.cache import Artefact, Cache
+from weft.runtime.trust import check_folder
 
 KEY = "5eed" * 8
 OTHER = "5e0d" * 8

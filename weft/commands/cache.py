@@ -12,7 +12,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from weft.options import Options
-from weft.runtime.cache import Cache, Entry, check_folder
+from weft.runtime.cache import Cache, Entry
+from weft.runtime.trust import check_folder
 
 commands = typer.Typer(help="The folder of compiled kernels.", no_args_is_help=True)
 

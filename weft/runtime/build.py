@@ -34,7 +34,8 @@ _CAPABILITY_FLAGS = {
 _PORTABLE_FLAGS = "-DCPU_CAPABILITY=DEFAULT -DCPU_CAPABILITY_DEFAULT"
 HEADER = "weft_cpu.h"
 _ROOM_BYTES = 16 * 1024**2
-"""Free space that a folder for the compiler's files needs at the least: some ten times what a kernel takes."""
+"""Free space that a folder for the compiler's files needs at the least. A library takes some 20 KB, its assembly more;
+the precompiled header takes 120 MB, and is done without where that is not there."""
 
 
 def find_compiler(options: Options) -> str:

@@ -24,7 +24,7 @@ from threading import Lock
 
 from filelock import FileLock
 
-from weft.errors import Refusal
+from weft.runtime.trust import reason_against
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ _UNFINISHED = re.compile(rf"\.({_KEY})\.\w+\.new")
 _LOCK_FILE = re.compile(rf"({_KEY})\.lock")
 
 LOCK_TIMEOUT_S = 120.0
-"""How long to wait for another process that makes the same file: some twenty times what the slowest one takes."""
+"""How long to wait for another process that makes the same file. The slowest one, the header, takes seconds."""
 
 _UNWRITABLE: dict[Path, str] = {}
 """Folders that could not be written to, with the reason. This process only reads them from then on."""
@@ -98,7 +98,7 @@ class Cache:
         Several processes and threads may ask at once: one makes it, the others wait. Whatever ``make`` raises is
         raised; whatever is wrong with the folder is one warning a process, and what is made is not kept.
         """
-        reason = _reason_against(self.folder)
+        reason = reason_against(self.folder)
         if reason is None:
             if (found := self._read(key)) is not None:
                 return found
@@ -185,7 +185,7 @@ class Cache:
 
     def remove(self, entry: Entry) -> bool:
         """Remove one file; whether it is gone. A process that has loaded it keeps what it has."""
-        with suppress(FileNotFoundError, PermissionError):
+        with suppress(OSError):
             entry.path.unlink()
         return not entry.path.exists()
 
@@ -217,8 +217,7 @@ class Cache:
     def _sweep(self, keys: Iterable[str]) -> None:
         """Remove locks and unfinished files of keys that nobody makes at the moment.
 
-        Nothing depends on a lock but work: two processes that hold different files of the same name both make the
-        file, and the last rename stays.
+        A process that waits for a lock file that goes may make what another makes, too; the last rename stays.
         """
         for key in keys:
             lock = FileLock(self._shard(key) / f"{key}.lock")
@@ -232,45 +231,6 @@ class Cache:
 
     def _keys(self, *patterns: re.Pattern[str]) -> set[str]:
         return {found[1] for shard in self._shards() for _, found in _matches(shard, *patterns)}
-
-
-def check_folder(folder: Path) -> Refusal | None:
-    """A folder is trusted if it is this user's, and nobody else can write to it or put another one in its place."""
-
-    def refused(message: str, have: str | None = None, limit: str | None = None) -> Refusal:
-        return Refusal("cache_folder", str(folder), message, have, limit)
-
-    user = os.geteuid()
-    for place in (folder, *folder.parents):
-        status = place.lstat()
-        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, user):
-            return refused(f"{place} is a link of another user", f"owner {status.st_uid}", f"owner {user}")
-    real = folder.resolve()
-    status = real.stat()
-    if not stat.S_ISDIR(status.st_mode):
-        return refused("it is no folder")
-    if status.st_uid != user:
-        return refused("it belongs to another user", f"owner {status.st_uid}", f"owner {user}")
-    if status.st_mode & 0o022:
-        return refused("other users can write to it", f"mode {stat.S_IMODE(status.st_mode):03o}", "mode 755")
-    for parent in real.parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            have = f"mode {stat.S_IMODE(mode):03o}"
-            return refused(f"every user can put another folder in its place, through {parent}", have, "mode 1777")
-    return None
-
-
-def _reason_against(folder: Path) -> str | None:
-    """Why a folder cannot be used; it is created, for this user alone, if it is not there."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refusal = check_folder(folder)
-    except OSError as error:
-        return str(error)
-    if refusal is None:
-        return None
-    return refusal.message if refusal.have is None else f"{refusal.message} ({refusal.have})"
 
 
 def _warn_once(folder: Path, reason: str) -> None:
