@@ -571,11 +571,15 @@ def test_what_is_being_made_is_not_removed(tmp_path: Path) -> None:
     unfinished = shard / f".{OTHER}.abcdefgh.new"
     unfinished.write_bytes(CONTENT)
     other = shard / f"{OTHER}.lock"
+    left_behind = [shard / f".{KEY}.abcdefgh.new", shard / f"{KEY}.lock"]  # by a process that died
+    for path in left_behind:
+        path.touch()
     with FileLock(other):
         assert len(new(tmp_path, 0).evict(keep=paths[1])) == 1
         cleared = new(tmp_path).clear()
         assert unfinished.exists()
         assert set(cleared.left) == {unfinished, other}
+        assert not any(path.exists() for path in left_behind)
     assert new(tmp_path).clear().left == ()
     assert not shard.exists()
 
