@@ -24,7 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compiled kernels stay in pytest's own cache between runs, unless the environment names a folder."""
     if "WEFT_CACHE_DIR" not in os.environ:
         cache = getattr(config, "cache", None)  # absent with `-p no:cacheprovider`
-        folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft"))
+        folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft") / "kernels")
+        # a folder that weft creates: pytest's own may be writable by a group, which weft does not trust
         os.environ["WEFT_CACHE_DIR"] = folder
     # torch's structured trace would put hundreds of empty lines into the report of a failure
     logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
@@ -255,8 +256,29 @@ def test_reading_does_not_change_what_was_given() -> None:
 
 
 def test_unknown_options_are_all_named() -> None:
-    with pytest.raises(ValueError, match=r"unknown option colour, size; weft knows build_threads, cache_dir, cxx, str"):
+    known = "build_threads, cache_bytes, cache_dir, cxx, strict"
+    with pytest.raises(ValueError, match=f"unknown option colour, size; weft knows {known}"):
         Options.read({"size": 1, "strict": True, "colour": 2}, {})
+
+
+def test_the_size_of_the_cache_is_given_or_in_the_environment() -> None:
+    assert Options.read({}, {}).cache_bytes == 2 * 1024**3
+    assert Options.read({}, {"WEFT_CACHE_BYTES": ""}).cache_bytes == 2 * 1024**3
+    assert Options.read({}, {"WEFT_CACHE_BYTES": "1000000"}).cache_bytes == 1000000
+    assert Options.read({"cache_bytes": 0}, {"WEFT_CACHE_BYTES": "1000000"}).cache_bytes == 0
+
+
+@pytest.mark.parametrize("wrong", ["2 GB", "-1", "1e9", "0x10"])
+def test_a_size_of_the_cache_that_is_no_number_is_named(wrong: str) -> None:
+    message = re.escape(f"(cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not {wrong!r}")
+    with pytest.raises(ValueError, match=message):
+        Options.read({}, {"WEFT_CACHE_BYTES": wrong})
+    with pytest.raises(ValueError, match=message):
+        Options.read({"cache_bytes": wrong}, {})
+
+
+def test_the_size_of_the_cache_changes_no_key() -> None:
+    assert repr(Options.read({"cache_bytes": 1}, {})) == repr(Options.read({}, {}))
 
 
 def test_options_are_frozen() -> None:

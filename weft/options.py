@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,23 +13,27 @@ Check = Literal["off", "first", "always"]
 
 @dataclass(frozen=True)
 class Options:
-    """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept.
-    cxx: the C++ compiler; empty: ``$CXX``, else the first of g++, clang++, c++ on the path. build_threads: kernels of a
-    model that are compiled side by side. check: when a kernel's outputs are compared with the reference: in its first
-    call of a process, in every call ("always") or never ("off"); ``weft/runtime/check.py`` says how."""
+    """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept;
+    cache_bytes: how much it may hold, the least recently used kernels go first. cxx: the C++ compiler; empty: ``$CXX``,
+    else the first of g++, clang++, c++ on the path. build_threads: kernels of a model that are compiled side by side.
+    check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
+    ("always") or never ("off"); ``weft/runtime/check.py`` says how."""
 
     strict: bool = False
     cache_dir: str = ""
+    cache_bytes: int = field(default=2 * 1024**3, repr=False)  # not shown: it changes no graph, and keys show options
     cxx: str = ""
     build_threads: int = 0
     check: Check = "off"
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CHECK`` and ``CXX``, then defaults: a folder
-        inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else ``~/.cache/weft``.
+        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK`` and ``CXX``, then
+        defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
+        ``~/.cache/weft``.
 
-        Raises ValueError that names an unknown option and the known ones, or the values that ``check`` can have.
+        Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, or a
+        number of bytes that is none.
         """
         env = os.environ if environment is None else environment
         given = dict(given or {})
@@ -43,4 +47,12 @@ class Options:
         given.setdefault("check", env.get("WEFT_CHECK") or "off")
         if given["check"] not in get_args(Check):
             raise ValueError(f"check is {given['check']!r}; it can be {', '.join(get_args(Check))}")
+        if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
+            given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
         return Options(**given)
+
+
+def _bytes(given: Any) -> int:
+    if not str(given).isdecimal():
+        raise ValueError(f"the size of the cache (cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not {given!r}")
+    return int(given)

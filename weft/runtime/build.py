@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from threading import Lock
 
 import torch
 
@@ -29,6 +33,9 @@ _CAPABILITY_FLAGS = {
 }
 _PORTABLE_FLAGS = "-DCPU_CAPABILITY=DEFAULT -DCPU_CAPABILITY_DEFAULT"
 HEADER = "weft_cpu.h"
+_ROOM_BYTES = 16 * 1024**2
+"""Free space that a folder for the compiler's files needs at the least. A library takes some 20 KB, its assembly more;
+the precompiled header takes 120 MB, and is done without where that is not there."""
 
 
 def find_compiler(options: Options) -> str:
@@ -56,6 +63,7 @@ def flags() -> list[str]:
     return [
         *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wno-unknown-pragmas"),
         *_CAPABILITY_FLAGS.get(capability, _PORTABLE_FLAGS).split(),
+        f"-I{_header_folder()}",
         *(f"-I{root / 'include'}", f"-I{root / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"),
     ]
 
@@ -65,26 +73,58 @@ def _link_flags() -> list[str]:
     return ["-shared", f"-L{library}", f"-Wl,-rpath,{library}", "-ltorch_cpu", "-lc10"]
 
 
-def _header_text() -> str:
-    return (resources.files("weft.render") / HEADER).read_text()
+def _header_folder() -> Path:
+    return Path(str(resources.files("weft.render")))
 
 
-def _precompiled_header(compiler: str, options: Options) -> Path:
-    """Path of a copy of the header with its precompiled form beside it (seconds once; a kernel then takes 0.4)."""
-    text = _header_text()
-    key = _key("header", text, compiler)
-    store = Cache(options.cache_dir)
+class _Headers:
+    """The precompiled header of this process, if it works (seconds once a machine; a kernel then takes a third).
 
-    def write(path: Path) -> None:
-        path.write_text(text)
+    The compiler is given the name that the precompiled form has without its suffix. No file has that name: a form it
+    finds invalid is an error then, instead of being passed over for the slow way without a word.
+    """
 
-    header, _ = store.get(key, ".h", write)
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: dict[tuple[Path, str], tuple[Path, tuple[int, int, int]] | None] = {}
 
-    def precompile(path: Path) -> None:
-        _run([compiler, *flags(), "-x", "c++-header", str(header), "-o", str(path)], "the vector header")
+    def find(self, store: Cache, compiler: str) -> Path | None:
+        """Path of the precompiled form; made if it is not there, None if there can be none. Its digest is compared once
+        a process, and again when the file is another or was written to."""
+        place = (store.folder, compiler)
+        with self._lock:
+            known = self._known.get(place)
+            if place in self._known and (known is None or _state(known[0]) == known[1]):
+                return known and known[0]
+            key = _key("header", (_header_folder() / HEADER).read_text(), compiler)
+            try:
+                path = store.get(key, "header", HEADER.removesuffix(".h"), lambda: _precompile(compiler)).path
+                self._known[place] = None if path is None else (path, _state(path))
+            except BuildError:  # the kernel's own build says what is wrong
+                self._known[place] = None
+            known = self._known[place]
+            return known and known[0]
 
-    store.get(key, ".h.gch", precompile)
-    return header
+    def give_up(self, store: Cache, compiler: str) -> None:
+        """Go without for the rest of the process, and let the next one make it anew."""
+        with self._lock:
+            known = self._known.get((store.folder, compiler))
+            self._known[store.folder, compiler] = None
+        if known is not None:
+            with suppress(OSError):
+                known[0].unlink()
+
+
+_HEADERS = _Headers()
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is replaced or written to; zeros if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _key(*parts: str) -> str:
@@ -93,31 +133,68 @@ def _key(*parts: str) -> str:
     return hashlib.sha256("\0".join((*parts, *machine)).encode()).hexdigest()[:32]
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line][:5] or done.stderr.splitlines()[-5:]
-        raise BuildError(f"the C++ compiler refused {what}:\n" + "\n".join(errors) + f"\n{' '.join(command)}")
-
-
-def library(source: Source, options: Options) -> Path:
-    """Path of the shared library of a source, compiled if it is not in the cache."""
-    compiler = find_compiler(options)
-    header = _precompiled_header(compiler, options)
-
-    def compile_to(path: Path) -> None:
-        text = path.with_suffix(".cpp")
-        text.write_text(source.text.replace(f'#include "{HEADER}"', f'#include "{header}"'))
+@contextmanager
+def _private_folder() -> Generator[Path]:
+    """A folder of this user alone that is gone afterwards: in ``TMPDIR``, in ``/tmp``, or in memory if they are full or
+    run no programs. Raises BuildError."""
+    tried: list[str] = []
+    for parent in dict.fromkeys((os.environ.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")):
         try:
-            _run(
-                [compiler, *flags(), "-include", str(header), str(text), "-o", str(path), *_link_flags()], source.entry
-            )
-        finally:
-            text.unlink(missing_ok=True)
+            status = os.statvfs(parent)
+            if status.f_flag & getattr(os, "ST_NOEXEC", 0):
+                raise OSError(f"{parent} runs no programs")
+            if status.f_bavail * status.f_frsize < _ROOM_BYTES:
+                raise OSError(f"{parent} is full")
+            folder = tempfile.TemporaryDirectory(prefix="weft-", dir=parent, ignore_cleanup_errors=True)
+        except OSError as error:
+            tried.append(str(error))
+            continue
+        with folder as name:
+            yield Path(name)
+        return
+    raise BuildError(f"no place for the compiler's files: {'; '.join(tried)}. Set TMPDIR to a folder with room.")
 
-    path, found = Cache(options.cache_dir).get(_key(source.digest, _header_text(), compiler), ".so", compile_to)
-    counters.add(cache_hits=int(found), builds=int(not found))
-    return path
+
+def _compile(arguments: Sequence[str], what: str, text: str | None = None) -> bytes:
+    """What the compiler makes of a text or of the files among its arguments. Raises BuildError."""
+    with _private_folder() as folder:
+        made = folder / "made"
+        if text is not None:
+            (folder / "kernel.cpp").write_text(text)
+            arguments = [*arguments[:1], str(folder / "kernel.cpp"), *arguments[1:]]
+        command = [*arguments, "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
+        if done.returncode == 0:
+            return made.read_bytes()
+    errors = [line for line in done.stderr.splitlines() if "error" in line][:5] or done.stderr.splitlines()[-5:]
+    raise BuildError(f"the C++ compiler refused {what}:\n" + "\n".join(errors) + f"\n{' '.join(command)}")
+
+
+def _precompile(compiler: str) -> bytes:
+    header = str(_header_folder() / HEADER)
+    return _compile([compiler, *flags(), "-x", "c++-header", header], "the vector header")
+
+
+def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
+    """The shared library of a source; without the precompiled header if the compiler fails with it."""
+    command = [compiler, *flags(), *_link_flags()]
+    if (header := _HEADERS.find(store, compiler)) is not None:
+        with suppress(BuildError):
+            return _compile([*command, "-include", str(header).removesuffix(".gch")], source.entry, source.text)
+    compiled = _compile(command, source.entry, source.text)
+    if header is not None:
+        _HEADERS.give_up(store, compiler)
+    return compiled
+
+
+def library(source: Source, options: Options) -> bytes:
+    """The shared library of a source, compiled if it is not in the cache."""
+    compiler = find_compiler(options)
+    key = _key(source.digest, (_header_folder() / HEADER).read_text(), compiler)
+    store = Cache(options.cache_dir, options.cache_bytes)
+    kept = store.get(key, "kernel", source.entry, lambda: _compile_kernel(source, compiler, store))
+    counters.add(cache_hits=int(kept.found), builds=int(not kept.found))
+    return kept.content
 
 
 def load(source: Source, options: Options) -> Callable[..., None]:
@@ -125,19 +202,22 @@ def load(source: Source, options: Options) -> Callable[..., None]:
     return open_library(library(source, options), source.entry)
 
 
-def open_library(path: Path, entry: str) -> Callable[..., None]:
-    """The function of that name in a shared library."""
-    function = getattr(ctypes.CDLL(str(path)), entry)
+def open_library(content: bytes, entry: str) -> Callable[..., None]:
+    """The function of that name in a shared library. Loaded from a file of this process alone, so that the bytes that
+    run are the bytes given, whatever happens to the cache."""
+    with _private_folder() as folder:
+        path = folder / f"{entry[:80]}.so"
+        path.write_bytes(content)
+        function = getattr(ctypes.CDLL(str(path)), entry)
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
     function.restype = None
     return function
 
 
-def build_all(sources: Sequence[Source], options: Options) -> dict[str, Path]:
+def build_all(sources: Sequence[Source], options: Options) -> dict[str, bytes]:
     """Libraries of all sources by digest, ``options.build_threads`` compiled at a time, outside Python's lock."""
     unique = {source.digest: source for source in sources}
     if not unique:
         return {}
-    _precompiled_header(find_compiler(options), options)
     with ThreadPoolExecutor(max_workers=max(1, min(len(unique), options.build_threads))) as pool:
         return dict(zip(unique, pool.map(lambda s: library(s, options), unique.values()), strict=True))

@@ -1,57 +1,291 @@
-"""A folder of compiled kernels. Files appear whole or not at all, and a damaged one is compiled again."""
+"""A folder of compiled files that one user can trust.
+
+The name of a file says everything about it: ``<key>.<sha256 of its content>.<name>.<suffix of its kind>``. So one
+rename publishes a file and its digest together, whatever dies in between, and a file whose content is not what its name
+says is damaged, and made again. A file is read once: the bytes that were verified are the bytes that are handed out.
+
+When the folder cannot be trusted or used, what is asked for is made all the same, and not kept.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import stat
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import ENOTDIR
 from pathlib import Path
+from threading import Lock
 
 from filelock import FileLock
 
+from weft.runtime.trust import reason_against
+
+
+@dataclass(frozen=True)
+class Kind:
+    """read_in_place: other programs read the file where it lies. It is not evicted by a process that uses it, and not
+    made when it cannot be kept."""
+
+    suffix: str
+    read_in_place: bool
+
+
+KINDS = {"kernel": Kind("so", read_in_place=False), "header": Kind("h.gch", read_in_place=True)}
+_KIND_OF_SUFFIX = {kind.suffix: name for name, kind in KINDS.items()}
+_KEY = "[0-9a-f]{32}"
+_ENTRY = re.compile(rf"({_KEY})\.([0-9a-f]{{64}})\.(\w{{1,80}})\.({'|'.join(map(re.escape, _KIND_OF_SUFFIX))})")
+_UNFINISHED = re.compile(rf"\.({_KEY})\.\w+\.new")
+_LOCK_FILE = re.compile(rf"({_KEY})\.lock")
+
+LOCK_TIMEOUT_S = 120.0
+"""How long to wait for another process that makes the same file. The slowest one, the header, takes seconds."""
+
+_UNWRITABLE: dict[Path, str] = {}
+"""Folders that could not be written to, with the reason. This process only reads them from then on."""
+_IN_USE: set[Path] = set()
+"""Files read in place that this process was handed."""
+_WARNED: set[str] = set()
+_WARNING_LOCK = Lock()
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """content: the bytes that were verified. path: where they lie, None if they could not be kept. found: whether they
+    were there."""
+
+    content: bytes
+    path: Path | None
+    found: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a cache. last_used: seconds since the epoch. key, digest: in hexadecimal."""
+
+    path: Path
+    key: str
+    digest: str
+    name: str
+    kind: str
+    size_bytes: int
+    last_used: float
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What ``clear`` removed, and the paths it left: not weft's, or being made."""
+
+    removed: tuple[Entry, ...]
+    left: tuple[Path, ...]
+
 
 class Cache:
-    """Files by key, each beside the digest of its content."""
+    """Files by key in ``folder``; the least recently used ones go when they take more than ``limit_bytes`` together."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, limit_bytes: int) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.limit_bytes = limit_bytes
 
-    def get(self, key: str, suffix: str, make: Callable[[Path], None]) -> tuple[Path, bool]:
-        """The file of ``key`` and whether it was there; ``make`` writes it to the path it is given if it was not.
+    def get(self, key: str, kind: str, name: str, make: Callable[[], bytes]) -> Artefact:
+        """The file of ``key``, 32 hexadecimal digits; ``make`` returns its content if it is not there or damaged.
 
-        Several processes may ask at once: one makes it, the others wait.
+        Several processes and threads may ask at once: one makes it, the others wait. Whatever ``make`` raises is
+        raised; whatever is wrong with the folder is one warning a process, and what is made is not kept.
         """
-        path = self.folder / key[:2] / f"{key}{suffix}"
-        if self._is_whole(path):
-            return path, True
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(str(path) + ".lock"):
-            if self._is_whole(path):
-                return path, True
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{key}", suffix=suffix)
-            os.close(handle)
-            fresh = Path(name)
-            try:
-                make(fresh)
-                digest = _digest(fresh)
-                _sidecar(path).write_text(digest)
-                fresh.replace(path)
-            finally:
-                fresh.unlink(missing_ok=True)
-        return path, False
+        reason = reason_against(self.folder)
+        if reason is None:
+            if (found := self._read(key)) is not None:
+                return found
+            reason = _UNWRITABLE.get(self.folder)
+        if reason is None:
+            made = self._make_once(key, kind, name, make)
+            if isinstance(made, Artefact):
+                return made
+            reason = _UNWRITABLE[self.folder] = made
+        _warn_once(self.folder, reason)
+        return Artefact(b"" if KINDS[kind].read_in_place else make(), None, False)
 
-    @staticmethod
-    def _is_whole(path: Path) -> bool:
+    def _make_once(self, key: str, kind: str, name: str, make: Callable[[], bytes]) -> Artefact | str:
+        """Make and keep the file while no other process does, or a reason why nothing can be kept here."""
+        lock = FileLock(self._shard(key) / f"{key}.lock", timeout=LOCK_TIMEOUT_S)
         try:
-            return _sidecar(path).read_bytes() == _digest(path).encode()
-        except OSError:
-            return False
+            self._shard(key).mkdir(mode=0o700, exist_ok=True)
+            if not _is_shard(self._shard(key)):
+                raise NotADirectoryError(ENOTDIR, "not a folder of its own", str(self._shard(key)))
+            lock.acquire()
+        except TimeoutError:
+            return f"another process has kept a lock in it for {LOCK_TIMEOUT_S:.0f} s"
+        except OSError as error:
+            return str(error)
+        try:
+            if (found := self._read(key)) is not None:
+                return found
+            content = make()
+            try:
+                path = self._write(key, kind, name, content)
+            except OSError as error:
+                _UNWRITABLE[self.folder] = str(error)
+                _warn_once(self.folder, str(error))
+                return Artefact(content, None, False)
+        finally:
+            lock.release()
+        self.evict(keep=path)
+        return Artefact(content, path, False)
+
+    def _shard(self, key: str) -> Path:
+        return self.folder / key[:2]
+
+    def _read(self, key: str) -> Artefact | None:
+        """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them."""
+        for entry in _entries_in(self._shard(key)):
+            if entry.key == key and (content := _verified(entry)) is not None:
+                with suppress(OSError):  # a folder that is read only has no order of use
+                    os.utime(entry.path)
+                if KINDS[entry.kind].read_in_place:
+                    _IN_USE.add(entry.path)
+                return Artefact(content, entry.path, True)
+        return None
+
+    def _write(self, key: str, kind: str, name: str, content: bytes) -> Path:
+        """Publish a file by one rename; then remove what there was of the key. Raises OSError and leaves nothing."""
+        shard = self._shard(key)
+        digest = hashlib.sha256(content).hexdigest()
+        shown = re.sub(r"\W", "_", name, flags=re.ASCII)[:80] or "_"
+        path = shard / f"{key}.{digest}.{shown}.{KINDS[kind].suffix}"
+        handle, fresh = tempfile.mkstemp(dir=shard, prefix=f".{key}.", suffix=".new")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(fresh, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(fresh)
+            raise
+        if KINDS[kind].read_in_place:
+            _IN_USE.add(path)
+        for entry in _entries_in(shard):
+            if entry.key == key and entry.path != path:
+                self.remove(entry)
+        return path
+
+    def entries(self) -> list[Entry]:
+        """All files, the most recently used first."""
+        found = [entry for shard in self._shards() for entry in _entries_in(shard)]
+        return sorted(found, key=lambda entry: (-entry.last_used, entry.path))
+
+    def damaged(self) -> list[Entry]:
+        """The files whose content is not what their name says, or cannot be read."""
+        return [entry for entry in self.entries() if _verified(entry) is None]
+
+    def remove(self, entry: Entry) -> bool:
+        """Remove one file; whether it is gone. A process that has loaded it keeps what it has."""
+        with suppress(OSError):
+            entry.path.unlink()
+        return not entry.path.exists()
+
+    def evict(self, keep: Path) -> list[Entry]:
+        """Remove the least recently used files beyond the limit, but not ``keep`` and what this process uses in place,
+        nor anything that is being made; and what processes that died left behind."""
+        entries = self.entries()
+        size_bytes = sum(entry.size_bytes for entry in entries)
+        evicted: list[Entry] = []
+        for entry in reversed(entries):
+            if size_bytes <= self.limit_bytes:
+                break
+            if entry.path != keep and entry.path not in _IN_USE and self.remove(entry):
+                size_bytes -= entry.size_bytes
+                evicted.append(entry)
+        self._sweep({entry.key for entry in evicted} | self._keys(_UNFINISHED))
+        return evicted
+
+    def clear(self) -> Cleared:
+        """Remove every file of weft's and nothing else; links are not followed."""
+        removed = tuple(entry for entry in self.entries() if self.remove(entry))
+        self._sweep(self._keys(_UNFINISHED, _LOCK_FILE))
+        for shard in self._shards():
+            with suppress(OSError):  # somebody's file is in it, or it is being written to
+                shard.rmdir()
+        left = (path for place in (self.folder, *self._shards()) for path in _files_in(place) if not _is_shard(path))
+        return Cleared(removed, tuple(left))
+
+    def _sweep(self, keys: Iterable[str]) -> None:
+        """Remove locks and unfinished files of keys that nobody makes at the moment.
+
+        A process that waits for a lock file that goes may make what another makes, too; the last rename stays.
+        """
+        for key in keys:
+            lock = FileLock(self._shard(key) / f"{key}.lock")
+            with suppress(OSError), lock.acquire(timeout=0):
+                for path, found in _matches(self._shard(key), _UNFINISHED, _LOCK_FILE):
+                    if found[1] == key:
+                        path.unlink(missing_ok=True)
+
+    def _shards(self) -> list[Path]:
+        return [path for path in _files_in(self.folder) if _is_shard(path)]
+
+    def _keys(self, *patterns: re.Pattern[str]) -> set[str]:
+        return {found[1] for shard in self._shards() for _, found in _matches(shard, *patterns)}
 
 
-def _sidecar(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
+def _warn_once(folder: Path, reason: str) -> None:
+    """The one warning of a process."""
+    with _WARNING_LOCK:
+        if _WARNED:
+            return
+        _WARNED.add(reason)
+    warnings.warn(
+        f"weft: compiled kernels are not kept in {folder}: {reason}. They are compiled anew in every process; "
+        "to keep them, set WEFT_CACHE_DIR to a folder that only you can write to.",
+        stacklevel=2,
+    )
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _verified(entry: Entry) -> bytes | None:
+    """The content of a file if it is the one its name speaks of."""
+    try:
+        handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if os.fstat(handle).st_uid != os.geteuid():
+                return None  # from a time when others could write here
+            content = file.read()
+    except OSError:
+        return None
+    return content if hashlib.sha256(content).hexdigest() == entry.digest else None
+
+
+def _entries_in(shard: Path) -> list[Entry]:
+    entries: list[Entry] = []
+    for path, found in _matches(shard, _ENTRY):
+        with suppress(OSError):  # it went in the meantime
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                key, digest, name, suffix = found.groups()
+                kind = _KIND_OF_SUFFIX[suffix]
+                entries.append(Entry(path, key, digest, name, kind, status.st_size, status.st_mtime))
+    return entries
+
+
+def _matches(shard: Path, *patterns: re.Pattern[str]) -> Generator[tuple[Path, re.Match[str]]]:
+    """Files named as weft names them, under the start of their key; their first group is the key."""
+    for path in _files_in(shard) if _is_shard(shard) else ():
+        for pattern in patterns:
+            if (found := pattern.fullmatch(path.name)) and found[1].startswith(shard.name):
+                yield path, found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Everything in a folder, in the order of names; nothing if it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_shard(path: Path) -> bool:
+    return re.fullmatch("[0-9a-f]{2}", path.name) is not None and path.is_dir() and not path.is_symlink()

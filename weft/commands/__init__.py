@@ -1,0 +1,1 @@
+"""The commands of ``weft`` on the command line, one module a group."""
