@@ -22,6 +22,17 @@ NOT_ONE_REGION = ("rms_norm_fp8",)
 NAMES = tuple(name for name in WORKLOADS if name not in NOT_ONE_REGION)
 BACKWARDS = tuple(name for name in NAMES if "backward" in name)
 
+SMALL_MODELS: dict[str, dict[str, int]] = {
+    "plain": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "vocabulary": 96},
+    "residual_mix": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "vocabulary": 96},
+    "scale_shift_table": {"dim": 32, "tables": 1},
+    "gpt2": {"dim": 32, "blocks": 2, "heads": 4, "vocabulary": 96, "positions": 64},
+    "llama": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "hidden": 64, "vocabulary": 96},
+    "dit": {"dim": 32, "blocks": 2, "heads": 4, "patch": 8, "classes": 10},
+    "vit": {"dim": 32, "blocks": 2, "heads": 4, "patch": 4, "positions": 36, "classes": 100},
+}
+"""Sizes of every model for tests on a CPU."""
+
 
 @dataclass(frozen=True)
 class Case:
