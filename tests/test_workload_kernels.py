@@ -157,3 +157,20 @@ def test_outputs_are_written_whole(name: str) -> None:
         t.fill_(float("nan"))
     again = run(case, inputs)
     assert all(torch.equal(a, b) and not a.isnan().any() for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("name", ["row_column_sum", "row_column_amax", "cross_entropy_forward"])
+def test_rows_and_columns_of_one_tensor_are_reduced_in_one_pass(name: str) -> None:
+    inputs = torch_inputs(name, (512, 256), "bf16")
+    chosen = planned(make_case(name, inputs))
+    assert chosen.kinds == ("mixed-order",)
+    assert chosen.estimates[0].bytes_read == sum(t.numel() * t.itemsize for t in inputs)
+
+
+def test_batch_norm_is_cut_where_rows_need_the_statistics_of_all() -> None:
+    inputs = torch_inputs("batch_norm_forward", (512, 256), "bf16")
+    chosen = planned(make_case("batch_norm_forward", inputs))
+    assert chosen.kinds == ("outer", "pointwise")
+    refused = [d.refusal for d in chosen.decisions if d.refusal is not None]
+    assert {r.rule for r in refused} == {"outer_dependency"}
+    assert all("only after the whole pass" in r.message for r in refused)
