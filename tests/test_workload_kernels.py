@@ -27,7 +27,7 @@ OPTIONS = Options.read()
 
 
 def planned(case: Case) -> Plan:
-    """The plan that is chosen; what is not worth its launches at this size runs under the natural split all the same."""
+    """The plan that is chosen; what is not worthwhile at this size runs under the natural split all the same."""
     program, hints = case.program, dict(zip(case.program.parameters, case.parameters, strict=True))
     found = plan(program, Target.named("cpu"), hints)
     if isinstance(found, Refusal) and found.rule == "not_worthwhile":
@@ -63,6 +63,8 @@ def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
             error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
             tight = index in case.workload.weight_outputs and dtype != "f32"
             bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)
+            if exact.numel() == 1:  # no average over many roundings: which of two is nearer is luck
+                bound = max(bound, torch.finfo(mine.dtype).eps * rms(exact))
             assert error <= bound, f"{name} {dtype} {shape} output {index}: {error:.3g} > {bound:.3g} ({allowed:.3g})"
 
 
