@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from weft.bench.workloads import WORKLOADS, Workload
+from weft.capture.axes import VIEWS
+from weft.capture.refine import Extent
 from weft.capture.regions import Capture, capture
 from weft.capture.trace import trace
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-NAMES = tuple(WORKLOADS)
+NOT_ONE_REGION = ("rms_norm_fp8",)
+"""Workloads with an operation that no program has: casts to fp8."""
+NAMES = tuple(name for name in WORKLOADS if name not in NOT_ONE_REGION)
 BACKWARDS = tuple(name for name in NAMES if "backward" in name)
+
+SMALL_MODELS: dict[str, dict[str, int]] = {
+    "plain": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "vocabulary": 96},
+    "residual_mix": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "vocabulary": 96},
+    "scale_shift_table": {"dim": 32, "tables": 1},
+    "gpt2": {"dim": 32, "blocks": 2, "heads": 4, "vocabulary": 96, "positions": 64},
+    "llama": {"dim": 32, "blocks": 2, "heads": 4, "kv_heads": 2, "hidden": 64, "vocabulary": 96},
+    "dit": {"dim": 32, "blocks": 2, "heads": 4, "patch": 8, "classes": 10},
+    "vit": {"dim": 32, "blocks": 2, "heads": 4, "patch": 4, "positions": 36, "classes": 100},
+}
+"""Sizes of every model for tests on a CPU."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload at one shape and dtype: its program, and which of the function's inputs and outputs each buffer is."""
+    """A workload at one shape and dtype: its program, and which of the function's inputs and outputs each buffer is.
+
+    results: for each output of the function the buffer that holds it and the views that make it of that buffer.
+    expressions: what the program's parameters are in terms of the graph's only symbol, the first size of the data.
+    """
 
     workload: Workload
     program: Program
     order: tuple[int, ...]
-    results: tuple[int, ...]
+    results: tuple[tuple[int, tuple[fx.Node, ...]], ...]
+    expressions: tuple[Extent, ...]
     parameters: tuple[int, ...]
 
     def bind(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         return [inputs[i] for i in self.order]
 
     def outputs(self, made: Sequence[Tensor]) -> list[Tensor]:
-        """What the program made, in the order of the function."""
-        return [made[i] for i in self.results]
+        """What the program made, in the order and with the shapes of the function."""
+        return [_viewed(made[i], views) for i, views in self.results]
+
+    def parameters_for(self, size: int) -> tuple[int, ...]:
+        """Run-time parameters for data whose first size is ``size``."""
+        return tuple(
+            e if isinstance(e, int) else int(e.subs(dict.fromkeys(e.free_symbols, size))) for e in self.expressions
+        )
 
 
 def captured(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) -> Capture:
@@ -54,7 +80,27 @@ def make_case(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False)
     order = tuple(placeholders.index(by_name[b.name]) for b in program.inputs)
     (returned,) = (n.args[0] for n in region.members[0].graph.nodes if n.op == "output")
     flat = returned if isinstance(returned, list | tuple) else [returned]
-    results = tuple(region.outputs.index(node) for node in flat)
-    assert len(program.parameters) == int(dynamic_rows)
-    parameters = (max(t.shape[0] for t in inputs if t.ndim == 2),) if dynamic_rows else ()
-    return Case(WORKLOADS[name], program, order, results, parameters)
+    results = tuple(_result(node, region.outputs) for node in flat)
+    assert bool(program.parameters) == dynamic_rows
+    expressions = tuple(region.parameters[p] for p in program.parameters)
+    case = Case(WORKLOADS[name], program, order, results, expressions, ())
+    return replace(case, parameters=case.parameters_for(next(t.shape[0] for t in inputs if t.ndim > 1)))
+
+
+def _result(node: fx.Node, outputs: Sequence[fx.Node]) -> tuple[int, tuple[fx.Node, ...]]:
+    """The output behind a returned node, that output itself and the views between them, in the order they apply."""
+    views: list[fx.Node] = []
+    while node not in outputs:
+        assert node.target in VIEWS, f"{node} is no view of an output"
+        views.append(node)
+        (node,) = node.all_input_nodes
+    return outputs.index(node), (node, *reversed(views))
+
+
+def _viewed(made: Tensor, nodes: Sequence[fx.Node]) -> Tensor:
+    """A buffer with the dimensions of its program, as the tensor of its node and then of the views of that."""
+    base, *views = nodes
+    made = made.reshape(base.meta["val"].shape)
+    for view in views:
+        made = view.target(made, *view.args[1:])  # type: ignore[operator]
+    return made

@@ -37,7 +37,7 @@ def test_there_is_no_golden_file_without_a_workload() -> None:
 
 def rendered(name: str) -> str:
     """Sources of the kernels of a workload in bfloat16, planned for a CPU: rows known at run time, 1024 columns."""
-    inputs = WORKLOADS[name].make_inputs((2, COLUMNS), torch.bfloat16)
+    inputs = WORKLOADS[name].make_inputs((64, COLUMNS), torch.bfloat16)
     program = make_case(name, inputs, dynamic_rows=True).program
     chosen = plan(program, Target.named("cpu"), dict.fromkeys(program.parameters, ROWS))
     assert isinstance(chosen, Plan), chosen

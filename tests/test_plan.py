@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.cases import BACKWARDS, NAMES, make_case
+from tests.cases import make_case
 from weft.bench import calibrate
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -76,6 +76,7 @@ REGISTERS = {
     "softmax_forward": 0.5,
     "softmax_backward": 0.5 * 2,
 }
+NAMES, BACKWARDS = tuple(REGISTERS), tuple(TRAFFIC)
 
 
 def program(data: str, body: str, parameters: str = "") -> Program:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case
+from weft.errors import Refusal
 from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.plan.kernel import Plan
-from weft.plan.planner import plan
+from weft.plan.planner import plan, plan_split
 from weft.runtime.counters import counters
 from weft.runtime.launch import run_plan
 from weft.target import Target
@@ -26,7 +27,12 @@ OPTIONS = Options.read()
 
 
 def planned(case: Case) -> Plan:
-    found = plan(case.program, Target.named("cpu"), dict(zip(case.program.parameters, case.parameters, strict=True)))
+    """The plan that is chosen; what is not worthwhile at this size runs under the natural split all the same."""
+    program, hints = case.program, dict(zip(case.program.parameters, case.parameters, strict=True))
+    found = plan(program, Target.named("cpu"), hints)
+    if isinstance(found, Refusal) and found.rule == "not_worthwhile":
+        rows = tuple(d.name for d in program.dims if d.name != "n")
+        found = plan_split(program, rows, ("n",), Target.named("cpu"), hints)
     assert isinstance(found, Plan), found
     return found
 
@@ -57,6 +63,8 @@ def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
             error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
             tight = index in case.workload.weight_outputs and dtype != "f32"
             bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)
+            if exact.numel() == 1:  # no average over many roundings: which of two is nearer is luck
+                bound = max(bound, torch.finfo(mine.dtype).eps * rms(exact))
             assert error <= bound, f"{name} {dtype} {shape} output {index}: {error:.3g} > {bound:.3g} ({allowed:.3g})"
 
 
@@ -111,13 +119,17 @@ def test_bits_do_not_depend_on_threads(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_kernel_serves_every_number_of_rows(name: str) -> None:
-    made = torch_inputs(name, (64, 96), "bf16")
+    made = torch_inputs(name, (512, 96), "bf16")
     case = make_case(name, made, dynamic_rows=True)
     chosen = planned(case)
-    for rows in (1, 2, 63, 64, 65, 300):
-        inputs = torch_inputs(name, (rows, 96), "bf16")
-        got = run_plan(chosen, case.program, case.bind(inputs), (rows,), OPTIONS)
-        reference = interpret(case.program, case.bind(inputs), (rows,))
+    if any(t.ndim > 2 for t in made):  # the batch is what changes
+        others = [tuple(t[:batch] if t.ndim > 1 else t for t in made) for batch in (1, 2, 3, 8)]
+    else:
+        others = [torch_inputs(name, (rows, 96), "bf16") for rows in (1, 2, 63, 64, 65, 300)]
+    for inputs in others:
+        parameters = case.parameters_for(next(t.shape[0] for t in inputs if t.ndim > 1))
+        got = run_plan(chosen, case.program, case.bind(inputs), parameters, OPTIONS)
+        reference = interpret(case.program, case.bind(inputs), parameters)
         for mine, exact in zip(got, reference, strict=True):
             assert rms(mine.double() - exact) <= 0.01 * rms(exact) + 1e-6
 
@@ -140,7 +152,7 @@ def test_a_backward_is_one_kernel_that_moves_each_tensor_once(name: str) -> None
     assert sum(t.numel() * t.itemsize for t in tiles) > 0.95 * counters.launch_bytes
     (kernel,) = chosen.kernels
     buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
-    assert sum(len(b.dims) == 2 for b in buffers) == len(tiles)
+    assert sum(len(b.dims) == len(kernel.program.dims) for b in buffers) == len(tiles)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,3 +165,20 @@ def test_outputs_are_written_whole(name: str) -> None:
         t.fill_(float("nan"))
     again = run(case, inputs)
     assert all(torch.equal(a, b) and not a.isnan().any() for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("name", ["row_column_sum", "row_column_amax", "cross_entropy_forward"])
+def test_rows_and_columns_of_one_tensor_are_reduced_in_one_pass(name: str) -> None:
+    inputs = torch_inputs(name, (512, 256), "bf16")
+    chosen = planned(make_case(name, inputs))
+    assert chosen.kinds == ("mixed-order",)
+    assert chosen.estimates[0].bytes_read == sum(t.numel() * t.itemsize for t in inputs)
+
+
+def test_batch_norm_is_cut_where_rows_need_the_statistics_of_all() -> None:
+    inputs = torch_inputs("batch_norm_forward", (512, 256), "bf16")
+    chosen = planned(make_case("batch_norm_forward", inputs))
+    assert chosen.kinds == ("outer", "pointwise")
+    refused = [d.refusal for d in chosen.decisions if d.refusal is not None]
+    assert {r.rule for r in refused} == {"outer_dependency"}
+    assert all("only after the whole pass" in r.message for r in refused)

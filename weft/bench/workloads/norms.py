@@ -1,14 +1,7 @@
-"""The named workloads: functions of tensors that reduce along rows, along columns, or along both.
-
-Each is a plain PyTorch function of `[M, N]` data. Backwards spell out what autograd computes: in float32 (float64 for
-float64 data), rounded to the dtype of the data at the end, with the statistics that the forward saved as inputs.
-Tests, benchmarks and documentation all take them from `WORKLOADS`.
-"""
+"""Norms over rows: layer norm and RMS norm, with a residual addition, with a bias before them, with fp8 outputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,45 +9,15 @@ from torch import Tensor
 
 from weft.bench.inputs import (
     NORM_EPS,
-    Device,
     Shape,
     exact_norm_backward_inputs,
     exact_norm_forward_inputs,
-    exact_softmax_inputs,
     random_norm_inputs,
-    random_softmax_inputs,
-    statistics_dtype,
 )
+from weft.bench.workloads.workload import Workload, wide
 
-
-class InputMaker(Protocol):
-    """Makes fresh inputs for data of one shape `(M, N)` and dtype; equal arguments give equal tensors."""
-
-    def __call__(
-        self, shape: Shape, dtype: torch.dtype, device: Device = "cpu", seed: int = 0
-    ) -> tuple[Tensor, ...]: ...
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A function with what is needed to run, check and time it."""
-
-    name: str
-    fn: Callable[..., Tensor | tuple[Tensor, ...]]
-    default_shape: Shape
-    """Rows and columns of the data, as a large model has them."""
-    make_inputs: InputMaker
-    """Random inputs."""
-    exact_inputs: InputMaker
-    """Inputs whose outputs do not depend on the order of summation: see `weft.bench.inputs`."""
-    weight_outputs: tuple[int, ...]
-    """Which outputs are gradients of weights or biases, that is, sums over rows."""
-    summary: str
-
-    def outputs(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of `fn`, as a tuple even where there is only one."""
-        result = self.fn(*inputs)
-        return (result,) if isinstance(result, Tensor) else tuple(result)
+FP8_LARGEST = 448.0
+"""The largest number of `torch.float8_e4m3fn`."""
 
 
 def rms_norm_forward(x: Tensor, weight: Tensor) -> Tensor:
@@ -64,10 +27,10 @@ def rms_norm_forward(x: Tensor, weight: Tensor) -> Tensor:
 
 def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
     """`dx [M, N]` and `dweight [N]`; `rstd [M, 1]` is `rsqrt(mean(x ** 2) + eps)`."""
-    x_hat = _wide(x) * rstd
-    g = _wide(dy) * _wide(weight)
+    x_hat = wide(x) * rstd
+    g = wide(dy) * wide(weight)
     dx = rstd * (g - x_hat * (x_hat * g).mean(-1, keepdim=True))
-    dweight = (_wide(dy) * x_hat).sum(0)
+    dweight = (wide(dy) * x_hat).sum(0)
     return dx.to(x.dtype), dweight.to(weight.dtype)
 
 
@@ -80,11 +43,11 @@ def layer_norm_backward(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`dx [M, N]`, `dweight [N]` and `dbias [N]`; `mean` and `rstd` are `[M, 1]`."""
-    x_hat = (_wide(x) - mean) * rstd
-    g = _wide(dy) * _wide(weight)
+    x_hat = (wide(x) - mean) * rstd
+    g = wide(dy) * wide(weight)
     dx = rstd * (g - g.mean(-1, keepdim=True) - x_hat * (x_hat * g).mean(-1, keepdim=True))
-    dweight = (_wide(dy) * x_hat).sum(0)
-    dbias = _wide(dy).sum(0)
+    dweight = (wide(dy) * x_hat).sum(0)
+    dbias = wide(dy).sum(0)
     return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)
 
 
@@ -108,11 +71,11 @@ def thunder_layer_norm_backward(
     one_over_n, two_over_n = float(f"{1 / columns:.6g}"), float(f"{2 / columns:.6g}")
 
     mean_again = mean.reshape(rows, 1).expand(rows, columns)
-    centred = _wide(x) - mean_again
-    g = _wide(weight).expand(rows, columns) * _wide(dy)
+    centred = wide(x) - mean_again
+    g = wide(weight).expand(rows, columns) * wide(dy)
     x_hat = centred * rstd.expand(rows, columns)
-    dbias = _wide(dy).sum(0)
-    dweight = (_wide(dy) * x_hat).sum(0)
+    dbias = wide(dy).sum(0)
+    dweight = (wide(dy) * x_hat).sum(0)
 
     d_centred = rstd.expand(rows, columns) * g
     d_rstd = (centred * g).sum(1).reshape(rows, 1)
@@ -121,7 +84,7 @@ def thunder_layer_norm_backward(
     d_mean_total = d_mean.sum(1)
 
     spread_mean = one_over_n * d_mean_total.reshape(rows, 1).expand(rows, columns)
-    centred_again = _wide(x) - mean.reshape(rows, 1).expand(rows, columns)
+    centred_again = wide(x) - mean.reshape(rows, 1).expand(rows, columns)
     spread_variance = two_over_n * d_variance.reshape(rows, 1).expand(rows, columns) * centred_again
     dx = d_centred + spread_variance + spread_mean
     return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)
@@ -138,28 +101,24 @@ def add_rms_norm_backward(
 ) -> tuple[Tensor, Tensor]:
     """`dx [M, N]` and `dweight [N]`; `x [M, N]` is the sum that was normalised and `dresidual [M, N]` the gradient that
     reaches it along the residual stream."""
-    x_hat = _wide(x) * rstd
-    g = _wide(dy) * _wide(weight)
-    dx = rstd * (g - x_hat * (x_hat * g).mean(-1, keepdim=True)) + _wide(dresidual)
-    dweight = (_wide(dy) * x_hat).sum(0)
+    x_hat = wide(x) * rstd
+    g = wide(dy) * wide(weight)
+    dx = rstd * (g - x_hat * (x_hat * g).mean(-1, keepdim=True)) + wide(dresidual)
+    dweight = (wide(dy) * x_hat).sum(0)
     return dx.to(x.dtype), dweight.to(weight.dtype)
 
 
-def softmax_forward(x: Tensor) -> Tensor:
-    """`y [M, N]`, the softmax of each row of `x [M, N]`."""
-    return torch.softmax(x, -1)
+def rms_norm_fp8(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The RMS norm of `x [M, N]` with `weight [N]` in `torch.float8_e4m3fn`, `[M, N]`, and its scales `[M, 1]`.
 
-
-def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """`dx [M, N]` from the gradient `dy [M, N]` and the saved output `y [M, N]`."""
-    product = _wide(dy) * _wide(y)
-    dx = product - _wide(y) * product.sum(-1, keepdim=True)
-    return dx.to(dy.dtype)
-
-
-def _wide(value: Tensor) -> Tensor:
-    """`value` in the dtype of computation: float32, or float64 for float64."""
-    return value.to(statistics_dtype(value.dtype))
+    A row's scale is its largest magnitude over 448, the largest number of that type; `y * scale` is the norm. The norm
+    is not rounded in between. A row of zeros has the scale of 1e-12.
+    """
+    data = wide(x)
+    rstd = (data.square().mean(-1, keepdim=True) + NORM_EPS).rsqrt()
+    y = data * rstd * wide(weight)
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST
+    return (y / scale).to(torch.float8_e4m3fn), scale
 
 
 def _norm_forward(
@@ -196,19 +155,7 @@ def _norm_backward(
     )
 
 
-def _softmax(fn: Callable[..., Tensor], shape: Shape, names: str, summary: str) -> Workload:
-    return Workload(
-        name=fn.__name__,
-        fn=fn,
-        default_shape=shape,
-        make_inputs=partial(random_softmax_inputs, names.split()),
-        exact_inputs=partial(exact_softmax_inputs, names.split()),
-        weight_outputs=(),
-        summary=summary,
-    )
-
-
-_ALL = (
+NORMS = (
     _norm_forward(rms_norm_forward, (16384, 4096), "x weight", False, "RMS norm"),
     _norm_backward(rms_norm_backward, (8192, 8192), "dy x weight rstd", (1,), "gradients of RMS norm"),
     _norm_forward(layer_norm_forward, (16384, 4096), "x weight bias", True, "layer norm"),
@@ -238,9 +185,5 @@ _ALL = (
         (1, 2, 3),
         "gradients of layer norm and of the bias before it: a column sum that depends on row sums",
     ),
-    _softmax(softmax_forward, (4096, 50257), "x", "softmax over a vocabulary"),
-    _softmax(softmax_backward, (4096, 50257), "dy y", "gradient of softmax over a vocabulary"),
+    _norm_forward(rms_norm_fp8, (16384, 4096), "x weight", False, "RMS norm with fp8 outputs, one scale a row"),
 )
-
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
-"""Every workload by its name."""

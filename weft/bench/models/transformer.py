@@ -1,4 +1,4 @@
-"""Two small transformers whose training steps are full of row and column reductions, and data that they can learn.
+"""Two small transformers with grouped queries, QK norms and a squared leaky ReLU.
 
 Both come from one `Transformer`: grouped-query attention with weightless RMS norms of queries and keys, an MLP of
 squared leaky ReLU, an untied head, and cross-entropy over all positions. `plain` has weightless norms only, so its
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from weft.bench.models.model import Model
+from weft.bench.models.tokens import make_tokens
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class ResidualMixBlock(nn.Module):
         return x + self.mlp_scale * self.mlp(self.mlp_norm(x))
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """Embedding, blocks, norm, head and loss; subclasses choose the block and whether the last norm is learned."""
 
     def __init__(self, config: TransformerConfig, block: Callable[[TransformerConfig], nn.Module], norm: bool) -> None:
@@ -116,6 +119,10 @@ class Transformer(nn.Module):
         logits = self.head(self.final_norm(x)).float()
         return F.cross_entropy(logits.view(-1, self.config.vocabulary), targets.view(-1))
 
+    def make_batch(self, batch: int, sequence: int, seed: int) -> tuple[Tensor, ...]:
+        """Tokens and their successors; see `make_tokens`."""
+        return make_tokens(self.config.vocabulary, batch, sequence, seed)
+
 
 class Plain(Transformer):
     """The transformer without learned norms."""
@@ -131,29 +138,6 @@ class ResidualMix(Transformer):
         super().__init__(TransformerConfig(**sizes), ResidualMixBlock, norm=True)
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"plain": Plain, "residual_mix": ResidualMix}
-"""Models by name; each takes the fields of `TransformerConfig` as keywords."""
-
-
 def make_batch(model_config: TransformerConfig, batch: int, sequence: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Tokens and their successors, int64 `[batch, sequence]` each, drawn from one fixed Markov chain.
-
-    The chain uses 64 tokens of the vocabulary (fewer where it is smaller), and each has four successors with
-    probabilities 0.7, 0.1, 0.1 and 0.1: a model goes from `log(vocabulary)` to about 0.94 nats. `seed` chooses the
-    sample; the chain is the same for all.
-    """
-    chain = torch.Generator().manual_seed(0)
-    states = min(64, model_config.vocabulary)
-    names = torch.randperm(model_config.vocabulary, generator=chain)[:states]
-    successors = torch.rand(states, states, generator=chain).argsort(1)[:, :4]
-    probabilities = torch.tensor([0.7, 0.1, 0.1, 0.1])[: successors.shape[1]]
-
-    sample = torch.Generator().manual_seed(seed)
-    choices = torch.multinomial(probabilities, batch * sequence, replacement=True, generator=sample)
-    state = torch.randint(states, (batch,), generator=sample)
-    visited = [state]
-    for choice in choices.view(sequence, batch):
-        state = successors[state, choice]
-        visited.append(state)
-    tokens = names[torch.stack(visited, 1)]
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    """Tokens and their successors, int64 `[batch, sequence]` each; see `make_tokens`."""
+    return make_tokens(model_config.vocabulary, batch, sequence, seed)

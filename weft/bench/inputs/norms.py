@@ -1,35 +1,11 @@
-"""Inputs of the workloads: random ones for timing and accuracy, exact ones that find a lost row or column.
-
-Exact inputs are small integers and powers of two, chosen so that every mean divides evenly and every intermediate,
-partial sums included, is exactly representable in float32. Any order of summation then gives the bits of the float64
-result rounded once, so tests compare with `==` where a tolerance would hide a missing row.
-
-Every function takes the names of the tensors it is to make, in order, and the logical shape `(M, N)`. The names:
-
-| name | shape | dtype | what |
-|---|---|---|---|
-| `x`, `residual`, `dy`, `dresidual`, `y` | `[M, N]` | asked for | data, incoming gradients, saved softmax output |
-| `weight`, `bias` | `[N]` | asked for | affine parameters of a norm |
-| `mean`, `rstd` | `[M, 1]` | float32, or float64 where that is asked for | saved statistics of `x` |
-| `flat_mean` | `[M]` | as `mean` | the same mean before its broadcast |
-"""
+"""Inputs of norms over the rows of `[M, N]` data."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-Shape = tuple[int, int]
-Device = str | torch.device
-
-NORM_EPS = 1e-6
-"""Added to the mean square by every norm here. Lost beside the exact forward inputs' mean square of 4096 (half a
-float32 unit there is 2.4e-4) and far below half a unit of the float64 result (1.2e-10 against 3e-8, relative)."""
-
-
-def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which norms compute and in which autograd saves their statistics: at least float32."""
-    return torch.promote_types(dtype, torch.float32)
+from weft.bench.inputs.kinds import NORM_EPS, Device, Shape, statistics_dtype
 
 
 def random_norm_inputs(
@@ -59,23 +35,6 @@ def random_norm_inputs(
         "mean": lambda: mean,
         "flat_mean": lambda: mean.squeeze(1),
         "rstd": lambda: ((wide - mean).square().mean(1, keepdim=True) + NORM_EPS).rsqrt(),
-    }
-    return tuple(makers[name]() for name in names)
-
-
-def random_softmax_inputs(
-    names: Sequence[str], shape: Shape, dtype: torch.dtype, device: Device = "cpu", seed: int = 0
-) -> tuple[Tensor, ...]:
-    """Normally distributed logits `x` (spread 2) and gradients `dy`; `y` is the softmax of such logits."""
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(scale: float) -> Tensor:
-        return torch.randn(shape, generator=generator, device=device) * scale
-
-    makers: dict[str, Callable[[], Tensor]] = {
-        "x": lambda: normal(2.0).to(dtype),
-        "dy": lambda: normal(1.0).to(dtype),
-        "y": lambda: torch.softmax(normal(2.0).to(statistics_dtype(dtype)), -1).to(dtype),
     }
     return tuple(makers[name]() for name in names)
 
@@ -124,8 +83,6 @@ def exact_norm_backward_inputs(
     formulas do not need it to. `dx` fits bfloat16, so that sums of the rounded `dx` are exact as well. Needs N >= 2.
     """
     rows, columns = shape
-    if columns < 2:
-        raise ValueError("exact norm gradients need rows of at least two elements")
     generator = torch.Generator().manual_seed(seed)
 
     def integers(low: int, high: int, *size: int) -> Tensor:
@@ -134,14 +91,7 @@ def exact_norm_backward_inputs(
     def signs(*size: int) -> Tensor:
         return 2 * integers(0, 1, *size) - 1
 
-    centred = integers(1, 2, rows, columns) * signs(rows, columns)
-    centred[:, 0], centred[:, 1] = 1, -1
-    # Where |c| is two, g is even: then sum(g) and sum(c * g) have the same parity, which _settle_row_sums needs.
-    g = integers(-2, 2, rows, columns) * centred.abs()
-    parity = integers(0, 1, rows, 1)
-    means = [torch.zeros_like(parity) if zero_means else (2 - parity) * signs(rows, 1) for _ in range(2)]
-    g = _settle_row_sums(g, centred, columns * means[0], columns * means[1])
-
+    g, centred = exact_gradients(rows, columns, zero_means, generator)
     weight = 2.0 ** integers(0, 2, columns) * signs(columns)
     mean = integers(-4, 4, rows, 1) * ("mean" in names or "flat_mean" in names)
     rstd = 2.0 ** integers(-1, 1, rows, 1)
@@ -161,23 +111,27 @@ def exact_norm_backward_inputs(
     )
 
 
-def exact_softmax_inputs(
-    names: Sequence[str], shape: Shape, dtype: torch.dtype, device: Device = "cpu", seed: int = 0
-) -> tuple[Tensor, ...]:
-    """Logits at the row's maximum in a power of two of places and 200 below it elsewhere, where exp is lost."""
-    rows, columns = shape
-    generator = torch.Generator().manual_seed(seed)
-    most = min(columns.bit_length() - 1, 10)
-    logarithm = torch.randint(0, most + 1, (rows, 1), generator=generator)
-    rank = torch.rand(rows, columns, generator=generator).argsort(1).argsort(1)
-    chosen = rank < 2**logarithm
-    offset = torch.randint(-8, 9, (rows, 1), generator=generator)
-    makers: dict[str, Callable[[], Tensor]] = {
-        "x": lambda: torch.where(chosen, 0, -200) + offset,
-        "dy": lambda: torch.randint(-8, 9, (rows, columns), generator=generator),
-        "y": lambda: torch.where(chosen, 2.0**-logarithm, 0.0),
-    }
-    return tuple(makers[name]().to(device=device, dtype=dtype) for name in names)
+def exact_gradients(rows: int, columns: int, zero_means: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The integers `g` and `c` of `exact_norm_backward_inputs`, both `[rows, columns]`.
+
+    Raises ValueError for rows of fewer than two elements.
+    """
+    if columns < 2:
+        raise ValueError("exact norm gradients need rows of at least two elements")
+
+    def integers(low: int, high: int, *size: int) -> Tensor:
+        return torch.randint(low, high + 1, size, generator=generator)
+
+    def signs(*size: int) -> Tensor:
+        return 2 * integers(0, 1, *size) - 1
+
+    centred = integers(1, 2, rows, columns) * signs(rows, columns)
+    centred[:, 0], centred[:, 1] = 1, -1
+    # Where |c| is two, g is even: then sum(g) and sum(c * g) have the same parity, which _settle_row_sums needs.
+    g = integers(-2, 2, rows, columns) * centred.abs()
+    parity = integers(0, 1, rows, 1)
+    means = [torch.zeros_like(parity) if zero_means else (2 - parity) * signs(rows, 1) for _ in range(2)]
+    return _settle_row_sums(g, centred, columns * means[0], columns * means[1]), centred
 
 
 def _settle_row_sums(g: Tensor, centred: Tensor, gradient_sum: Tensor, product_sum: Tensor) -> Tensor:

@@ -1,0 +1,98 @@
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// program cross_entropy_backward(s0)
+//   dim m = s0
+//   dim n = 1024
+//   input dloss: f32 []
+//   input x: bf16 [m:1024, n:1]
+//   input target: i64 [m:1]
+//   input maximum: f32 [m:1]
+//   input log_total: f32 [m:1]
+//   input count: f32 []
+//   const: i64{} = const[-100]()
+//   ne: bool{m} = ne(target, const)
+//   const_1: i64{} = const[0]()
+//   where: i64{m} = where(ne, target, const_1)
+//   ge: bool{m} = ge(where, const_1)
+//   const_2: i64{} = const[1024]()
+//   lt: bool{m} = lt(where, const_2)
+//   logical_and: bool{m} = logical_and(ge, lt)
+//   const_3: i64{} = const[-1]()
+//   where_1: i64{m} = where(logical_and, where, const_3)
+//   cast: i32{m} = cast(where_1)
+//   iota: i32{n} = iota[n]()
+//   eq: bool{m, n} = eq(iota, cast)
+//   const_4: f32{} = const[-1.0]()
+//   const_5: f32{} = const[0.0]()
+//   where_2: f32{m, n} = where(eq, const_4, const_5)
+//   div: f32{} = div(dloss, count)
+//   where_3: f32{m} = where(ne, div, const_5)
+//   mul: f32{m, n} = mul(where_2, where_3)
+//   cast_1: f32{m, n} = cast(x)
+//   sub: f32{m, n} = sub(cast_1, maximum)
+//   sub_1: f32{m, n} = sub(sub, log_total)
+//   exp: f32{m, n} = exp(sub_1)
+//   sum: f32{m} = sum[n](mul)
+//   mul_1: f32{m, n} = mul(exp, sum)
+//   sub_2: f32{m, n} = sub(mul, mul_1)
+//   cast_2: bf16{m, n} = cast(sub_2)
+//   output out0: bf16 [m:1024, n:1] = cast_2
+// end
+#include "weft_cpu.h"
+
+extern "C" void cross_entropy_backward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m_size = s0;
+  constexpr int64_t n_size = 1024;
+  const float* dloss_data = static_cast<const float*>(buffers[0]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[1]);
+  const int64_t* target_data = static_cast<const int64_t*>(buffers[2]);
+  const float* maximum_data = static_cast<const float*>(buffers[3]);
+  const float* log_total_data = static_cast<const float*>(buffers[4]);
+  const float* count_data = static_cast<const float*>(buffers[5]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[6]);
+
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t m = 0; m < m_size; ++m) {
+      const auto dloss = dloss_data[0];
+      const auto target = target_data[m];
+      const auto maximum = maximum_data[m];
+      const auto log_total = log_total_data[m];
+      const auto count = count_data[0];
+      const auto ne = w::ne(target, int64_t(-100));
+      const auto where = w::where(ne, target, int64_t(0));
+      const auto ge = w::ge(where, int64_t(0));
+      const auto lt = w::lt(where, int64_t(1024));
+      const auto logical_and = w::logical_and(ge, lt);
+      const auto where_1 = w::where(logical_and, where, int64_t(-1));
+      const auto cast = w::cast<int32_t>(where_1);
+      const auto div = dloss / count;
+      const auto where_3 = w::where(ne, div, 0.0f);
+      w::Sum<float> sum_lanes;
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto iota = w::positions<int32_t>(n);
+        const auto eq = w::eq(iota, w::vec(cast));
+        const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
+        const auto mul = where_2 * w::vec(where_3);
+        sum_lanes.add(mul, lanes);
+      });
+      const auto sum = sum_lanes.result();
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto x = w::load(x_data + m * 1024 + n, lanes);
+        const auto iota = w::positions<int32_t>(n);
+        const auto eq = w::eq(iota, w::vec(cast));
+        const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
+        const auto mul = where_2 * w::vec(where_3);
+        const auto cast_1 = w::cast<float>(x);
+        const auto sub = cast_1 - w::vec(maximum);
+        const auto sub_1 = sub - w::vec(log_total);
+        const auto exp = w::exp(sub_1);
+        const auto mul_1 = exp * w::vec(sum);
+        const auto sub_2 = mul - mul_1;
+        const auto cast_2 = w::cast<w::bf16>(sub_2);
+        w::store(out0_data + m * 1024 + n, cast_2, lanes);
+      });
+    }
+  }
+}

@@ -1,0 +1,143 @@
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// program cross_entropy_forward(s0)
+//   dim m = s0
+//   dim n = 1024
+//   input x: bf16 [m:1024, n:1]
+//   input target: i64 [m:1]
+//   cast: f32{m, n} = cast(x)
+//   max: f32{m} = max[n](cast)
+//   sub: f32{m, n} = sub(cast, max)
+//   exp: f32{m, n} = exp(sub)
+//   sum: f32{m} = sum[n](exp)
+//   log: f32{m} = log(sum)
+//   const: i64{} = const[-100]()
+//   ne: bool{m} = ne(target, const)
+//   sub_1: f32{m, n} = sub(sub, log)
+//   const_1: i64{} = const[0]()
+//   where: i64{m} = where(ne, target, const_1)
+//   ge: bool{m} = ge(where, const_1)
+//   const_2: i64{} = const[1024]()
+//   lt: bool{m} = lt(where, const_2)
+//   logical_and: bool{m} = logical_and(ge, lt)
+//   const_3: i64{} = const[-1]()
+//   where_1: i64{m} = where(logical_and, where, const_3)
+//   cast_1: i32{m} = cast(where_1)
+//   iota: i32{n} = iota[n]()
+//   eq: bool{m, n} = eq(iota, cast_1)
+//   const_4: f32{} = const[0.0]()
+//   where_2: f32{m, n} = where(eq, sub_1, const_4)
+//   sum_1: f32{m} = sum[n](where_2)
+//   cast_2: i64{m} = cast(ne)
+//   sum_2: i64{} = sum[m](cast_2)
+//   cast_3: f32{} = cast(sum_2)
+//   neg: f32{m} = neg(sum_1)
+//   where_3: f32{m} = where(ne, neg, const_4)
+//   sum_3: f32{} = sum[m](where_3)
+//   div: f32{} = div(sum_3, cast_3)
+//   output out0: f32 [m:1] = max
+//   output out1: f32 [m:1] = log
+//   output out2: f32 [] = cast_3
+//   output out3: f32 [] = div
+// end
+#include "weft_cpu.h"
+
+extern "C" void cross_entropy_forward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m_size = s0;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  const int64_t* target_data = static_cast<const int64_t*>(buffers[1]);
+  float* out0_data = static_cast<float*>(buffers[2]);
+  float* out1_data = static_cast<float*>(buffers[3]);
+  float* out2_data = static_cast<float*>(buffers[4]);
+  float* out3_data = static_cast<float*>(buffers[5]);
+
+  // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_tile = 8;
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+  int64_t* sum_2_partial = w::workspace<int64_t, 0>(chunks * 1);
+  float* sum_3_partial = w::workspace<float, 1>(chunks * 1);
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t first = chunk * rows_per_chunk;
+    const int64_t last = std::min(first + rows_per_chunk, rows);
+    int64_t* sum_2_chunk = sum_2_partial + chunk * 1;
+    w::fill(sum_2_chunk, 1, int64_t(0));
+    const auto sum_2_tile = w::scratch<int64_t>(1);
+    float* sum_3_chunk = sum_3_partial + chunk * 1;
+    w::fill(sum_3_chunk, 1, 0.0f);
+    const auto sum_3_tile = w::scratch<float>(1);
+    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
+      w::fill(sum_2_tile.get(), 1, int64_t(0));
+      w::fill(sum_3_tile.get(), 1, 0.0f);
+      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
+        const auto target = target_data[m];
+        const auto ne = w::ne(target, int64_t(-100));
+        const auto where = w::where(ne, target, int64_t(0));
+        const auto ge = w::ge(where, int64_t(0));
+        const auto lt = w::lt(where, int64_t(1024));
+        const auto logical_and = w::logical_and(ge, lt);
+        const auto where_1 = w::where(logical_and, where, int64_t(-1));
+        const auto cast_1 = w::cast<int32_t>(where_1);
+        const auto cast_2 = w::cast<int64_t>(ne);
+        w::Max<float> max_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          max_lanes.add(cast, lanes);
+        });
+        const auto max = max_lanes.result();
+        sum_2_tile[0] = sum_2_tile[0] + cast_2;
+        w::Sum<float> sum_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(max);
+          const auto exp = w::exp(sub);
+          sum_lanes.add(exp, lanes);
+        });
+        const auto sum = sum_lanes.result();
+        out0_data[m] = max;
+        const auto log = w::log(sum);
+        w::Sum<float> sum_1_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(max);
+          const auto sub_1 = sub - w::vec(log);
+          const auto iota = w::positions<int32_t>(n);
+          const auto eq = w::eq(iota, w::vec(cast_1));
+          const auto where_2 = w::where(eq, sub_1, w::vec(0.0f));
+          sum_1_lanes.add(where_2, lanes);
+        });
+        const auto sum_1 = sum_1_lanes.result();
+        out1_data[m] = log;
+        const auto neg = -sum_1;
+        const auto where_3 = w::where(ne, neg, 0.0f);
+        sum_3_tile[0] = sum_3_tile[0] + where_3;
+      }
+      for (int64_t i = 0; i < 1; ++i) sum_2_chunk[i] = sum_2_chunk[i] + sum_2_tile[i];
+      for (int64_t i = 0; i < 1; ++i) sum_3_chunk[i] = sum_3_chunk[i] + sum_3_tile[i];
+    }
+  }
+
+  {
+    auto sum_2_total = int64_t(int64_t(0));
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      sum_2_total = sum_2_total + w::cast<int64_t>(sum_2_partial[chunk]);
+    }
+    const auto sum_2 = w::cast<int64_t>(sum_2_total);
+    auto sum_3_total = double(0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      sum_3_total = sum_3_total + w::cast<double>(sum_3_partial[chunk]);
+    }
+    const auto sum_3 = w::cast<float>(sum_3_total);
+    const auto cast_3 = w::cast<float>(sum_2);
+    const auto div = sum_3 / cast_3;
+    out2_data[0] = cast_3;
+    out3_data[0] = div;
+  }
+}

@@ -1,0 +1,161 @@
+// schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=8 rows_per_chunk=8 held=() finish=same
+// program modulated_layer_norm_backward(s0)
+//   dim m0 = s0
+//   dim m1 = 8
+//   dim n = 1024
+//   input dy: bf16 [m0:8192, m1:1024, n:1]
+//   input x: bf16 [m0:8192, m1:1024, n:1]
+//   input scale: bf16 [m0:1024, n:1]
+//   input mean: f32 [m0:8, m1:1]
+//   input rstd: f32 [m0:8, m1:1]
+//   cast: f32{m0, m1, n} = cast(x)
+//   sub: f32{m0, m1, n} = sub(cast, mean)
+//   mul: f32{m0, m1, n} = mul(sub, rstd)
+//   cast_1: f32{m0, m1, n} = cast(dy)
+//   cast_2: f32{m0, n} = cast(scale)
+//   const: f32{} = const[1.0]()
+//   add: f32{m0, n} = add(cast_2, const)
+//   mul_1: f32{m0, m1, n} = mul(cast_1, add)
+//   sum: f32{m0, m1} = sum[n](mul_1)
+//   const_1: f32{} = const[0.0009765625]()
+//   mul_2: f32{m0, m1} = mul(sum, const_1)
+//   sub_1: f32{m0, m1, n} = sub(mul_1, mul_2)
+//   mul_3: f32{m0, m1, n} = mul(mul, mul_1)
+//   sum_1: f32{m0, m1} = sum[n](mul_3)
+//   mul_4: f32{m0, m1} = mul(sum_1, const_1)
+//   mul_5: f32{m0, m1, n} = mul(mul, mul_4)
+//   sub_2: f32{m0, m1, n} = sub(sub_1, mul_5)
+//   mul_6: f32{m0, m1, n} = mul(rstd, sub_2)
+//   mul_7: f32{m0, m1, n} = mul(cast_1, mul)
+//   sum_2: f32{m0, n} = sum[m1](mul_7)
+//   sum_3: f32{m0, n} = sum[m1](cast_1)
+//   cast_3: bf16{m0, m1, n} = cast(mul_6)
+//   cast_4: bf16{m0, n} = cast(sum_2)
+//   cast_5: bf16{m0, n} = cast(sum_3)
+//   output out0: bf16 [m0:8192, m1:1024, n:1] = cast_3
+//   output out1: bf16 [m0:1024, n:1] = cast_4
+//   output out2: bf16 [m0:1024, n:1] = cast_5
+// end
+#include "weft_cpu.h"
+
+extern "C" void modulated_layer_norm_backward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m0_size = s0;
+  constexpr int64_t m1_size = 8;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* dy_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[1]);
+  const w::bf16* scale_data = static_cast<const w::bf16*>(buffers[2]);
+  const float* mean_data = static_cast<const float*>(buffers[3]);
+  const float* rstd_data = static_cast<const float*>(buffers[4]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[5]);
+  w::bf16* out1_data = static_cast<w::bf16*>(buffers[6]);
+  w::bf16* out2_data = static_cast<w::bf16*>(buffers[7]);
+
+  // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_tile = 8;
+  constexpr int64_t rows_per_chunk = 8;
+  const int64_t rows = m1_size;
+  const int64_t segments = m0_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+  float* sum_2_partial = w::workspace<float, 0>(segments * chunks * n_size);
+  float* sum_3_partial = w::workspace<float, 1>(segments * chunks * n_size);
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < segments * chunks; ++chunk) {
+    const int64_t segment = chunk / chunks;
+    const int64_t first = chunk % chunks * rows_per_chunk;
+    const int64_t last = std::min(first + rows_per_chunk, rows);
+    float* sum_2_chunk = sum_2_partial + chunk * n_size;
+    w::fill(sum_2_chunk, n_size, 0.0f);
+    const auto sum_2_tile = w::scratch<float>(n_size);
+    float* sum_3_chunk = sum_3_partial + chunk * n_size;
+    w::fill(sum_3_chunk, n_size, 0.0f);
+    const auto sum_3_tile = w::scratch<float>(n_size);
+    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
+      w::fill(sum_2_tile.get(), n_size, 0.0f);
+      w::fill(sum_3_tile.get(), n_size, 0.0f);
+      for (int64_t m1 = tile; m1 < std::min(tile + rows_per_tile, last); ++m1) {
+        const int64_t m0 = segment;
+        const auto mean = mean_data[m0 * 8 + m1];
+        const auto rstd = rstd_data[m0 * 8 + m1];
+        w::Sum<float> sum_lanes;
+        w::Sum<float> sum_1_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto dy = w::load(dy_data + m0 * 8192 + m1 * 1024 + n, lanes);
+          const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
+          const auto scale = w::load(scale_data + m0 * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto mul = sub * w::vec(rstd);
+          const auto cast_1 = w::cast<float>(dy);
+          const auto cast_2 = w::cast<float>(scale);
+          const auto add = cast_2 + w::vec(1.0f);
+          const auto mul_1 = cast_1 * add;
+          const auto mul_3 = mul * mul_1;
+          const auto mul_7 = cast_1 * mul;
+          sum_lanes.add(mul_1, lanes);
+          sum_1_lanes.add(mul_3, lanes);
+          w::store(sum_2_tile.get() + n, w::load(sum_2_tile.get() + n, lanes) + mul_7, lanes);
+          w::store(sum_3_tile.get() + n, w::load(sum_3_tile.get() + n, lanes) + cast_1, lanes);
+        });
+        const auto sum = sum_lanes.result();
+        const auto sum_1 = sum_1_lanes.result();
+        const auto mul_2 = sum * 0.0009765625f;
+        const auto mul_4 = sum_1 * 0.0009765625f;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto dy = w::load(dy_data + m0 * 8192 + m1 * 1024 + n, lanes);
+          const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
+          const auto scale = w::load(scale_data + m0 * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          const auto sub = cast - w::vec(mean);
+          const auto mul = sub * w::vec(rstd);
+          const auto cast_1 = w::cast<float>(dy);
+          const auto cast_2 = w::cast<float>(scale);
+          const auto add = cast_2 + w::vec(1.0f);
+          const auto mul_1 = cast_1 * add;
+          const auto sub_1 = mul_1 - w::vec(mul_2);
+          const auto mul_5 = mul * w::vec(mul_4);
+          const auto sub_2 = sub_1 - mul_5;
+          const auto mul_6 = w::vec(rstd) * sub_2;
+          const auto cast_3 = w::cast<w::bf16>(mul_6);
+          w::store(out0_data + m0 * 8192 + m1 * 1024 + n, cast_3, lanes);
+        });
+      }
+      for (int64_t i = 0; i < n_size; ++i) sum_2_chunk[i] = sum_2_chunk[i] + sum_2_tile[i];
+      for (int64_t i = 0; i < n_size; ++i) sum_3_chunk[i] = sum_3_chunk[i] + sum_3_tile[i];
+    }
+  }
+
+  constexpr int64_t finish_columns = 512;
+
+  #pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
+  for (int64_t segment = 0; segment < m0_size; ++segment) {
+    for (int64_t block = 0; block < n_size; block += finish_columns) {
+      const int64_t m0 = segment;
+      const int64_t end = std::min(block + finish_columns, n_size);
+      double sum_2_total[finish_columns];
+      w::fill(sum_2_total, finish_columns, 0.0);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        w::for_columns(block, end, [&](int64_t n, auto lanes) {
+          w::store(sum_2_total + n - block, w::load(sum_2_total + n - block, lanes) + w::cast<double>(w::load(sum_2_partial + ((m0) * chunks + chunk) * n_size + n, lanes)), lanes);
+        });
+      }
+      double sum_3_total[finish_columns];
+      w::fill(sum_3_total, finish_columns, 0.0);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        w::for_columns(block, end, [&](int64_t n, auto lanes) {
+          w::store(sum_3_total + n - block, w::load(sum_3_total + n - block, lanes) + w::cast<double>(w::load(sum_3_partial + ((m0) * chunks + chunk) * n_size + n, lanes)), lanes);
+        });
+      }
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        const auto sum_2 = w::cast<float>(w::load(sum_2_total + n - block, lanes));
+        const auto sum_3 = w::cast<float>(w::load(sum_3_total + n - block, lanes));
+        const auto cast_4 = w::cast<w::bf16>(sum_2);
+        const auto cast_5 = w::cast<w::bf16>(sum_3);
+        w::store(out1_data + m0 * 1024 + n, cast_4, lanes);
+        w::store(out2_data + m0 * 1024 + n, cast_5, lanes);
+      });
+    }
+  }
+}

@@ -1,0 +1,65 @@
+// schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// program qk_norm_forward(s0)
+//   dim m0 = s0
+//   dim m1 = 8
+//   dim m2 = 4
+//   dim n = 1024
+//   input x: bf16 [m0:32768, m1:1024, m2:8192, n:1]
+//   input weight: bf16 [n:1]
+//   cast: f32{m0, m1, m2, n} = cast(x)
+//   mul: f32{m0, m1, m2, n} = mul(cast, cast)
+//   sum: f32{m0, m1, m2} = sum[n](mul)
+//   const: f32{} = const[0.0009765625]()
+//   mul_1: f32{m0, m1, m2} = mul(sum, const)
+//   const_1: f32{} = const[9.999999974752427e-07]()
+//   add: f32{m0, m1, m2} = add(mul_1, const_1)
+//   rsqrt: f32{m0, m1, m2} = rsqrt(add)
+//   mul_2: f32{m0, m1, m2, n} = mul(cast, rsqrt)
+//   cast_1: f32{n} = cast(weight)
+//   mul_3: f32{m0, m1, m2, n} = mul(mul_2, cast_1)
+//   cast_2: bf16{m0, m1, m2, n} = cast(mul_3)
+//   output out0: bf16 [m0:32768, m1:4096, m2:1024, n:1] = cast_2
+// end
+#include "weft_cpu.h"
+
+extern "C" void qk_norm_forward(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m0_size = s0;
+  constexpr int64_t m1_size = 8;
+  constexpr int64_t m2_size = 4;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[1]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[2]);
+
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t row = 0; row < m0_size * m1_size * m2_size; ++row) {
+      const int64_t m0 = row / (m1_size * m2_size);
+      const int64_t m1 = row / (m2_size) % m1_size;
+      const int64_t m2 = row % m2_size;
+      w::Sum<float> sum_lanes;
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto x = w::load(x_data + m0 * 32768 + m1 * 1024 + m2 * 8192 + n, lanes);
+        const auto cast = w::cast<float>(x);
+        const auto mul = cast * cast;
+        sum_lanes.add(mul, lanes);
+      });
+      const auto sum = sum_lanes.result();
+      const auto mul_1 = sum * 0.0009765625f;
+      const auto add = mul_1 + 1e-06f;
+      const auto rsqrt = w::rsqrt(add);
+      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        const auto x = w::load(x_data + m0 * 32768 + m1 * 1024 + m2 * 8192 + n, lanes);
+        const auto weight = w::load(weight_data + n, lanes);
+        const auto cast = w::cast<float>(x);
+        const auto mul_2 = cast * w::vec(rsqrt);
+        const auto cast_1 = w::cast<float>(weight);
+        const auto mul_3 = mul_2 * cast_1;
+        const auto cast_2 = w::cast<w::bf16>(mul_3);
+        w::store(out0_data + m0 * 32768 + m1 * 4096 + m2 * 1024 + n, cast_2, lanes);
+      });
+    }
+  }
+}

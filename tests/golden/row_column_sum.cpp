@@ -1,0 +1,74 @@
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// program row_column_sum(s0)
+//   dim m = s0
+//   dim n = 1024
+//   input x: bf16 [m:1024, n:1]
+//   cast: f32{m, n} = cast(x)
+//   sum: f32{m} = sum[n](cast)
+//   cast_1: bf16{m} = cast(sum)
+//   sum_1: f32{n} = sum[m](cast)
+//   cast_2: bf16{n} = cast(sum_1)
+//   output out0: bf16 [m:1] = cast_1
+//   output out1: bf16 [n:1] = cast_2
+// end
+#include "weft_cpu.h"
+
+extern "C" void row_column_sum(void* const* buffers, const int64_t* parameters, int threads) {
+  const int64_t s0 = parameters[0];
+  const int64_t m_size = s0;
+  constexpr int64_t n_size = 1024;
+  const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
+  w::bf16* out0_data = static_cast<w::bf16*>(buffers[1]);
+  w::bf16* out1_data = static_cast<w::bf16*>(buffers[2]);
+
+  // Column sums of every chunk of rows, combined in order by the finish below.
+  constexpr int64_t rows_per_tile = 8;
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+  float* sum_1_partial = w::workspace<float, 0>(chunks * n_size);
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t first = chunk * rows_per_chunk;
+    const int64_t last = std::min(first + rows_per_chunk, rows);
+    float* sum_1_chunk = sum_1_partial + chunk * n_size;
+    w::fill(sum_1_chunk, n_size, 0.0f);
+    const auto sum_1_tile = w::scratch<float>(n_size);
+    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
+      w::fill(sum_1_tile.get(), n_size, 0.0f);
+      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
+        w::Sum<float> sum_lanes;
+        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+          const auto x = w::load(x_data + m * 1024 + n, lanes);
+          const auto cast = w::cast<float>(x);
+          sum_lanes.add(cast, lanes);
+          w::store(sum_1_tile.get() + n, w::load(sum_1_tile.get() + n, lanes) + cast, lanes);
+        });
+        const auto sum = sum_lanes.result();
+        const auto cast_1 = w::cast<w::bf16>(sum);
+        out0_data[m] = cast_1;
+      }
+      for (int64_t i = 0; i < n_size; ++i) sum_1_chunk[i] = sum_1_chunk[i] + sum_1_tile[i];
+    }
+  }
+
+  constexpr int64_t finish_columns = 512;
+
+  #pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t block = 0; block < n_size; block += finish_columns) {
+    const int64_t end = std::min(block + finish_columns, n_size);
+    double sum_1_total[finish_columns];
+    w::fill(sum_1_total, finish_columns, 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+        w::store(sum_1_total + n - block, w::load(sum_1_total + n - block, lanes) + w::cast<double>(w::load(sum_1_partial + chunk * n_size + n, lanes)), lanes);
+      });
+    }
+    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      const auto sum_1 = w::cast<float>(w::load(sum_1_total + n - block, lanes));
+      const auto cast_2 = w::cast<w::bf16>(sum_1);
+      w::store(out1_data + n, cast_2, lanes);
+    });
+  }
+}

@@ -1,0 +1,45 @@
+"""Models whose training steps are full of row and column reductions, and data that they can learn.
+
+Each is a module whose `forward` takes what its `make_batch` makes and returns its loss; its constructor takes the sizes
+as keywords, and the defaults are those of the full-size workload.
+"""
+
+from collections.abc import Callable
+
+from weft.bench.models.dit import Dit, DitConfig
+from weft.bench.models.gpt2 import Gpt2, Gpt2Config
+from weft.bench.models.llama import Llama, LlamaConfig
+from weft.bench.models.model import Model
+from weft.bench.models.scale_shift import ScaleShiftConfig, ScaleShiftTable
+from weft.bench.models.transformer import Plain, ResidualMix, TransformerConfig, make_batch
+from weft.bench.models.vit import Vit, VitConfig
+
+__all__ = [
+    "MODELS",
+    "Dit",
+    "DitConfig",
+    "Gpt2",
+    "Gpt2Config",
+    "Llama",
+    "LlamaConfig",
+    "Model",
+    "Plain",
+    "ResidualMix",
+    "ScaleShiftConfig",
+    "ScaleShiftTable",
+    "TransformerConfig",
+    "Vit",
+    "VitConfig",
+    "make_batch",
+]
+
+MODELS: dict[str, Callable[..., Model]] = {
+    "plain": Plain,
+    "residual_mix": ResidualMix,
+    "scale_shift_table": ScaleShiftTable,
+    "gpt2": Gpt2,
+    "llama": Llama,
+    "dit": Dit,
+    "vit": Vit,
+}
+"""Models by name; each takes the fields of its configuration (its attribute `config`) as keywords."""

@@ -1,0 +1,69 @@
+"""GPT-2: learned positions, layer norms with biases, GELU by tanh, a head tied to the embedding."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.bench.models.model import Model, merge_heads, split_heads
+from weft.bench.models.tokens import make_tokens
+
+
+@dataclass(frozen=True)
+class Gpt2Config:
+    """Sizes of the model; the defaults are those of the smallest GPT-2. positions: the longest sequence."""
+
+    dim: int = 768
+    blocks: int = 12
+    heads: int = 12
+    vocabulary: int = 50257
+    positions: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads:
+            raise ValueError(f"dim must be a multiple of heads: {self}")
+
+
+class Gpt2Block(nn.Module):
+    """Causal attention and an MLP, each behind a layer norm, `[B, T, D]` to `[B, T, D]`."""
+
+    def __init__(self, config: Gpt2Config) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.attn_norm, self.mlp_norm = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
+        self.qkv, self.out = nn.Linear(config.dim, 3 * config.dim), nn.Linear(config.dim, config.dim)
+        self.up, self.down = nn.Linear(config.dim, 4 * config.dim), nn.Linear(4 * config.dim, config.dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (split_heads(part, self.heads) for part in self.qkv(self.attn_norm(x)).chunk(3, -1))
+        x = x + self.out(merge_heads(F.scaled_dot_product_attention(query, key, value, is_causal=True)))
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+
+
+class Gpt2(Model):
+    """The whole model with its loss."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+        self.config = config = Gpt2Config(**sizes)
+        self.embedding = nn.Embedding(config.vocabulary, config.dim)
+        self.position = nn.Embedding(config.positions, config.dim)
+        self.blocks = nn.ModuleList(Gpt2Block(config) for _ in range(config.blocks))
+        self.final_norm = nn.LayerNorm(config.dim)
+        for embedding in (self.embedding, self.position):
+            nn.init.normal_(embedding.weight, std=0.02)  # the head is the same matrix: larger, its logits would be wild
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy, a float32 scalar, of `tokens` and `targets`, both int64 `[B, T]`."""
+        x = self.embedding(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.final_norm(x), self.embedding.weight).float()
+        return F.cross_entropy(logits.view(-1, self.config.vocabulary), targets.view(-1))
+
+    def make_batch(self, batch: int, sequence: int, seed: int) -> tuple[Tensor, ...]:
+        """Tokens and their successors; see `make_tokens`. Raises ValueError for a sequence without positions."""
+        if sequence > self.config.positions:
+            raise ValueError(f"a sequence of {sequence} is longer than the {self.config.positions} positions")
+        return make_tokens(self.config.vocabulary, batch, sequence, seed)
