@@ -70,6 +70,19 @@ inline void store_strided(T* p, int64_t stride, const V& v, Lanes lanes) {
   for (int i = 0; i < lanes.count; ++i) p[i * stride] = elements[i];
 }
 
+// the first lane, which stands for all where a value does not vary along the fastest column
+template <class T, int N>
+inline T first_lane(const VectorizedN<T, N>& v) {
+  T elements[W];
+  v.store(elements);
+  return elements[0];
+}
+inline bool first_lane(const Mask& v) {
+  bool elements[W];
+  store(static_cast<bool*>(elements), v, Full{});
+  return elements[0];
+}
+
 // one number in every lane; the position of every lane
 template <class T>
 inline Vec<T> vec(T x) { return Vec<T>(x); }
