@@ -7,38 +7,44 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tests.fuzz.backend import GraphBackend, reset
-from tests.fuzz.function_generator import Function, Generator, Statement, compiled, make_inputs, namespace
+from tests.fuzz.function_generator import Function, Generator, Statement, compiled, fits, make_inputs, namespace
 from tests.fuzz.outcome import Mismatch, Outcome, check_close
 from weft.integration.fuse import fuse
 from weft.runtime.counters import counters
 
-INDUCTOR_EVERY = 25
+How = Literal["fuse", "compiled", "evaluated"]
+FUSE_EVERY = 25
 """One case in so many goes through TorchInductor, which takes seconds."""
 DISTURBANCES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """inductor: through ``weft.fuse``; else through the graph backend, with plans drawn from the seed."""
+    """how: through ``weft.fuse`` as users call it; else through the graph backend, with plans drawn from the seed, its
+    kernels compiled or their programs evaluated."""
 
     seed: int
     function: Function
-    inductor: bool
+    how: How
 
 
 def make(seed: int) -> Case:
-    return Case(seed, Generator(seed).run(), seed % INDUCTOR_EVERY == 0)
+    return Case(seed, Generator(seed).run(), how_of(seed))
+
+
+def how_of(seed: int) -> How:
+    return "fuse" if seed % FUSE_EVERY == 0 else "compiled" if seed % 2 else "evaluated"
 
 
 def describe(case: Case) -> str:
-    how = "weft.fuse" if case.inductor else "graphs without Inductor"
     gradients = " with gradients" if case.function.gradients else ""
-    return f"# seed {case.seed}, {how}{gradients}\n{case.function.inputs_source()}\n{case.function.source()}"
+    return f"# seed {case.seed}, {case.how}{gradients}\n{case.function.inputs_source()}\n{case.function.source()}"
 
 
 def check(case: Case) -> Outcome:
@@ -65,10 +71,10 @@ def check(case: Case) -> Outcome:
         evaluate(reference, _disturb(inputs, unit, number), gradients, case.seed) for number in range(DISTURBANCES)
     ]
     counters.reset()
-    backend = GraphBackend(case.seed)
+    backend = GraphBackend(case.seed, native=case.how == "compiled")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="weft:.*")
-        if case.inductor:
+        if case.how == "fuse":
             fused = fuse(native)
         else:
             fused = torch.compile(native, backend=backend, fullgraph=True, dynamic=False)
@@ -84,7 +90,7 @@ def check(case: Case) -> Outcome:
         if wanted.is_floating_point() and not (wanted.isfinite().all() and accurate.isfinite().all()):
             continue
         check_close(name, value, accurate, wanted, [other[name] for other in disturbed])
-    return Outcome(counters.kernels if case.inductor else backend.kernels, len(mine))
+    return Outcome(counters.kernels if case.how == "fuse" else backend.kernels, len(mine))
 
 
 def is_discrete(x: Tensor) -> bool:
@@ -104,7 +110,10 @@ def evaluate(
         generator = torch.Generator().manual_seed(seed)
         along = {i: torch.randn(t.shape, generator=generator, dtype=torch.float64) for i, t in enumerate(outputs)}
         grads = torch.autograd.grad(
-            [t for _, t in roots], wanting, [along[i].to(torch.bfloat16).to(t.dtype) for i, t in roots], allow_unused=True
+            [t for _, t in roots],
+            wanting,
+            [along[i].to(torch.bfloat16).to(t.dtype) for i, t in roots],
+            allow_unused=True,
         )
         names = [f"gradient of x{i}" for i, t in enumerate(given) if t.requires_grad]
         found |= {name: g for name, g in zip(names, grads, strict=True) if g is not None}
@@ -119,7 +128,9 @@ def _unit(function: Function, inputs: Sequence[Tensor]) -> float:
     """The coarsest rounding in the function."""
     text = function.source()
     dtypes = [t.dtype for t in inputs if t.is_floating_point()]
-    dtypes += [d for name, d in (("f32", torch.float32), ("bf16", torch.bfloat16), ("f16", torch.float16)) if name in text]
+    dtypes += [
+        d for name, d in (("f32", torch.float32), ("bf16", torch.bfloat16), ("f16", torch.float16)) if name in text
+    ]
     return max((torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps)
 
 
@@ -136,11 +147,30 @@ def _disturb(inputs: Sequence[Tensor], unit: float, number: int) -> list[Tensor]
 # smaller cases
 
 
+def is_valid(case: Case) -> bool:
+    """Whether the function runs in eager mode and all its values are fit to be compared."""
+    native, exact = namespace(False, case.seed), namespace(True, case.seed)
+    try:
+        for statement in case.function.inputs:
+            native[statement.target] = eval(statement.text, native)
+            exact[statement.target] = _double(native[statement.target])
+        for statement in case.function.body:
+            for env in (native, exact):
+                env[statement.target] = eval(statement.text, env)
+            if not fits(native[statement.target], exact[statement.target]):
+                return False
+    except (RuntimeError, IndexError, ValueError, TypeError, NameError):
+        return False
+    return bool(case.function.outputs)
+
+
 def smaller(case: Case) -> Iterator[Case]:
     """Cases with less in them, the largest steps first."""
     function = case.function
-    if case.inductor:
-        yield replace(case, inductor=False)
+    if case.how != "evaluated":
+        yield replace(case, how="evaluated")
+    if case.how == "fuse":
+        yield replace(case, how="compiled")
     if len(function.outputs) > 1:
         for output in function.outputs:
             rest = tuple(o for o in function.outputs if o != output)
@@ -219,7 +249,7 @@ def script(case: Case, error: str) -> str:
     function = case.function
     names = ", ".join(i.target for i in function.inputs)
     wants = [i.target for i in function.inputs if _is_float(i.text)] if function.gradients else []
-    return f'''{comment}
+    return f"""{comment}
 import torch
 import torch.nn.functional as F
 
@@ -253,7 +283,7 @@ if wanting:
         along = [torch.ones_like(t) for t in roots]
         print(name, [None if g is None else g.double().sum().item() for g in torch.autograd.grad(roots, wanting, along, allow_unused=True)])
 print(weft.last_reports()[-1].text())
-'''
+"""
 
 
 def _is_float(text: str) -> bool:

@@ -240,7 +240,11 @@ class Generator:
                 return [d for d in have if draw.random() < 0.5]
 
     def _add(
-        self, op: str, args: list[str], dtype: str | None = None, attributes: list[str | int | float | bool] | None = None
+        self,
+        op: str,
+        args: list[str],
+        dtype: str | None = None,
+        attributes: list[str | int | float | bool] | None = None,
     ) -> str | None:
         """Append a value if it is fit to be compared."""
         before = len(self.builder.values)

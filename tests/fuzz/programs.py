@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tests.fuzz.evaluate import Disturbed, Mode, is_fit
 from tests.fuzz.memory import check_untouched, input_tensor, output_tensor, written
+from tests.fuzz.native import compile_sources
 from tests.fuzz.outcome import Mismatch, Outcome, check_close
 from tests.fuzz.program_generator import Generator, Layouts, parameter_values
-from weft.errors import Refusal
+from weft.errors import Refusal, VerificationError
 from weft.ir.interpret import interpret, sizes_of
 from weft.ir.parser import parse
-from weft.ir.program import Program, Size
+from weft.ir.program import Buffer, Program, Size, Value
 from weft.ir.simplify import simplify
 from weft.ir.structure import loops_of
 from weft.ir.verify import verify
-from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan, plan_split, splits
 from weft.plan.verify import verify_plan
 from weft.render import cpp
-from weft.render.source import Source
-from weft.runtime import build
 from weft.runtime.launch import check_tensors
 from weft.target import Target
 
@@ -74,7 +71,7 @@ def check(case: Case) -> Outcome:
     plans = legal_plans(program, case.seed)
     if not plans:
         return Outcome(0, 0)
-    functions = compile_plans(plans)
+    functions = compile_sources([cpp.render(kernel) for p in plans for kernel in p.kernels])
     compared = 0
     other = random.Random(case.seed).choice((1, 2, 3, 9, 70))
     for sizes in (case.sizes, dict.fromkeys(case.sizes, other)):
@@ -146,7 +143,7 @@ def _disturbed(case: Case, inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
 
 
 def _bits(x: Tensor) -> Tensor:
-    return x.reshape(-1).contiguous().view(torch.uint8)
+    return torch.empty(x.shape, dtype=x.dtype).copy_(x).reshape(-1).view(torch.uint8)
 
 
 def _check_text(program: Program) -> None:
@@ -198,19 +195,13 @@ def _renamed(plan_: Plan, name: str) -> Plan:
     return replace(plan_, kernels=kernels)
 
 
-def compile_plans(plans: Sequence[Plan]) -> dict[str, object]:
-    """Functions of all kernels by name, from one library, which leaves no file behind."""
-    sources = [cpp.render(kernel) for p in plans for kernel in p.kernels]
-    text = Source("cpp", sources[0].entry, "\n".join(source.text for source in sources))
-    path: Path = build.library(text, Options.read())
-    functions = {source.entry: build.open_library(path, source.entry) for source in sources}
-    for leftover in path.parent.glob(f"{path.stem}*"):
-        leftover.unlink(missing_ok=True)
-    return functions
-
-
 def run(
-    plan_: Plan, functions: dict[str, object], program: Program, given: dict[str, Tensor], sizes: dict[str, int], threads: int
+    plan_: Plan,
+    functions: dict[str, Callable[..., None]],
+    program: Program,
+    given: dict[str, Tensor],
+    sizes: dict[str, int],
+    threads: int,
 ) -> list[Tensor]:
     """Outputs of a plan in poisoned memory, as the runtime would launch it, with that many threads."""
     sizes = dict(sizes)
@@ -227,7 +218,191 @@ def run(
         check_tensors(kernel, ins, outs, parameters)
         pointers = (ctypes.c_void_p * (len(ins) + len(outs)))(*[t.data_ptr() for t in (*ins, *outs)])
         numbers = (ctypes.c_int64 * max(1, len(parameters)))(*parameters)
-        functions[kernel.name](pointers, numbers, threads)  # type: ignore[operator]
+        functions[kernel.name](pointers, numbers, threads)
         for buffer, tensor in zip(outputs, outs, strict=True):
             check_untouched(buffer, tensor)
     return [written(o.buffer, tensors[o.buffer.name]) for o in program.outputs]
+
+
+# smaller cases
+
+
+def is_valid(case: Case) -> bool:
+    """Whether every value of a case is fit to be compared."""
+    return is_fit(case.program, _sizes(case), bind_inputs(case), case.mode)
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Cases with less in them: outputs, values and dimensions go, sizes shrink, layouts become plain."""
+    for program in _smaller_programs(case.program):
+        parameters = {*program.parameters}
+        sizes = {name: size for name, size in case.sizes.items() if name in parameters or _is_used(name, case, program)}
+        yield replace(case, program=program, sizes=sizes)
+    for name, size in case.sizes.items():
+        for fewer in (2, 3, size // 2):
+            if 1 < fewer < size:
+                yield replace(case, sizes=case.sizes | {name: fewer})
+
+
+def _is_used(name: str, case: Case, program: Program) -> bool:
+    return any(name in case.products.get(p, ()) for p in program.parameters)
+
+
+def _smaller_programs(program: Program) -> Iterator[Program]:
+    for output in program.outputs:
+        if len(program.outputs) > 1:
+            yield _without_unused(replace(program, outputs=(output,)))
+            yield _without_unused(replace(program, outputs=tuple(o for o in program.outputs if o != output)))
+    for value in reversed(program.values):
+        for arg in value.args:
+            yield from _if_verified(_renamed_value(program, value.name, arg))
+        yield from _if_verified(_as_input(program, value.name))
+    for dim in program.dims:
+        yield from _if_verified(_without_dim(program, dim.name))
+        if isinstance(dim.size, int):
+            for size in (2, 3, dim.size // 2, dim.size - 1):
+                if 1 < size < dim.size:
+                    dims = tuple(replace(d, size=size) if d is dim else d for d in program.dims)
+                    yield from _if_verified(replace(program, dims=dims))
+    for buffer in (*program.inputs, *(o.buffer for o in program.outputs)):
+        yield from _if_verified(_plain(program, buffer))
+
+
+def _if_verified(program: Program | None) -> Iterator[Program]:
+    if program is None:
+        return
+    try:
+        yield _without_unused(verify(program))
+    except VerificationError:
+        return
+
+
+def _without_unused(program: Program) -> Program:
+    needed = {o.value for o in program.outputs}
+    for value in reversed(program.values):
+        if value.name in needed:
+            needed.update(value.args)
+    inputs = tuple(b for b in program.inputs if b.name in needed)
+    values = tuple(v for v in program.values if v.name in needed)
+    buffers = [*inputs, *(o.buffer for o in program.outputs)]
+    dims = {d for b in buffers for d in b.dims} | {d for v in values for d in (*v.dims, *map(str, v.attributes))}
+    kept = tuple(d for d in program.dims if d.name in dims)
+    sizes = {d.size for d in kept} | {s for b in buffers for s in b.strides}
+    parameters = tuple(p for p in program.parameters if p in sizes)
+    return replace(program, inputs=inputs, values=values, dims=kept, parameters=parameters)
+
+
+def _renamed_value(program: Program, old: str, new: str) -> Program | None:
+    """``new`` stands for the value ``old``, of the same type."""
+    types = program.types()
+    if types[old] != types[new]:
+        return None
+    values = tuple(
+        replace(v, args=tuple(new if a == old else a for a in v.args)) for v in program.values if v.name != old
+    )
+    outputs = tuple(replace(o, value=new) if o.value == old else o for o in program.outputs)
+    return replace(program, values=values, outputs=outputs)
+
+
+def _as_input(program: Program, name: str) -> Program | None:
+    """A value is read from memory instead of computed."""
+    dtype, dims = program.types()[name]
+    if any(isinstance(program.size_of(d), str) for d in dims[1:]):
+        return None
+    strides: list[Size] = []
+    for i in range(len(dims)):
+        count = 1
+        for d in dims[i + 1 :]:
+            count *= int(program.size_of(d))
+        strides.append(count)
+    values = tuple(v for v in program.values if v.name != name)
+    return replace(program, inputs=(*program.inputs, Buffer(name, dtype, dims, tuple(strides))), values=values)
+
+
+def _without_dim(program: Program, dim: str) -> Program | None:
+    """Nothing varies over a dimension any more; what was only reduced over it is gone."""
+    if len(program.dims) == 1:
+        return None
+
+    def buffer(b: Buffer) -> Buffer:
+        kept = [(d, s) for d, s in zip(b.dims, b.strides, strict=True) if d != dim]
+        return replace(b, dims=tuple(d for d, _ in kept), strides=tuple(s for _, s in kept))
+
+    values: list[Value] = []
+    renamed: dict[str, str] = {}
+    for v in program.values:
+        attributes = tuple(a for a in v.attributes if a != dim)
+        args = tuple(renamed.get(a, a) for a in v.args)
+        if v.attributes and not attributes:
+            if not args:
+                return None
+            renamed[v.name] = args[0]
+            continue
+        values.append(replace(v, args=args, attributes=attributes, dims=tuple(d for d in v.dims if d != dim)))
+    outputs = tuple(replace(o, buffer=buffer(o.buffer), value=renamed.get(o.value, o.value)) for o in program.outputs)
+    dims = tuple(d for d in program.dims if d.name != dim)
+    inputs = tuple(buffer(b) for b in program.inputs)
+    return replace(program, dims=dims, inputs=inputs, values=tuple(values), outputs=outputs)
+
+
+def _plain(program: Program, buffer: Buffer) -> Program | None:
+    """A buffer without padding or offset, its dimensions in order."""
+    sizes = [program.size_of(d) for d in buffer.dims]
+    if any(isinstance(size, str) for size in sizes[1:]):
+        return None
+    strides: list[Size] = []
+    for i in range(len(sizes)):
+        count = 1
+        for size in sizes[i + 1 :]:
+            count *= int(size)
+        strides.append(count)
+    plain = replace(buffer, strides=tuple(strides), offset=0)
+    if plain == buffer:
+        return None
+    inputs = tuple(plain if b == buffer else b for b in program.inputs)
+    outputs = tuple(replace(o, buffer=plain) if o.buffer == buffer else o for o in program.outputs)
+    return replace(program, inputs=inputs, outputs=outputs)
+
+
+def script(case: Case, error: str) -> str:
+    """A Python file that compares all legal plans of the program with the interpreter, without this package."""
+    comment = "\n".join(f"# {line}" for line in error.splitlines())
+    return f'''{comment}
+import torch
+
+from weft.ir.interpret import interpret, sizes_of
+from weft.ir.dtypes import TORCH_DTYPES
+from weft.ir.parser import parse
+from weft.ir.simplify import simplify
+from weft.options import Options
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan_split, splits
+from weft.runtime.launch import run_plan
+from weft.target import Target
+
+program = parse("""{case.program}""")
+parameters = {case.parameters}
+sizes = sizes_of(program, parameters)
+torch.manual_seed({case.seed})
+
+
+def make(buffer):
+    shape = [sizes[d] for d in buffer.dims]
+    strides = [sizes[s] if isinstance(s, str) else s for s in buffer.strides]
+    count = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) + buffer.offset
+    dtype = TORCH_DTYPES[buffer.dtype]
+    numbers = torch.randint(-3, 4, (count,)) if {case.mode == "exact"} or not dtype.is_floating_point else 4 * torch.rand(count) - 2
+    return numbers.to(dtype).as_strided(shape, strides)
+
+
+inputs = {{b.name: make(b) for b in program.inputs}}
+expected = interpret(program, list(inputs.values()), parameters)
+simplified = simplify(program)
+for rows, columns in splits(simplified):
+    plan = plan_split(simplified, rows, columns, Target.named("cpu"), {{}})
+    if isinstance(plan, Plan):
+        values = [sizes[p] for p in simplified.parameters]
+        made = run_plan(plan, simplified, [inputs[b.name] for b in simplified.inputs], values, Options.read())
+        for output, mine, exact in zip(program.outputs, made, expected):
+            print(rows, columns, output.buffer.name, (mine.double() - exact.double()).abs().max().item())
+'''

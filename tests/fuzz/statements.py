@@ -53,30 +53,30 @@ COMPARE = (
 REDUCE = (
     "{v}.sum({d}, keepdim={k})", "{v}.mean({d}, keepdim={k})", "{v}.amax({d}, keepdim={k})", "{v}.amin({d}, keepdim={k})",
     "{v}.var({d}, keepdim={k}, correction={c})", "{v}.std({d}, keepdim={k})", "torch.var_mean({v}, {d}, keepdim={k})[0]",
-    "torch.logsumexp({v}, {d}, keepdim={k})", "{v}.square().sum({d}, keepdim={k})", "{v}.float().sum({d}, keepdim={k})",
+    "torch.logsumexp({v}, {d}, keepdim={k})", "{v}.square().sum({d}, keepdim={k})", "{v}.to(f32).sum({d}, keepdim={k})",
     "{v}.square().add(1e-3).mean({d}, keepdim={k}).sqrt()", "torch.linalg.vector_norm({v}, 2, {d}, keepdim={k})",
     "{v}.sum({d}, keepdim={k}, dtype=f32)", "{v}.abs().sum({d}, keepdim={k})", "({v} > 0).sum({d}, keepdim={k})",
 )  # fmt: skip
 ONE_AXIS = (
     "torch.softmax({v}, {a})", "torch.log_softmax({v}, {a})", "{v}.max({a}).values", "{v}.min({a}, keepdim=True)[0]",
     "F.normalize({v}, dim={a})", "{v} - {v}.mean({a}, keepdim=True)", "torch.cumsum({v}, {a})", "{v} / ({v}.abs().sum({a}, keepdim=True) + 1)",
-    "torch.softmax({v}.float(), {a}).to({v}.dtype)", "{v}.argmax({a})", "({v} * torch.softmax({v}, {a})).sum({a})",
+    "torch.softmax({v}.to(f32), {a}).to({v}.dtype)", "{v}.argmax({a})", "({v} * torch.softmax({v}, {a})).sum({a})",
     "{v} - {v}.amax({a}, keepdim=True)",
 )  # fmt: skip
 NORMS = (
     "F.layer_norm({v}, ({n},))", "F.layer_norm({v}, ({n},), {w}, {w})", "F.rms_norm({v}, ({n},))", "F.rms_norm({v}, ({n},), {w})",
-    "{v} * torch.rsqrt({v}.float().square().mean(-1, keepdim=True) + 1e-5).to({v}.dtype) * {w}",
+    "{v} * torch.rsqrt({v}.to(f32).square().mean(-1, keepdim=True) + 1e-5).to({v}.dtype) * {w}",
     "({v} - {v}.mean(-1, keepdim=True)) / ({v}.var(-1, keepdim=True, correction=0) + 0.1).sqrt() * {w}",
-    "F.layer_norm({v}.float(), ({n},)).to({v}.dtype)",
+    "F.layer_norm({v}.to(f32), ({n},)).to({v}.dtype)",
 )  # fmt: skip
 INTEGERS = (
     "{i} + 1", "{i} * {j}", "{i} // 3", "{i} % 4", "{i}.to(f32)", "{i}.sum(-1)", "{i}.sum(0)", "{i}.amax(-1)", "{i} == {j}",
     "{i} > 1", "-{i}", "{i}.abs()", "{i}.to(f64) * 0.5", "torch.where({i} > 0, {i}, {j})", "{i}.sum()", "({i} & 3)",
-    "torch.maximum({i}, {j})", "{i}.bool()", "{i}.amin(0)", "{i}.float().mean(-1)",
+    "torch.maximum({i}, {j})", "{i}.bool()", "{i}.amin(0)", "{i}.to(f32).mean(-1)",
 )  # fmt: skip
 MASKS = (
     "{m} & {o}", "{m} | {o}", "~{m}", "{m} ^ {o}", "{m}.sum(-1)", "{m}.sum(0)", "{m}.any(-1)", "{m}.all(0)", "{m}.to(f32)",
-    "{m}.float().mean(0)", "{m} == {o}", "{m} != {o}", "torch.logical_and({m}, {o})", "{m}.to(bf16)", "{m}.long()", "{m} > {o}",
+    "{m}.to(f32).mean(0)", "{m} == {o}", "{m} != {o}", "torch.logical_and({m}, {o})", "{m}.to(bf16)", "{m}.long()", "{m} > {o}",
 )  # fmt: skip
 CHANGES = (
     "{v}.clone().add_({u})", "{v}.clone().mul_(0.5)", "{v}.mul_(0.5)", "{v}.add_({u})", "{v}.copy_({u})", "{v}.relu_()",
@@ -175,7 +175,7 @@ def loss(g: Generator) -> str:
             "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1))", "{v}.reshape(-1, {n})[:, 0].gather(0, {i}.reshape(-1) * 0)",
             "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1), label_smoothing=0.1)",
             "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1), ignore_index=0, reduction='sum')",
-            "F.one_hot({i}, {n}) * {v}", "F.cross_entropy({v}.reshape(-1, {n}).float(), {i}.reshape(-1), reduction='none')",
+            "F.one_hot({i}, {n}) * {v}", "F.cross_entropy({v}.reshape(-1, {n}).to(f32), {i}.reshape(-1), reduction='none')",
         ]  # fmt: skip
         return g.random.choice(more).format(v=v, i=i, n=width)
     return g.random.choice(texts).format(v=v, u=u)
@@ -198,7 +198,11 @@ def view(g: Generator) -> str:
     ]  # fmt: skip
     if size > 2:
         start, stop = draw.choice((0, 1)), size - draw.choice((0, 1))
-        options += [f"{v}.narrow({axis}, {start}, {stop - start})", f"{v}[..., {0 if shape[-1] < 3 else 1}:]", f"{v}[::2]"]
+        options += [
+            f"{v}.narrow({axis}, {start}, {stop - start})",
+            f"{v}[..., {0 if shape[-1] < 3 else 1}:]",
+            f"{v}[::2]",
+        ]
     if shape[-1] % 2 == 0:
         options += [f"{v}.chunk(2, -1)[{draw.randrange(2)}]", f"{v}[..., ::2]"]
     if divisors:
