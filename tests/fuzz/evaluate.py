@@ -21,6 +21,7 @@ LARGEST_NOISE = 0.05
 """A value that rounding errors change by more than this fraction says nothing about the kernel."""
 ROUNDS_NOTHING = ("where", "maximum", "minimum", "max", "min", "neg", "abs", "const", "iota", "size")
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
+ROUNDED_BY_CASTS = {"f64": (), "f32": ("f64",), "bf16": ("f64", "f32", "f16"), "f16": ("f64", "f32", "bf16")}
 
 
 class Disturbed(_Run):
@@ -29,10 +30,13 @@ class Disturbed(_Run):
     def __init__(self, program: Program, sizes: dict[str, int], seed: int) -> None:
         super().__init__(program, sizes, exact=True)
         self.generator = torch.Generator().manual_seed(seed)
+        self.sources = {b.name: b.dtype for b in program.inputs} | {v.name: v.dtype for v in program.values}
 
     def evaluate(self, value: Value) -> Tensor:
         result = super().evaluate(value)
         if value.dtype not in UNIT or value.op in ROUNDS_NOTHING:
+            return result
+        if value.op == "cast" and self.sources.get(value.args[0]) not in ROUNDED_BY_CASTS[value.dtype]:
             return result
         size = result.abs()
         if value.op == "sum":  # rounding errors of partial sums go with the sizes of what is added
@@ -55,6 +59,7 @@ class Evaluations:
     def add(self, value: Value) -> bool:
         """Evaluate one more value; False, and nothing is kept, if it is not fit to be compared."""
         exact, native = self.exact.evaluate(value), self.native.evaluate(value)
+        self.disturbed.sources[value.name] = value.dtype
         if not self._fits(value, exact, native):
             return False
         if self.mode == "random":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -281,7 +279,8 @@ if wanting:
     for name, results in (("eager", eager), ("weft", mine)):
         roots = [t for t in results if t.requires_grad]
         along = [torch.ones_like(t) for t in roots]
-        print(name, [None if g is None else g.double().sum().item() for g in torch.autograd.grad(roots, wanting, along, allow_unused=True)])
+        gradients = torch.autograd.grad(roots, wanting, along, allow_unused=True)
+        print(name, [None if g is None else g.double().sum().item() for g in gradients])
 print(weft.last_reports()[-1].text())
 """
 

@@ -88,7 +88,9 @@ PIECES: dict[str, Piece] = {
     ),
     "activation": Piece((), ("h = {act}(h)",)),
     "positions": Piece(("self.w{i} = nn.Linear({t}, {t})",), ("h = h + self.w{i}(h.mT).mT",)),
-    "slices": Piece((), ("a, b = h.chunk(2, -1)", "h = torch.cat([a * torch.sigmoid(b), b - b.mean(-1, keepdim=True)], -1)")),
+    "slices": Piece(
+        (), ("a, b = h.chunk(2, -1)", "h = torch.cat([a * torch.sigmoid(b), b - b.mean(-1, keepdim=True)], -1)")
+    ),
     "mask": Piece((), ("h = torch.where(mask[..., None], h, 0.1)",)),
     "standardise": Piece((), ("h = (h - h.mean({axis}, keepdim=True)) / (h.var({axis}, keepdim=True) + 0.1).sqrt()",)),
 }  # fmt: skip
@@ -203,13 +205,12 @@ def check(case: Case) -> Outcome:
         moved = [_disturb(deepcopy(module).double(), unit, number) for number in range(2)]
         for batch in (case.shape[0], *([case.other] if case.other else [])):
             x, mask, target = inputs_of(case, batch)
+            precise = replace(case, autocast=False)
+            near = x.double() * (1 + unit * torch.randn(x.shape).double())
             mine = evaluate(compiled, own, x, mask, target, case)
             theirs = evaluate(eager, eager, x, mask, target, case)
-            exact = evaluate(double, double, x.double(), mask, target, replace(case, autocast=False))
-            disturbed = [
-                evaluate(m, m, x.double() * (1 + unit * torch.randn(x.shape).double()), mask, target, replace(case, autocast=False))
-                for m in moved
-            ]  # fmt: skip
+            exact = evaluate(double, double, x.double(), mask, target, precise)
+            disturbed = [evaluate(m, m, near, mask, target, precise) for m in moved]
             for name, value in mine.items():
                 if (value.shape, value.dtype) != (theirs[name].shape, theirs[name].dtype):
                     raise Mismatch("type", f"{name}: {value.dtype}{list(value.shape)}, eager {theirs[name].dtype}")
@@ -296,7 +297,8 @@ for batch in {batches}:
     x, mask = torch.randn(batch, {t}, {d}), torch.rand(batch, {t}) > 0.3
     target = torch.randint(0, {min(d, 11)}, (batch, {t}))
     results = []
-    for call, dtype in ((compiled, torch.float32), (deepcopy(module), torch.float32), (deepcopy(module).double(), torch.float64)):
+    for call in (compiled, deepcopy(module), deepcopy(module).double()):
+        dtype = next(call.parameters()).dtype
         own = x.to(dtype).requires_grad_()
         module.zero_grad()
         with torch.autocast("cpu", torch.bfloat16) if {case.autocast} and dtype == torch.float32 else nullcontext():

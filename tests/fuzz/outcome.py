@@ -45,12 +45,14 @@ def check_close(name: str, mine: Tensor, exact: Tensor, native: Tensor, disturbe
     gap = (mine.double() - exact).abs()
     native_error = largest(native.double() - exact)
     noise = max((largest(other - exact) for other in disturbed), default=0.0)
+    if not all(other.isfinite().all() for other in disturbed):
+        return  # at the edge of what the function is defined on
     bound = 4 * (native_error + noise) + 4 * torch.finfo(mine.dtype).eps * largest(exact)
     bad = ~(gap <= bound)  # catches NaN too
     if bad.any():
         place = tuple(bad.nonzero()[0].tolist())
         raise Mismatch(
             "value",
-            f"{name}: {int(bad.sum())} of {mine.numel()} elements differ, e.g. {place}: {mine[place].item():.9g} instead "
-            f"of {exact[place].item():.9g}; bound {bound:.3g}, eager's error {native_error:.3g}, noise {noise:.3g}",
+            f"{name}: {int(bad.sum())} of {mine.numel()} elements differ, e.g. {place}: {mine[place].item():.9g}, "
+            f"not {exact[place].item():.9g}; bound {bound:.3g}, eager's error {native_error:.3g}, noise {noise:.3g}",
         )

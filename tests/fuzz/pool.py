@@ -58,7 +58,7 @@ class Worker:
     """A process that runs one seed at a time."""
 
     def __init__(self, kind: str, shrink_seconds: float) -> None:
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.worker", kind, str(shrink_seconds)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,

@@ -391,7 +391,8 @@ def make(buffer):
     strides = [sizes[s] if isinstance(s, str) else s for s in buffer.strides]
     count = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) + buffer.offset
     dtype = TORCH_DTYPES[buffer.dtype]
-    numbers = torch.randint(-3, 4, (count,)) if {case.mode == "exact"} or not dtype.is_floating_point else 4 * torch.rand(count) - 2
+    whole = {case.mode == "exact"} or not dtype.is_floating_point
+    numbers = torch.randint(-3, 4, (count,)) if whole else 4 * torch.rand(count) - 2
     return numbers.to(dtype).as_strided(shape, strides)
 
 

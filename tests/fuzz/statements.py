@@ -29,19 +29,22 @@ def _has_rank(rank: int) -> Callable[[Tensor], bool]:
 
 
 UNARY = (
-    "torch.tanh({v})", "torch.sigmoid({v})", "torch.exp(-{v}.abs())", "F.gelu({v})", "F.gelu({v}, approximate='tanh')",
-    "F.silu({v})", "F.relu({v})", "{v} * 2.0", "{v} / 3", "-{v}", "{v}.abs()", "{v}.square()", "1 - {v}", "3 / ({v}.abs() + 1)",
-    "torch.sqrt({v}.abs() + 0.5)", "torch.rsqrt({v}.square() + 1)", "torch.log({v}.abs() + 1)", "torch.erf({v})",
-    "{v}.pow(3)", "{v} ** 2", "{v}.abs().add(1).pow(-0.5)", "{v}.clamp(-1, 1)", "{v}.clamp(min=0.25)", "F.leaky_relu({v}, 0.2)",
-    "F.softplus({v})", "{v}.abs().add(1).reciprocal()", "torch.sin({v})", "torch.log1p({v}.abs())", "torch.expm1(-{v}.abs())",
-    "F.elu({v})", "{v}.to(f32)", "{v}.to(bf16)", "{v}.to(f64)", "{v}.to(f16)", "{v}.contiguous()", "{v}.clone()",
-    "{v}.detach()", "F.mish({v})", "F.hardswish({v})", "F.logsigmoid({v})", "torch.exp2(-{v}.abs())", "{v} + 0.5", "{v} * True",
-    "torch.add({v}, {v}, alpha=0.5)", "torch.rsub({v}, 2.0)", "{v}.relu().square()",
+    "torch.tanh({v})", "torch.sigmoid({v})", "torch.exp(-{v}.abs())", "F.gelu({v})",
+    "F.gelu({v}, approximate='tanh')", "F.silu({v})", "F.relu({v})", "{v} * 2.0", "{v} / 3", "-{v}", "{v}.abs()",
+    "{v}.square()", "1 - {v}", "3 / ({v}.abs() + 1)", "torch.sqrt({v}.abs() + 0.5)",
+    "torch.rsqrt({v}.square() + 1)", "torch.log({v}.abs() + 1)", "torch.erf({v})", "{v}.pow(3)", "{v} ** 2",
+    "{v}.abs().add(1).pow(-0.5)", "{v}.clamp(-1, 1)", "{v}.clamp(min=0.25)", "F.leaky_relu({v}, 0.2)",
+    "F.softplus({v})", "{v}.abs().add(1).reciprocal()", "torch.sin({v})", "torch.log1p({v}.abs())",
+    "torch.expm1(-{v}.abs())", "F.elu({v})", "{v}.to(f32)", "{v}.to(bf16)", "{v}.to(f64)", "{v}.to(f16)",
+    "{v}.contiguous()", "{v}.clone()", "{v}.detach()", "F.mish({v})", "F.hardswish({v})", "F.logsigmoid({v})",
+    "torch.exp2(-{v}.abs())", "{v} + 0.5", "{v} * True", "torch.add({v}, {v}, alpha=0.5)", "torch.rsub({v}, 2.0)",
+    "{v}.relu().square()",
 )  # fmt: skip
 BINARY = (
-    "{v} + {u}", "{v} - {u}", "{v} * {u}", "{v} / ({u}.abs() + 1)", "torch.maximum({v}, {u})", "torch.minimum({v}, {u})",
-    "torch.add({v}, {u}, alpha=2)", "torch.sub({v}, {u}, alpha=0.5)", "torch.lerp({v}, {u}.to({v}.dtype), 0.25)",
-    "torch.addcmul({v}, {u}.to({v}.dtype), {v})", "{v}.abs().add(0.5).pow({u})", "torch.sigmoid({v}) * {u}",
+    "{v} + {u}", "{v} - {u}", "{v} * {u}", "{v} / ({u}.abs() + 1)", "torch.maximum({v}, {u})",
+    "torch.minimum({v}, {u})", "torch.add({v}, {u}, alpha=2)", "torch.sub({v}, {u}, alpha=0.5)",
+    "torch.lerp({v}, {u}.to({v}.dtype), 0.25)", "torch.addcmul({v}, {u}.to({v}.dtype), {v})",
+    "{v}.abs().add(0.5).pow({u})", "torch.sigmoid({v}) * {u}",
 )  # fmt: skip
 MASKED = (
     "torch.where({m}, {v}, {u})", "{v}.masked_fill({m}, 0.0)", "torch.where({m}, {v}, 0.0)", "{v} * {m}",
@@ -51,36 +54,41 @@ COMPARE = (
     "{v} > 0.1", "{v} <= {u}", "{v} >= 0", "{v} == 0", "{v} != {u}", "{v} < -0.2", "torch.isfinite({v})",
 )  # fmt: skip
 REDUCE = (
-    "{v}.sum({d}, keepdim={k})", "{v}.mean({d}, keepdim={k})", "{v}.amax({d}, keepdim={k})", "{v}.amin({d}, keepdim={k})",
-    "{v}.var({d}, keepdim={k}, correction={c})", "{v}.std({d}, keepdim={k})", "torch.var_mean({v}, {d}, keepdim={k})[0]",
-    "torch.logsumexp({v}, {d}, keepdim={k})", "{v}.square().sum({d}, keepdim={k})", "{v}.to(f32).sum({d}, keepdim={k})",
+    "{v}.sum({d}, keepdim={k})", "{v}.mean({d}, keepdim={k})", "{v}.amax({d}, keepdim={k})",
+    "{v}.amin({d}, keepdim={k})", "{v}.var({d}, keepdim={k}, correction={c})", "{v}.std({d}, keepdim={k})",
+    "torch.var_mean({v}, {d}, keepdim={k})[0]", "torch.logsumexp({v}, {d}, keepdim={k})",
+    "{v}.square().sum({d}, keepdim={k})", "{v}.to(f32).sum({d}, keepdim={k})",
     "{v}.square().add(1e-3).mean({d}, keepdim={k}).sqrt()", "torch.linalg.vector_norm({v}, 2, {d}, keepdim={k})",
     "{v}.sum({d}, keepdim={k}, dtype=f32)", "{v}.abs().sum({d}, keepdim={k})", "({v} > 0).sum({d}, keepdim={k})",
 )  # fmt: skip
 ONE_AXIS = (
-    "torch.softmax({v}, {a})", "torch.log_softmax({v}, {a})", "{v}.max({a}).values", "{v}.min({a}, keepdim=True)[0]",
-    "F.normalize({v}, dim={a})", "{v} - {v}.mean({a}, keepdim=True)", "torch.cumsum({v}, {a})", "{v} / ({v}.abs().sum({a}, keepdim=True) + 1)",
+    "torch.softmax({v}, {a})", "torch.log_softmax({v}, {a})", "{v}.max({a}).values",
+    "{v}.min({a}, keepdim=True)[0]", "F.normalize({v}, dim={a})", "{v} - {v}.mean({a}, keepdim=True)",
+    "torch.cumsum({v}, {a})", "{v} / ({v}.abs().sum({a}, keepdim=True) + 1)",
     "torch.softmax({v}.to(f32), {a}).to({v}.dtype)", "{v}.argmax({a})", "({v} * torch.softmax({v}, {a})).sum({a})",
     "{v} - {v}.amax({a}, keepdim=True)",
 )  # fmt: skip
 NORMS = (
-    "F.layer_norm({v}, ({n},))", "F.layer_norm({v}, ({n},), {w}, {w})", "F.rms_norm({v}, ({n},))", "F.rms_norm({v}, ({n},), {w})",
+    "F.layer_norm({v}, ({n},))", "F.layer_norm({v}, ({n},), {w}, {w})", "F.rms_norm({v}, ({n},))",
+    "F.rms_norm({v}, ({n},), {w})",
     "{v} * torch.rsqrt({v}.to(f32).square().mean(-1, keepdim=True) + 1e-5).to({v}.dtype) * {w}",
     "({v} - {v}.mean(-1, keepdim=True)) / ({v}.var(-1, keepdim=True, correction=0) + 0.1).sqrt() * {w}",
     "F.layer_norm({v}.to(f32), ({n},)).to({v}.dtype)",
 )  # fmt: skip
 INTEGERS = (
-    "{i} + 1", "{i} * {j}", "{i} // 3", "{i} % 4", "{i}.to(f32)", "{i}.sum(-1)", "{i}.sum(0)", "{i}.amax(-1)", "{i} == {j}",
-    "{i} > 1", "-{i}", "{i}.abs()", "{i}.to(f64) * 0.5", "torch.where({i} > 0, {i}, {j})", "{i}.sum()", "({i} & 3)",
-    "torch.maximum({i}, {j})", "{i}.bool()", "{i}.amin(0)", "{i}.to(f32).mean(-1)",
+    "{i} + 1", "{i} * {j}", "{i} // 3", "{i} % 4", "{i}.to(f32)", "{i}.sum(-1)", "{i}.sum(0)", "{i}.amax(-1)",
+    "{i} == {j}", "{i} > 1", "-{i}", "{i}.abs()", "{i}.to(f64) * 0.5", "torch.where({i} > 0, {i}, {j})",
+    "{i}.sum()", "({i} & 3)", "torch.maximum({i}, {j})", "{i}.bool()", "{i}.amin(0)", "{i}.to(f32).mean(-1)",
 )  # fmt: skip
 MASKS = (
-    "{m} & {o}", "{m} | {o}", "~{m}", "{m} ^ {o}", "{m}.sum(-1)", "{m}.sum(0)", "{m}.any(-1)", "{m}.all(0)", "{m}.to(f32)",
-    "{m}.to(f32).mean(0)", "{m} == {o}", "{m} != {o}", "torch.logical_and({m}, {o})", "{m}.to(bf16)", "{m}.long()", "{m} > {o}",
+    "{m} & {o}", "{m} | {o}", "~{m}", "{m} ^ {o}", "{m}.sum(-1)", "{m}.sum(0)", "{m}.any(-1)", "{m}.all(0)",
+    "{m}.to(f32)", "{m}.to(f32).mean(0)", "{m} == {o}", "{m} != {o}", "torch.logical_and({m}, {o})", "{m}.to(bf16)",
+    "{m}.long()", "{m} > {o}",
 )  # fmt: skip
 CHANGES = (
-    "{v}.clone().add_({u})", "{v}.clone().mul_(0.5)", "{v}.mul_(0.5)", "{v}.add_({u})", "{v}.copy_({u})", "{v}.relu_()",
-    "{v}.clone().zero_().add_({u})", "{v}.clone().masked_fill_({v} > 0, 1.0)", "{v}.clamp_(-1, 1)", "{v}.sub_(1)",
+    "{v}.clone().add_({u})", "{v}.clone().mul_(0.5)", "{v}.mul_(0.5)", "{v}.add_({u})", "{v}.copy_({u})",
+    "{v}.relu_()", "{v}.clone().zero_().add_({u})", "{v}.clone().masked_fill_({v} > 0, 1.0)", "{v}.clamp_(-1, 1)",
+    "{v}.sub_(1)",
 )  # fmt: skip
 
 
@@ -163,21 +171,23 @@ def loss(g: Generator) -> str:
     ]  # fmt: skip
     shape = g.tensor(v).shape
     indices = [x for x in g.values() if g.tensor(x).dtype == torch.int64 and len(shape) > 1]
-    indices = [x for x in indices if g.tensor(x).shape == shape[:-1] and 0 <= int(g.tensor(x).min())]
+    indices = [x for x in indices if g.tensor(x).shape == shape[:-1] and int(g.tensor(x).min()) >= 0]
     indices = [x for x in indices if int(g.tensor(x).max()) < shape[-1]]
     if not indices and len(shape) > 1 and g.random.random() < 0.5:
         sizes = ", ".join(map(str, shape[:-1]))
         indices = [g.new_input(f"integers(0, {shape[-1]}, {sizes})")]
     if indices:
         i = g.random.choice(indices)
-        width, more = shape[-1], [
-            "{v}.gather(-1, {i}[..., None])", "F.nll_loss(torch.log_softmax({v}, -1).reshape(-1, {n}), {i}.reshape(-1))",
-            "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1))", "{v}.reshape(-1, {n})[:, 0].gather(0, {i}.reshape(-1) * 0)",
+        more = (
+            "{v}.gather(-1, {i}[..., None])", "F.one_hot({i}, {n}) * {v}",
+            "F.nll_loss(torch.log_softmax({v}, -1).reshape(-1, {n}), {i}.reshape(-1))",
+            "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1))",
+            "{v}.reshape(-1, {n})[:, 0].gather(0, {i}.reshape(-1) * 0)",
             "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1), label_smoothing=0.1)",
             "F.cross_entropy({v}.reshape(-1, {n}), {i}.reshape(-1), ignore_index=0, reduction='sum')",
-            "F.one_hot({i}, {n}) * {v}", "F.cross_entropy({v}.reshape(-1, {n}).to(f32), {i}.reshape(-1), reduction='none')",
-        ]  # fmt: skip
-        return g.random.choice(more).format(v=v, i=i, n=width)
+            "F.cross_entropy({v}.reshape(-1, {n}).to(f32), {i}.reshape(-1), reduction='none')",
+        )  # fmt: skip
+        return g.random.choice(more).format(v=v, i=i, n=shape[-1])
     return g.random.choice(texts).format(v=v, u=u)
 
 
