@@ -32,7 +32,7 @@ def test_random_cases_agree_with_float64(kind: str, tmp_path: Path, record_prope
     assert summary.without_kernels < max(2, summary.ran / 2), summary.line()
 
 
-@pytest.mark.parametrize("kind", (programs, functions, modules), ids=KINDS)
+@pytest.mark.parametrize("kind", [programs, functions, modules], ids=KINDS)
 def test_a_seed_is_one_case(kind: object) -> None:
     for seed in range(30):
         assert kind.make(seed) == kind.make(seed)  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def case_of(text: str, mode: programs.Mode = "random", **sizes: int) -> programs
     ("was", "becomes", "place"),
     [
         ("tile < last", "tile + 1 < last", "value"),
-        ("column_chunk[i] + column_tile[i]", "column_tile[i]", "value"),
+        ("sum_chunk[i] + sum_tile[i]", "sum_tile[i]", "value"),
         ("x_data + m * 33 + n", "x_data + m * 33 + n + 1", "value"),
         ("y0_data + n,", "y0_data + n + 1,", "outside"),
     ],
@@ -159,12 +159,12 @@ PROGRAMS = {
   input x: f32 [a:21, b:7, c:1]
   input w: f32 [b:1]
   input k: i64 [b:1]
-  tanh: f32{b} = tanh(w)
+  negated: f32{b} = neg(w)
   positive: bool{b} = gt(w, w)
   row: f32{a} = sum[b, c](x)
   column: f32{b} = sum[a, c](x)
   scaled: f32{b} = mul(column, w)
-  output y0: f32 [b:2] = tanh
+  output y0: f32 [b:2] = negated
   output y1: bool [b:1] = positive
   output y2: f32 [a:1] = row
   output y3: i64 [a:3, b:1] = k

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.fuzz.backend import GraphBackend, reset
 from tests.fuzz.function_generator import Function, Generator, Statement, compiled, fits, make_inputs, namespace
+from tests.fuzz.memory import overlaps
 from tests.fuzz.outcome import Mismatch, Outcome, check_close
 from weft.integration.fuse import fuse
 from weft.runtime.counters import counters
@@ -54,19 +55,19 @@ def check(case: Case) -> Outcome:
     native = compiled(function.source(), reference=False)
     reference = compiled(function.source(), reference=True)
     inputs = make_inputs(function, case.seed)
-    gradients = function.gradients
+    wanted = [function.gradients and has_gradient(t) for t in inputs]
     try:
-        theirs = evaluate(native, inputs, gradients, case.seed)
-        exact = evaluate(reference, [_double(t) for t in inputs], gradients, case.seed)
+        theirs = evaluate(native, inputs, wanted, case.seed)
+        exact = evaluate(reference, [_double(t) for t in inputs], wanted, case.seed)
     except RuntimeError:  # an in-place operation on what the backward needs
-        if not gradients:
+        if not any(wanted):
             raise
-        gradients = False
-        theirs = evaluate(native, inputs, gradients, case.seed)
-        exact = evaluate(reference, [_double(t) for t in inputs], gradients, case.seed)
+        wanted = [False] * len(inputs)
+        theirs = evaluate(native, inputs, wanted, case.seed)
+        exact = evaluate(reference, [_double(t) for t in inputs], wanted, case.seed)
     unit = _unit(function, inputs)
     disturbed = [
-        evaluate(reference, _disturb(inputs, unit, number), gradients, case.seed) for number in range(DISTURBANCES)
+        evaluate(reference, _disturb(inputs, unit, number), wanted, case.seed) for number in range(DISTURBANCES)
     ]
     counters.reset()
     backend = GraphBackend(case.seed, native=case.how == "compiled")
@@ -76,30 +77,31 @@ def check(case: Case) -> Outcome:
             fused = fuse(native)
         else:
             fused = torch.compile(native, backend=backend, fullgraph=True, dynamic=False)
-        mine = evaluate(fused, inputs, gradients, case.seed)
+        mine = evaluate(fused, inputs, wanted, case.seed)
     for name, value in mine.items():
-        wanted, accurate = theirs[name], exact[name]
-        if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
+        eager, accurate = theirs[name], exact[name]
+        if (value.shape, value.dtype) != (eager.shape, eager.dtype):
             raise Mismatch(
-                "type", f"{name} is {value.dtype}{list(value.shape)}, eager {wanted.dtype}{list(wanted.shape)}"
+                "type", f"{name} is {value.dtype}{list(value.shape)}, eager {eager.dtype}{list(eager.shape)}"
             )
-        if is_discrete(wanted) and not torch.equal(wanted, accurate):
+        if not eager.is_floating_point() and not torch.equal(eager, accurate):
             continue  # rounding decides
-        if wanted.is_floating_point() and not (wanted.isfinite().all() and accurate.isfinite().all()):
+        if eager.is_floating_point() and not (eager.isfinite().all() and accurate.isfinite().all()):
             continue
-        check_close(name, value, accurate, wanted, [other[name] for other in disturbed])
+        check_close(name, value, accurate, eager, [other[name] for other in disturbed])
     return Outcome(counters.kernels if case.how == "fuse" else backend.kernels, len(mine))
 
 
-def is_discrete(x: Tensor) -> bool:
-    return not x.is_floating_point()
+def has_gradient(t: Tensor) -> bool:
+    """Whether a gradient of an input can lie as the input does: no element of it shares memory with another."""
+    return t.is_floating_point() and not overlaps(list(t.shape), list(t.stride()))
 
 
 def evaluate(
-    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], gradients: bool, seed: int
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], wanted: Sequence[bool], seed: int
 ) -> dict[str, Tensor]:
-    """Results by name and, if wanted, gradients of the inputs for random gradients of the results."""
-    given = [t.detach().requires_grad_(gradients and t.is_floating_point()) for t in inputs]
+    """Results by name and gradients of the inputs that want them, for random gradients of the results."""
+    given = [t.detach().requires_grad_(wants) for t, wants in zip(inputs, wanted, strict=True)]
     outputs = function(*given)
     found = {f"output {i}": t.detach().clone() for i, t in enumerate(outputs)}
     wanting = [t for t in given if t.requires_grad]
@@ -246,7 +248,8 @@ def script(case: Case, error: str) -> str:
     comment = "\n".join(f"# {line}" for line in error.splitlines()[:12])
     function = case.function
     names = ", ".join(i.target for i in function.inputs)
-    wants = [i.target for i in function.inputs if _is_float(i.text)] if function.gradients else []
+    made = zip(function.inputs, make_inputs(function, case.seed), strict=True)
+    wants = [i.target for i, t in made if function.gradients and has_gradient(t)]
     return f"""{comment}
 import torch
 import torch.nn.functional as F
@@ -283,7 +286,3 @@ if wanting:
         print(name, [None if g is None else g.double().sum().item() for g in gradients])
 print(weft.last_reports()[-1].text())
 """
-
-
-def _is_float(text: str) -> bool:
-    return not (text.startswith("integers") or text.endswith("> 0"))

@@ -45,7 +45,7 @@ def input_tensor(buffer: Buffer, sizes: Mapping[str, int], mode: Mode, seed: int
     shape, strides = _layout(buffer, sizes)
     dtype = TORCH_DTYPES[buffer.dtype]
     count = GUARD + buffer.offset + _extent(shape, strides) + GUARD
-    if _overlaps(shape, strides):
+    if overlaps(shape, strides):
         storage = numbers([count], dtype, mode, seed)
     else:
         storage = poison(count, dtype)
@@ -84,7 +84,7 @@ def _extent(shape: list[int], strides: list[int]) -> int:
     return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
 
 
-def _overlaps(shape: list[int], strides: list[int]) -> bool:
+def overlaps(shape: list[int], strides: list[int]) -> bool:
     """Whether two elements may share memory."""
     reach = 0
     for stride, size in sorted(zip(strides, shape, strict=True)):

@@ -18,7 +18,7 @@ from tests.fuzz.program_generator import Generator, Layouts, parameter_values
 from weft.errors import Refusal, VerificationError
 from weft.ir.interpret import interpret, sizes_of
 from weft.ir.parser import parse
-from weft.ir.program import Buffer, Program, Size, Value
+from weft.ir.program import Buffer, Output, Program, Size, Value
 from weft.ir.simplify import simplify
 from weft.ir.structure import loops_of
 from weft.ir.verify import verify
@@ -253,6 +253,10 @@ def _smaller_programs(program: Program) -> Iterator[Program]:
         if len(program.outputs) > 1:
             yield _without_unused(replace(program, outputs=(output,)))
             yield _without_unused(replace(program, outputs=tuple(o for o in program.outputs if o != output)))
+    by_name = program.by_name()
+    for output in program.outputs:
+        for arg in by_name[output.value].args if output.value in by_name else ():
+            yield from _if_verified(_written_instead(program, output, arg))
     for value in reversed(program.values):
         for arg in value.args:
             yield from _if_verified(_renamed_value(program, value.name, arg))
@@ -307,16 +311,34 @@ def _renamed_value(program: Program, old: str, new: str) -> Program | None:
 def _as_input(program: Program, name: str) -> Program | None:
     """A value is read from memory instead of computed."""
     dtype, dims = program.types()[name]
-    if any(isinstance(program.size_of(d), str) for d in dims[1:]):
+    strides = _dense(program, dims)
+    if strides is None:
         return None
-    strides: list[Size] = []
-    for i in range(len(dims)):
-        count = 1
-        for d in dims[i + 1 :]:
-            count *= int(program.size_of(d))
-        strides.append(count)
     values = tuple(v for v in program.values if v.name != name)
-    return replace(program, inputs=(*program.inputs, Buffer(name, dtype, dims, tuple(strides))), values=values)
+    return replace(program, inputs=(*program.inputs, Buffer(name, dtype, dims, strides)), values=values)
+
+
+def _written_instead(program: Program, output: Output, name: str) -> Program | None:
+    """An output is written with an operand of its value."""
+    dtype, dims = program.types()[name]
+    strides = _dense(program, dims)
+    if strides is None:
+        return None
+    fresh = Output(Buffer(output.buffer.name, dtype, dims, strides), name)
+    return replace(program, outputs=tuple(fresh if o is output else o for o in program.outputs))
+
+
+def _dense(program: Program, dims: Sequence[str]) -> tuple[Size, ...] | None:
+    """Strides without padding, unless they depend on run-time sizes."""
+    strides: list[Size] = []
+    count = 1
+    for dim in reversed(dims):
+        strides.insert(0, count)
+        size = program.size_of(dim)
+        if isinstance(size, str) and dim != dims[0]:
+            return None
+        count *= 1 if isinstance(size, str) else size
+    return tuple(strides)
 
 
 def _without_dim(program: Program, dim: str) -> Program | None:
@@ -347,16 +369,10 @@ def _without_dim(program: Program, dim: str) -> Program | None:
 
 def _plain(program: Program, buffer: Buffer) -> Program | None:
     """A buffer without padding or offset, its dimensions in order."""
-    sizes = [program.size_of(d) for d in buffer.dims]
-    if any(isinstance(size, str) for size in sizes[1:]):
+    strides = _dense(program, buffer.dims)
+    if strides is None:
         return None
-    strides: list[Size] = []
-    for i in range(len(sizes)):
-        count = 1
-        for size in sizes[i + 1 :]:
-            count *= int(size)
-        strides.append(count)
-    plain = replace(buffer, strides=tuple(strides), offset=0)
+    plain = replace(buffer, strides=strides, offset=0)
     if plain == buffer:
         return None
     inputs = tuple(plain if b == buffer else b for b in program.inputs)
