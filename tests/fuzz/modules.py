@@ -91,7 +91,7 @@ PIECES: dict[str, Piece] = {
     "slices": Piece(
         (), ("a, b = h.chunk(2, -1)", "h = torch.cat([a * torch.sigmoid(b), b - b.mean(-1, keepdim=True)], -1)")
     ),
-    "mask": Piece((), ("h = torch.where(mask[..., None], h, 0.1)",)),
+    "mask": Piece((), ("h = torch.where(mask[..., None], h, -0.5 * h)",)),
     "standardise": Piece((), ("h = (h - h.mean({axis}, keepdim=True)) / (h.var({axis}, keepdim=True) + 0.1).sqrt()",)),
 }  # fmt: skip
 
