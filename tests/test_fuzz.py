@@ -152,6 +152,29 @@ def test_a_worker_that_dies_or_hangs_is_a_failure_of_its_seed() -> None:
 # cases that failed once
 
 PROGRAMS = {
+    "booleans are compared": """program p()
+  dim m = 40
+  dim n = 33
+  input b: bool [m:33, n:1]
+  input c: bool [n:1]
+  eq: bool{m, n} = eq(b, c)
+  ne: bool{m, n} = ne(b, c)
+  lt: bool{m, n} = lt(b, c)
+  le: bool{m, n} = le(b, c)
+  gt: bool{m, n} = gt(b, c)
+  ge: bool{m, n} = ge(b, c)
+  count: i64{m, n} = cast(eq)
+  row: i64{m} = sum[n](count)
+  column: i64{n} = sum[m](count)
+  output y0: i64 [m:1] = row
+  output y1: i64 [n:1] = column
+  output y2: bool [m:33, n:1] = ne
+  output y3: bool [m:33, n:1] = lt
+  output y4: bool [m:33, n:1] = le
+  output y5: bool [m:33, n:1] = gt
+  output y6: bool [m:33, n:1] = ge
+end
+""",
     "a value without the fastest column is stored": """program p()
   dim a = 5
   dim b = 3

@@ -179,7 +179,7 @@ class Generator:
         elif op.floats_only:
             kinds = [draw.choice(("f32", "f32", "f32", "f64"))] * op.arity
         elif op.dtype in ("same", "bool"):
-            kinds = [draw.choice(PLAIN[:-1])] * op.arity
+            kinds = [draw.choice(PLAIN if op.dtype == "bool" else PLAIN[:-1])] * op.arity
         else:
             raise NotImplementedError(f"the fuzzer does not know how to draw {op.name} (dtype rule {op.dtype})")
         operands = [self._operand(kind) for kind in kinds]

@@ -193,6 +193,14 @@ inline Mask logical_and(const Mask& x, const Mask& y) { return x & y; }
 inline Mask logical_or(const Mask& x, const Mask& y) { return x | y; }
 inline Mask logical_not(const Mask& x) { return ~x; }
 
+// booleans compare as zero and one
+inline Mask ne(const Mask& x, const Mask& y) { return (x & ~y) | (~x & y); }
+inline Mask eq(const Mask& x, const Mask& y) { return ~ne(x, y); }
+inline Mask lt(const Mask& x, const Mask& y) { return ~x & y; }
+inline Mask le(const Mask& x, const Mask& y) { return ~x | y; }
+inline Mask gt(const Mask& x, const Mask& y) { return x & ~y; }
+inline Mask ge(const Mask& x, const Mask& y) { return x | ~y; }
+
 template <class T, std::enable_if_t<!std::is_same_v<T, Mask>, int> = 0>
 inline T where(bool condition, T yes, T no) { return condition ? yes : no; }
 template <class T, int N>
