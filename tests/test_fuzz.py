@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,6 @@ def case_of(text: str, mode: programs.Mode = "random", **sizes: int) -> programs
     ],
 )
 def test_a_wrong_kernel_is_found(was: str, becomes: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     from weft.render import cpp
 
     changed: list[str] = []
@@ -204,3 +203,16 @@ def test_programs_that_failed_once(name: str, mode: programs.Mode) -> None:
         case = programs.Case(seed, parse(PROGRAMS[name]), {}, {}, mode)
         assert programs.is_valid(case)
         assert programs.check(case).kernels > 0
+
+
+PLAIN = (("norm", "nn.LayerNorm({d})"), ("act", "F.silu"), ("axis", "-1"))
+MODULES = {
+    "a stride is the larger of two sizes": modules.Case(
+        123, (3, 3, 8), (("modulated", PLAIN),), "all", "evaluated", autocast=False, other=5
+    )
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_that_failed_once(name: str) -> None:
+    assert modules.check(MODULES[name]).kernels > 0
