@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import FloorDiv, Max, Mod
 
 from weft.capture.trace import trace
 from weft.compiler import Compilation, build, compile_graph
@@ -421,6 +421,16 @@ def test_a_symbol_nobody_brings_is_an_error_that_names_it() -> None:
     unknown = sympy.Symbol("q7", integer=True, positive=True)
     with pytest.raises(UnknownSymbolError, match="no input of the graph has the size q7"):
         SizeNodes(graph.graph).get(s * unknown)
+
+
+def test_the_larger_of_two_sizes_is_a_node() -> None:
+    graph, (s, t, _) = symbolic_graph((11, 3), (5,))
+    nodes = SizeNodes(graph.graph)
+    nodes.check(Max(s, 2 * t))
+    node = nodes.get(Max(s, 2 * t))
+    assert isinstance(node, fx.Node)
+    assert node.target is torch.sym_max
+    assert node.meta["val"].node.hint == 11
 
 
 def test_an_unknown_function_of_sizes_is_an_error() -> None:

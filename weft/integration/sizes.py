@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Max
 
 from weft.capture.refine import Extent
 
@@ -48,7 +48,7 @@ class SizeNodes:
             return
         if isinstance(expression, sympy.Symbol):
             self._find_axis(expression)
-        elif isinstance(expression, sympy.Add | sympy.Mul | FloorDiv):
+        elif isinstance(expression, sympy.Add | sympy.Mul | FloorDiv | Max):
             for term in _terms(expression):
                 self.check(term)
         elif isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
@@ -59,8 +59,9 @@ class SizeNodes:
     def _make(self, expression: sympy.Expr) -> fx.Node:
         if isinstance(expression, sympy.Symbol):
             return self._call(aten.sym_size.int, *self._find_axis(expression))
-        if isinstance(expression, sympy.Add | sympy.Mul):
-            function = operator.add if isinstance(expression, sympy.Add) else operator.mul
+        if isinstance(expression, sympy.Add | sympy.Mul | Max):
+            sums = isinstance(expression, sympy.Add)
+            function = torch.sym_max if isinstance(expression, Max) else operator.add if sums else operator.mul
             first, *rest = (self.get(arg) for arg in _terms(expression))
             for other in rest:
                 first = self._call(function, first, other)

@@ -83,7 +83,7 @@ class Statements:
         strides = dict(zip(output.buffer.dims, output.buffer.strides, strict=True))
         value = self._operand(output.value, vector=True)
         if fast not in strides:
-            return f"{self.names.element(output.buffer)} = {value}[0][0];"
+            return f"{self.names.element(output.buffer)} = w::first_lane({value});"
         if strides[fast] == 1:
             return f"w::store({address}, {value}, lanes);"
         return f"w::store_strided({address}, {self.names.stride(strides[fast])}, {value}, lanes);"

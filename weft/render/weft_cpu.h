@@ -110,6 +110,19 @@ inline void store_strided(T* p, int64_t stride, const V& v, Lanes lanes) {
   for (int i = 0; i < lanes.count; ++i) p[i * stride] = elements[i];
 }
 
+// the first lane, which stands for all where a value does not vary along the fastest column
+template <class T, int N>
+inline T first_lane(const VectorizedN<T, N>& v) {
+  T elements[W];
+  v.store(elements);
+  return elements[0];
+}
+inline bool first_lane(const Mask& v) {
+  bool elements[W];
+  store(static_cast<bool*>(elements), v, Full{});
+  return elements[0];
+}
+
 // one number in every lane; the position of every lane
 template <class T>
 inline auto vec(T x) {
@@ -337,6 +350,14 @@ inline bool logical_not(bool x) { return !x; }
 inline Mask logical_and(const Mask& x, const Mask& y) { return x & y; }
 inline Mask logical_or(const Mask& x, const Mask& y) { return x | y; }
 inline Mask logical_not(const Mask& x) { return ~x; }
+
+// booleans compare as zero and one
+inline Mask ne(const Mask& x, const Mask& y) { return (x & ~y) | (~x & y); }
+inline Mask eq(const Mask& x, const Mask& y) { return ~ne(x, y); }
+inline Mask lt(const Mask& x, const Mask& y) { return ~x & y; }
+inline Mask le(const Mask& x, const Mask& y) { return ~x | y; }
+inline Mask gt(const Mask& x, const Mask& y) { return x & ~y; }
+inline Mask ge(const Mask& x, const Mask& y) { return x | ~y; }
 
 template <class T, std::enable_if_t<!std::is_same_v<T, Mask>, int> = 0>
 inline T where(bool condition, T yes, T no) { return condition ? yes : no; }

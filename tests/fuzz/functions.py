@@ -1,0 +1,288 @@
+"""Random functions of tensors, forward and backward, against float64 eager mode."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tests.fuzz.backend import GraphBackend, reset
+from tests.fuzz.function_generator import Function, Generator, Statement, compiled, fits, make_inputs, namespace
+from tests.fuzz.memory import overlaps
+from tests.fuzz.outcome import Mismatch, Outcome, check_close
+from weft.integration.fuse import fuse
+from weft.runtime.counters import counters
+
+How = Literal["fuse", "compiled", "evaluated"]
+FUSE_EVERY = 25
+"""One case in so many goes through TorchInductor, which takes seconds."""
+DISTURBANCES = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """how: through ``weft.fuse`` as users call it; else through the graph backend, with plans drawn from the seed, its
+    kernels compiled or their programs evaluated."""
+
+    seed: int
+    function: Function
+    how: How
+
+
+def make(seed: int) -> Case:
+    return Case(seed, Generator(seed).run(), how_of(seed))
+
+
+def how_of(seed: int) -> How:
+    return "fuse" if seed % FUSE_EVERY == 0 else "compiled" if seed % 4 == 1 else "evaluated"
+
+
+def describe(case: Case) -> str:
+    gradients = " with gradients" if case.function.gradients else ""
+    return f"# seed {case.seed}, {case.how}{gradients}\n{case.function.inputs_source()}\n{case.function.source()}"
+
+
+def check(case: Case) -> Outcome:
+    """Raise Mismatch, or whatever weft raises, if forward or backward go wrong."""
+    reset()
+    function = case.function
+    if not function.outputs:
+        return Outcome(0, 0)
+    native = compiled(function.source(), reference=False)
+    reference = compiled(function.source(), reference=True)
+    inputs = make_inputs(function, case.seed)
+    wanted = [function.gradients and has_gradient(t) for t in inputs]
+    try:
+        theirs = evaluate(native, inputs, wanted, case.seed)
+        exact = evaluate(reference, [_double(t) for t in inputs], wanted, case.seed)
+    except RuntimeError:  # an in-place operation on what the backward needs
+        if not any(wanted):
+            raise
+        wanted = [False] * len(inputs)
+        theirs = evaluate(native, inputs, wanted, case.seed)
+        exact = evaluate(reference, [_double(t) for t in inputs], wanted, case.seed)
+    unit = _unit(function, inputs)
+    disturbed = [
+        evaluate(reference, _disturb(inputs, unit, number), wanted, case.seed) for number in range(DISTURBANCES)
+    ]
+    counters.reset()
+    backend = GraphBackend(case.seed, native=case.how == "compiled")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="weft:.*")
+        if case.how == "fuse":
+            fused = fuse(native)
+        else:
+            fused = torch.compile(native, backend=backend, fullgraph=True, dynamic=False)
+        mine = evaluate(fused, inputs, wanted, case.seed)
+    for name, value in mine.items():
+        eager, accurate = theirs[name], exact[name]
+        if (value.shape, value.dtype) != (eager.shape, eager.dtype):
+            raise Mismatch(
+                "type", f"{name} is {value.dtype}{list(value.shape)}, eager {eager.dtype}{list(eager.shape)}"
+            )
+        if not eager.is_floating_point() and not torch.equal(eager, accurate):
+            continue  # rounding decides
+        if eager.is_floating_point() and not (eager.isfinite().all() and accurate.isfinite().all()):
+            continue
+        check_close(name, value, accurate, eager, [other[name] for other in disturbed])
+    return Outcome(counters.kernels if case.how == "fuse" else backend.kernels, len(mine))
+
+
+def has_gradient(t: Tensor) -> bool:
+    """Whether a gradient of an input can lie as the input does: no element of it shares memory with another."""
+    return t.is_floating_point() and not overlaps(list(t.shape), list(t.stride()))
+
+
+def evaluate(
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], wanted: Sequence[bool], seed: int
+) -> dict[str, Tensor]:
+    """Results by name and gradients of the inputs that want them, for random gradients of the results."""
+    given = [t.detach().requires_grad_(wants) for t, wants in zip(inputs, wanted, strict=True)]
+    outputs = function(*given)
+    found = {f"output {i}": t.detach().clone() for i, t in enumerate(outputs)}
+    wanting = [t for t in given if t.requires_grad]
+    roots = [(i, t) for i, t in enumerate(outputs) if t.requires_grad]
+    if wanting and roots:
+        generator = torch.Generator().manual_seed(seed)
+        along = {i: torch.randn(t.shape, generator=generator, dtype=torch.float64) for i, t in enumerate(outputs)}
+        grads = torch.autograd.grad(
+            [t for _, t in roots],
+            wanting,
+            [along[i].to(torch.bfloat16).to(t.dtype) for i, t in roots],
+            allow_unused=True,
+        )
+        names = [f"gradient of x{i}" for i, t in enumerate(given) if t.requires_grad]
+        found |= {name: g for name, g in zip(names, grads, strict=True) if g is not None}
+    return found
+
+
+def _double(t: Tensor) -> Tensor:
+    return t.double() if t.is_floating_point() else t.clone()
+
+
+def _unit(function: Function, inputs: Sequence[Tensor]) -> float:
+    """The coarsest rounding in the function."""
+    text = function.source()
+    dtypes = [t.dtype for t in inputs if t.is_floating_point()]
+    dtypes += [
+        d for name, d in (("f32", torch.float32), ("bf16", torch.bfloat16), ("f16", torch.float16)) if name in text
+    ]
+    return max((torch.finfo(d).eps for d in dtypes), default=torch.finfo(torch.float32).eps)
+
+
+def _disturb(inputs: Sequence[Tensor], unit: float, number: int) -> list[Tensor]:
+    """Inputs off by a rounding error: how far the results move says how well-conditioned they are."""
+    generator = torch.Generator().manual_seed(number)
+    found: list[Tensor] = []
+    for t in map(_double, inputs):
+        noise = 2 * torch.rand(t.shape, generator=generator, dtype=torch.float64) - 1
+        found.append(t * (1 + unit * noise) if t.is_floating_point() else t)
+    return found
+
+
+# smaller cases
+
+
+def is_valid(case: Case) -> bool:
+    """Whether the function runs in eager mode and all its values are fit to be compared."""
+    native, exact = namespace(False, case.seed), namespace(True, case.seed)
+    try:
+        for statement in case.function.inputs:
+            native[statement.target] = eval(statement.text, native)
+            exact[statement.target] = _double(native[statement.target])
+        for statement in case.function.body:
+            for env in (native, exact):
+                env[statement.target] = eval(statement.text, env)
+            if not fits(native[statement.target], exact[statement.target]):
+                return False
+    except (RuntimeError, IndexError, ValueError, TypeError, NameError):
+        return False
+    return bool(case.function.outputs)
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Cases with less in them, the largest steps first."""
+    function = case.function
+    if case.how != "evaluated":
+        yield replace(case, how="evaluated")
+    if case.how == "fuse":
+        yield replace(case, how="compiled")
+    if len(function.outputs) > 1:
+        for output in function.outputs:
+            rest = tuple(o for o in function.outputs if o != output)
+            yield _with(case, replace(function, outputs=(output,)).alive())
+            yield _with(case, replace(function, outputs=rest).alive())
+    if function.gradients:
+        yield _with(case, replace(function, gradients=False))
+    values = _values(function, case.seed)
+    names = [i.target for i in function.inputs]
+    for at in reversed(range(len(function.body))):
+        statement = function.body[at]
+        yield _with(case, _without(function, at, values))
+        before = [*names, *(s.target for s in function.body[:at])]
+        mine = values[statement.target]
+        for other in before:
+            if values[other].shape == mine.shape and values[other].dtype == mine.dtype:
+                yield _with(case, _replaced(function, at, other))
+        for operand in sorted(statement.reads()):
+            if operand in function.outputs or values[operand].numel() == 0:
+                continue
+            if statement.target in function.outputs:
+                outputs = tuple(operand if o == statement.target else o for o in function.outputs)
+                yield _with(case, replace(function, outputs=tuple(dict.fromkeys(outputs))).alive())
+    for i, made in enumerate(function.inputs):
+        plain = _made_like(made.target, values[made.target])
+        if plain != made and len(plain.text) < len(made.text):
+            inputs = (*function.inputs[:i], plain, *function.inputs[i + 1 :])
+            yield _with(case, replace(function, inputs=inputs))
+
+
+def _with(case: Case, function: Function) -> Case:
+    return replace(case, function=function)
+
+
+def _values(function: Function, seed: int) -> dict[str, Tensor]:
+    found = namespace(False, seed)
+    for statement in (*function.inputs, *function.body):
+        found[statement.target] = eval(statement.text, found)
+    return {s.target: found[s.target] for s in (*function.inputs, *function.body)}
+
+
+def _made_like(target: str, value: Tensor) -> Statement:
+    """An input with the shape and dtype of a value."""
+    sizes = ", ".join(map(str, value.shape))
+    if value.is_floating_point():
+        short = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[value.dtype]
+        return Statement(target, f"draw({sizes}).to({short})")
+    if value.dtype == torch.bool:
+        return Statement(target, f"draw({sizes}) > 0")
+    low, high = (int(value.min()), int(value.max()) + 1) if value.numel() else (0, 1)
+    return Statement(target, f"integers({low}, {high}{', ' + sizes if sizes else ''}).to({value.dtype})")
+
+
+def _without(function: Function, at: int, values: dict[str, Tensor]) -> Function:
+    """A statement becomes an input."""
+    target = function.body[at].target
+    fresh = f"x{1 + max((int(i.target[1:]) for i in function.inputs), default=0)}"
+    body = tuple(s.renamed(target, fresh) for s in (*function.body[:at], *function.body[at + 1 :]))
+    outputs = tuple(o for o in function.outputs if o != target)
+    inputs = (*function.inputs, _made_like(fresh, values[target]))
+    return replace(function, inputs=inputs, body=body, outputs=outputs).alive()
+
+
+def _replaced(function: Function, at: int, other: str) -> Function:
+    """Another value stands for that of a statement."""
+    target = function.body[at].target
+    body = tuple(s.renamed(target, other) for s in (*function.body[:at], *function.body[at + 1 :]))
+    outputs = tuple(dict.fromkeys(other if o == target else o for o in function.outputs))
+    outputs = tuple(o for o in outputs if o.startswith("v"))
+    return replace(function, body=body, outputs=outputs).alive()
+
+
+def script(case: Case, error: str) -> str:
+    """A Python file that shows the failure without this package."""
+    comment = "\n".join(f"# {line}" for line in error.splitlines()[:12])
+    function = case.function
+    names = ", ".join(i.target for i in function.inputs)
+    made = zip(function.inputs, make_inputs(function, case.seed), strict=True)
+    wants = [i.target for i, t in made if function.gradients and has_gradient(t)]
+    return f"""{comment}
+import torch
+import torch.nn.functional as F
+
+import weft
+
+f64, f32, bf16, f16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
+generator = torch.Generator().manual_seed({case.seed})
+
+
+def draw(*shape):
+    return torch.randn(shape, generator=generator, dtype=f64).clamp(-3, 3)
+
+
+def integers(low, high, *shape):
+    return torch.randint(low, high, shape, generator=generator)
+
+
+{function.source()}
+
+{function.inputs_source()}
+inputs = [{names}]
+wanting = [t.detach().requires_grad_() for t in ({"".join(f"{n}, " for n in wants)})]
+given = dict(zip({wants!r}, wanting))
+inputs = [given.get(name, t) for name, t in zip({[i.target for i in function.inputs]!r}, inputs)]
+eager, mine = function(*inputs), weft.fuse(function)(*inputs)
+for theirs, ours in zip(eager, mine):
+    print(theirs.dtype, tuple(theirs.shape), "largest difference", (theirs.double() - ours.double()).abs().max().item())
+if wanting:
+    for name, results in (("eager", eager), ("weft", mine)):
+        roots = [t for t in results if t.requires_grad]
+        along = [torch.ones_like(t) for t in roots]
+        gradients = torch.autograd.grad(roots, wanting, along, allow_unused=True)
+        print(name, [None if g is None else g.double().sum().item() for g in gradients])
+print(weft.last_reports()[-1].text())
+"""
