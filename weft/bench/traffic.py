@@ -72,7 +72,7 @@ def traffic(graph: fx.GraphModule) -> Traffic:
     start = time.perf_counter()
     compilation = compile_graph(graph.graph)
     seconds = time.perf_counter() - start
-    rewrite(graph.graph, compilation.regions)
+    rewrite(graph.graph, compilation)
     estimates = [e for region in compilation.regions for e in region.plan.estimates]
     return Traffic(
         len(compilation.regions),

@@ -341,9 +341,6 @@ WEFT_COMPARE(gt, >)
 WEFT_COMPARE(ge, >=)
 #undef WEFT_COMPARE
 
-inline Mask ne(const Mask& x, const Mask& y) { return (x & ~y) | (~x & y); }
-inline Mask eq(const Mask& x, const Mask& y) { return ~ne(x, y); }
-
 inline bool logical_and(bool x, bool y) { return x && y; }
 inline bool logical_or(bool x, bool y) { return x || y; }
 inline bool logical_not(bool x) { return !x; }
