@@ -81,7 +81,7 @@ def inductor_kernels(workload: Workload, inputs: Sequence[Tensor]) -> tuple[Cand
     calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
     for module in PyCodeCache.modules:
         for name, function in list(vars(module).items()):
-            if name.startswith("cpp_fused") and (id(module) not in known or hasattr(module, "_weft_recorded")):
+            if name.startswith("cpp_fused") and id(module) not in known:
                 setattr(module, name, _recorder(function, calls))
     with torch.no_grad():
         compiled(*inputs)
@@ -107,10 +107,6 @@ def _recorder(
 
 def whole_candidates(workload: Workload, inputs: Sequence[Tensor], options: Options) -> list[Candidate]:
     """The workload as a function call, outputs allocated by each call: eager, Inductor and weft."""
-    torch._dynamo.reset()
-    inductor = torch.compile(workload.fn, fullgraph=True)
-    fused = fuse(workload.fn, cache_dir=options.cache_dir)
-    functions = {"eager": workload.fn, "Inductor": inductor, "weft": fused}
 
     def call(function: Callable[..., object]) -> Callable[[], object]:
         def run() -> object:
@@ -119,4 +115,32 @@ def whole_candidates(workload: Workload, inputs: Sequence[Tensor], options: Opti
 
         return run
 
-    return [Candidate(name, call(function)) for name, function in functions.items()]
+    return [Candidate(name, call(function)) for name, function in _compiled(workload.fn, options).items()]
+
+
+def autograd_candidates(workload: Workload, inputs: Sequence[Tensor], options: Options) -> list[Candidate]:
+    """The backward of a forward workload through autograd, with fresh gradients: eager, Inductor and weft. The forward
+    before it is not timed."""
+    leaves = [t.detach().requires_grad_() for t in inputs]
+    gradients = [torch.randn_like(t) for t in workload.outputs(*inputs)]
+    return [_backward(name, fn, leaves, gradients) for name, fn in _compiled(workload.fn, options).items()]
+
+
+def _backward(
+    name: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Candidate:
+    outputs: list[Tensor] = []
+
+    def forward() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        result = function(*leaves)
+        outputs[:] = [result] if isinstance(result, Tensor) else result
+
+    return Candidate(name, lambda: torch.autograd.backward(outputs, gradients), forward)
+
+
+def _compiled(function: Callable[..., object], options: Options) -> dict[str, Callable[..., object]]:
+    torch._dynamo.reset()
+    inductor = torch.compile(function, fullgraph=True)
+    return {"eager": function, "Inductor": inductor, "weft": fuse(function, cache_dir=options.cache_dir)}

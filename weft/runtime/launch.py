@@ -24,6 +24,7 @@ from weft.render.source import Source
 from weft.runtime import build, failures, reproducer
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
+from weft.runtime.pages import prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 _LIBRARY.define(
@@ -85,6 +86,7 @@ class Executable:
         threads = min(torch.get_num_threads(), 1 + launch_bytes // BYTES_PER_THREAD)
         function = self._function
         assert function is not None
+        prefer_large_pages(outputs)
         try:
             function(pointers, numbers, threads)
         except Exception as error:
