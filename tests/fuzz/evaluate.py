@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.ir import dtypes
-from weft.ir.interpret import _Run
+from weft.ir.interpret import Evaluation
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Value
 
@@ -24,7 +24,7 @@ UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 ROUNDED_BY_CASTS = {"f64": (), "f32": ("f64",), "bf16": ("f64", "f32", "f16"), "f16": ("f64", "f32", "bf16")}
 
 
-class Disturbed(_Run):
+class Disturbed(Evaluation):
     """In float64, with every operation off by up to the rounding error of the program's own dtype."""
 
     def __init__(self, program: Program, sizes: dict[str, int], seed: int) -> None:
@@ -50,7 +50,7 @@ class Evaluations:
 
     def __init__(self, program: Program, sizes: dict[str, int], inputs: Sequence[Tensor], mode: Mode) -> None:
         self.mode = mode
-        self.exact, self.native = _Run(program, sizes, True), _Run(program, sizes, False)
+        self.exact, self.native = Evaluation(program, sizes, True), Evaluation(program, sizes, False)
         self.disturbed = Disturbed(program, sizes, 1)
         for run in (self.exact, self.native, self.disturbed):
             for buffer, tensor in zip(program.inputs, inputs, strict=True):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from weft.options import Options
 from weft.render.source import Source
 from weft.runtime import build
+from weft.runtime.cache import Cache
 
 
 def compile_sources(sources: Sequence[Source]) -> dict[str, Callable[..., None]]:
-    """Functions of all kernels by name; the names differ. The library leaves no file behind."""
+    """Functions of all kernels by name; the names differ. Random kernels are not kept: nobody asks for them again."""
     text = Source("cpp", sources[0].entry, "\n".join(source.text for source in sources))
-    path: Path = build.library(text, Options.read())
-    functions = {source.entry: build.open_library(path, source.entry) for source in sources}
-    for leftover in path.parent.glob(f"{path.stem}*"):
-        leftover.unlink(missing_ok=True)
-    return functions
+    options = Options.read()
+    store = Cache(options.cache_dir, options.cache_bytes)
+    content = build._compile_kernel(text, build.find_compiler(options), store)
+    return {source.entry: build.open_library(content, source.entry) for source in sources}

@@ -176,6 +176,8 @@ class Generator:
             kinds = ["bool", *([kind] * (op.arity - 1))]
         elif op.name in LOGICAL:
             kinds = ["bool"] * op.arity
+        elif op.integers_only:
+            kinds = [draw.choice(("i32", "i64"))] * op.arity
         elif op.floats_only:
             kinds = [draw.choice(("f32", "f32", "f32", "f64"))] * op.arity
         elif op.dtype in ("same", "bool"):
