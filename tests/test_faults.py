@@ -5,7 +5,6 @@ cache nor in this process.
 """
 
 from __future__ import annotations
-import __future__
 
 import importlib
 import inspect
@@ -70,7 +69,7 @@ def changed_code(function: Callable[..., Any], fault: Fault) -> CodeType:
     module that imported it has the fault."""
     text = changed(textwrap.dedent(inspect.getsource(function)), fault)
     made: dict[str, Any] = {}
-    compiled = compile(text, fault.place, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+    compiled = compile(text, fault.place, "exec", annotations.compiler_flag, dont_inherit=True)
     exec(compiled, dict(function.__globals__), made)
     return inspect.unwrap(made[function.__name__]).__code__
 
