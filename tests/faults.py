@@ -393,12 +393,6 @@ FAULTS: dict[str, Fault] = {
         "if False:",
         "regions with a gap between rows",
     ),
-    "the dimensions of a result are in another order": Fault(
-        "weft.capture.lowering:GroupLowering.run",
-        'dtypes.NAMES[node.meta["val"].dtype], dims, strides)\n    builder.parameters',
-        'dtypes.NAMES[node.meta["val"].dtype], dims[::-1], strides)\n    builder.parameters',
-        "bits of sums",
-    ),
     "a mean is divided by the padded number of columns": Fault(
         "weft.ir.program:Builder.count", "number *= size", "number *= -(-size // 16) * 16", "variances"
     ),
