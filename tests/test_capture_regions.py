@@ -644,6 +644,13 @@ def test_batch_and_time_are_one_dimension_where_they_always_are_together() -> No
     assert len(program.parameters) == 1
 
 
+def test_rows_with_gaps_between_them_stay_two_dimensions() -> None:
+    region = only(checked(lambda x: (x * 2).sum(), rows(6, 9)[:, :5]))
+    assert [d.size for d in region.program.dims] == [6, 5]
+    region = only(checked(lambda x: (x * 2).sum(), rows(6, 5)))
+    assert [d.size for d in region.program.dims] == [30]
+
+
 def test_a_transposed_layout_keeps_its_dimensions() -> None:
     program = symbolic_layout("time first")
     assert len(program.dims) == 3

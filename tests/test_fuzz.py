@@ -64,7 +64,7 @@ def case_of(text: str, mode: programs.Mode = "random", **sizes: int) -> programs
     ("was", "becomes", "place"),
     [
         ("tile < last", "tile + 1 < last", "value"),
-        ("sum_chunk[i] + sum_tile[i]", "sum_tile[i]", "value"),
+        ("w::load(sum_chunk + n, lanes) + sum_tile", "sum_tile", "value"),
         ("x_data + m * 33 + n", "x_data + m * 33 + n + 1", "value"),
         ("y0_data + n,", "y0_data + n + 1,", "outside"),
     ],
@@ -191,6 +191,17 @@ end
   output y2: f32 [a:1] = row
   output y3: i64 [a:3, b:1] = k
   output y4: f32 [b:1] = scaled
+end
+""",
+    "every row dimension is kept by a column sum": """program p()
+  dim a = 5
+  dim b = 3
+  dim n = 40
+  input x: f32 [a:120, b:40, n:1]
+  first: f32{b, n} = sum[a](x)
+  second: f32{a, n} = sum[b](x)
+  output y0: f32 [b:40, n:1] = first
+  output y1: f32 [a:40, n:1] = second
 end
 """,
 }

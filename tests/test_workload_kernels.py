@@ -6,6 +6,7 @@ square of the reference; gradients of weights and biases in 16-bit types 1.02 ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from weft.runtime.launch import run_plan
 from weft.target import Target
 
 SHAPES = [(256, 1024), (1000, 96), (37, 40), (3, 2048), (129, 1000), (65, 7), (8, 5120)]
+TILINGS = ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2))
 OPTIONS = Options.read()
 
 
@@ -53,19 +55,23 @@ def rms(x: Tensor) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
     for shape in SHAPES:
-        inputs = torch_inputs(name, shape, dtype)
-        case = make_case(name, inputs)
-        got = run(case, inputs)
-        eager = case.workload.outputs(*inputs)
-        reference = expected(case, inputs)
-        for index, (mine, theirs, exact) in enumerate(zip(got, eager, reference, strict=True)):
-            assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-            error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
-            tight = index in case.workload.weight_outputs and dtype != "f32"
-            bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)
-            if exact.numel() == 1:  # no average over many roundings: which of two is nearer is luck
-                bound = max(bound, torch.finfo(mine.dtype).eps * rms(exact))
-            assert error <= bound, f"{name} {dtype} {shape} output {index}: {error:.3g} > {bound:.3g} ({allowed:.3g})"
+        check_error(name, dtype, shape)
+
+
+def check_error(name: str, dtype: str, shape: tuple[int, int]) -> None:
+    inputs = torch_inputs(name, shape, dtype)
+    case = make_case(name, inputs)
+    got = run(case, inputs)
+    eager = case.workload.outputs(*inputs)
+    reference = expected(case, inputs)
+    for index, (mine, theirs, exact) in enumerate(zip(got, eager, reference, strict=True)):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        error, allowed = rms(mine.double() - exact), rms(theirs.double() - exact)
+        tight = index in case.workload.weight_outputs and dtype != "f32"
+        bound = (1.02 if tight else 1.25) * allowed + 0.1 * torch.finfo(mine.dtype).eps * rms(exact)
+        if exact.numel() == 1:  # no average over many roundings: which of two is nearer is luck
+            bound = max(bound, torch.finfo(mine.dtype).eps * rms(exact))
+        assert error <= bound, f"{name} {dtype} {shape} output {index}: {error:.3g} > {bound:.3g} ({allowed:.3g})"
 
 
 def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = False) -> tuple[Tensor, ...]:
@@ -78,18 +84,23 @@ def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = Fa
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_inputs_give_equal_bits_for_any_tiling_and_thread_count(name: str, dtype: str) -> None:
+    for shape in [(64, 128), (403, 192), (130, 1000)]:
+        check_exact(name, dtype, shape, TILINGS)
+
+
+def check_exact(name: str, dtype: str, shape: tuple[int, int], tilings: Sequence[tuple[int, int, int]]) -> None:
+    """tilings: rows of a tile, rows of a chunk, threads."""
     before = torch.get_num_threads()
     try:
-        for shape in [(64, 128), (403, 192), (130, 1000)]:
-            inputs = torch_inputs(name, shape, dtype, exact=True)
-            case = make_case(name, inputs)
-            base = planned(case)
-            reference = expected(case, inputs)
-            for tile, chunk, threads in ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2)):
-                torch.set_num_threads(threads)
-                got = run(case, inputs, retiled(base, tile, chunk))
-                for mine, exact in zip(got, reference, strict=True):
-                    assert torch.equal(mine, exact.to(mine.dtype)), (shape, tile, chunk, threads)
+        inputs = torch_inputs(name, shape, dtype, exact=True)
+        case = make_case(name, inputs)
+        base = planned(case)
+        reference = expected(case, inputs)
+        for tile, chunk, threads in tilings:
+            torch.set_num_threads(threads)
+            got = run(case, inputs, retiled(base, tile, chunk))
+            for mine, exact in zip(got, reference, strict=True):
+                assert torch.equal(mine, exact.to(mine.dtype)), (shape, tile, chunk, threads)
     finally:
         torch.set_num_threads(before)
 

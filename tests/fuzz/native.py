@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from weft.options import Options
 from weft.render.source import Source
 from weft.runtime import build
+from weft.runtime.cache import Cache
 
 
 def compile_sources(sources: Sequence[Source]) -> dict[str, Callable[..., None]]:
-    """Functions of all kernels by name; the names differ."""
+    """Functions of all kernels by name; the names differ. Random kernels are not kept: nobody asks for them again."""
     text = Source("cpp", sources[0].entry, "\n".join(source.text for source in sources))
-    content = build.library(text, Options.read())
+    options = Options.read()
+    store = Cache(options.cache_dir, options.cache_bytes)
+    content = build._compile_kernel(text, build.find_compiler(options), store)
     return {source.entry: build.open_library(content, source.entry) for source in sources}

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.fuzz.evaluate import Evaluations, Mode
 from tests.fuzz.memory import input_tensor
 from weft.ir import dtypes
-from weft.ir.ops import EXPENSIVE_COST, LOGICAL, OPS, Op
+from weft.ir.ops import EXPENSIVE_COST, LOGICAL, ONLINE, OPS, Op
 from weft.ir.program import Builder, Dim, Program, Size, Value
 
 SIZES = (2, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65, 100, 257, 513, 600)
@@ -156,7 +156,7 @@ class Generator:
 
     def _value(self) -> None:
         draw = self.random
-        reductions = [op for op in OPS.values() if op.kind == "reduction"]
+        reductions = [op for op in OPS.values() if op.kind == "reduction" and op.name not in ONLINE]
         cheap = self.mode == "exact"
         others = [op for op in OPS.values() if op.kind != "reduction" and not (cheap and op.cost >= EXPENSIVE_COST)]
         op = draw.choice(reductions if draw.random() < 0.3 else others)
@@ -176,6 +176,8 @@ class Generator:
             kinds = ["bool", *([kind] * (op.arity - 1))]
         elif op.name in LOGICAL:
             kinds = ["bool"] * op.arity
+        elif op.integers_only:
+            kinds = [draw.choice(("i32", "i64"))] * op.arity
         elif op.floats_only:
             kinds = [draw.choice(("f32", "f32", "f32", "f64"))] * op.arity
         elif op.dtype in ("same", "bool"):

@@ -64,7 +64,7 @@ class Rows(Statements):
     def _chunks(self) -> None:
         line = self.out.line
         line()
-        if self.fast_row is None:
+        if self.fast_row is None and not self.outer:
             with self.out.block(""):
                 self._held_scratch()
                 self._tile()
@@ -96,9 +96,12 @@ class Rows(Statements):
                 self._tiles()
 
     def _tiles(self) -> None:
-        """Tiles of a chunk. Where rows and chunks are whole tiles, that is one loop."""
+        """Tiles of a chunk. Where rows and chunks are whole tiles, that is one loop; where column sums keep all row
+        dimensions, each its own, a chunk is one row."""
         line, fast = self.out.line, self.fast_row
-        assert fast is not None
+        if fast is None:
+            self._tile()
+            return
         count, size = self.schedule.rows_per_tile, self.program.size_of(fast)
         if count == 1 or (isinstance(size, int) and size % count == 0 and self.schedule.rows_per_chunk % count == 0):
             with self.out.block(f"for (int64_t tile = first; tile < last; tile += {count})"):
@@ -236,7 +239,8 @@ class Rows(Statements):
                     for value in outer:
                         operand = self._operand(value.args[0], vector=True)
                         if value.op in ONLINE:
-                            line(f"{value.name}_tile.add({operand}, tile + r == first);")
+                            first = "true" if self.fast_row is None else "tile + r == first"
+                            line(f"{value.name}_tile.add({operand}, {first});")
                             continue
                         combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
                         self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])

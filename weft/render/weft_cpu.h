@@ -191,7 +191,6 @@ inline auto cast(const Mask& m) {
 WEFT_UNARY(sqrt, std::sqrt(x))
 WEFT_UNARY(rsqrt, 1 / std::sqrt(x))
 WEFT_UNARY(reciprocal, 1 / x)
-WEFT_UNARY(exp, std::exp(x))
 WEFT_UNARY(log, std::log(x))
 WEFT_UNARY(tanh, std::tanh(x))
 WEFT_UNARY(erfc, std::erfc(x))
@@ -214,17 +213,79 @@ WEFT_UNARY(trunc, std::trunc(x))
 WEFT_UNARY(round, std::nearbyint(x))
 #undef WEFT_UNARY
 
-// ATen's own erf of float vectors is good to 1.5e-7, which is not a digit near zero; SLEEF's is good to one unit.
-inline Vectorized<float> erf_of(const Vectorized<float>& x) {
+// exp and erf of float vectors, without the call that ATen's take into SLEEF: a call saves all vector registers. Both are
+// within one unit in the last place; the coefficients are minimax fits, see docs/notes/cpu_backend.md. ATen's own erf is
+// good to 1.5e-7, which is not a digit near zero.
+
+template <int degree>
+inline Vectorized<float> polynomial(const Vectorized<float>& x, const float (&coefficients)[degree + 1]) {
+  Vectorized<float> value(coefficients[degree]);
+  for (int i = degree - 1; i >= 0; --i) value = at::vec::fmadd(value, x, Vectorized<float>(coefficients[i]));
+  return value;
+}
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+inline Vectorized<float> smaller(const Vectorized<float>& bound, const Vectorized<float>& x) {  // keeps the NaN of x
 #if defined(CPU_CAPABILITY_AVX512)
-  return Sleef_erff16_u10(x);
-#elif defined(CPU_CAPABILITY_AVX2)
-  return Sleef_erff8_u10(x);
+  return _mm512_min_ps(bound, x);
 #else
-  return x.erf();
+  return _mm256_min_ps(bound, x);
 #endif
 }
+inline Vectorized<float> larger(const Vectorized<float>& bound, const Vectorized<float>& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_max_ps(bound, x);
+#else
+  return _mm256_max_ps(bound, x);
+#endif
+}
+inline Vectorized<float> times_power_of_two(const Vectorized<float>& x, const Vectorized<float>& exponent) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_scalef_ps(x, exponent);
+#else
+  const __m256i whole = _mm256_cvtps_epi32(exponent), half = _mm256_srai_epi32(whole, 1);  // each half is in range
+  const auto power = [](__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+  };
+  return _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(whole, half)));
+#endif
+}
+inline Vectorized<float> exp_of(const Vectorized<float>& x) {
+  // e^x = 2^n * e^r, with n whole and |r| at most half of log 2; e^r = 1 + (r + r^2 * q(r))
+  const auto inside = smaller(Vectorized<float>(90.0f), larger(Vectorized<float>(-105.0f), x));
+  const auto n = (inside * Vectorized<float>(1.44269504f)).round();
+  auto r = at::vec::fmadd(n, Vectorized<float>(-0.693145751953125f), inside);
+  r = at::vec::fmadd(n, Vectorized<float>(-1.4286068e-6f), r);
+  const auto q = polynomial<4>(r, {0.49999994f, 0.1666652f, 0.041668393f, 0.008368781f, 0.0013814465f});
+  return times_power_of_two(at::vec::fmadd(r * r, q, r) + Vectorized<float>(1.0f), n);
+}
+inline Vectorized<float> erf_of(const Vectorized<float>& x) {
+  // x + x * p(x^2) up to one; beyond, 1 - e^-q(|x|), which is 1 from four on
+  const auto t = smaller(Vectorized<float>(4.0f), x.abs());
+  const auto p = polynomial<6>(
+      t * t,
+      {0.128379166f, -0.37612626f, 0.112835854f, -0.026853811f, 0.0051883277f, -0.00080101925f, 7.853858e-5f});
+  const auto q = polynomial<7>(
+      t,
+      {-0.0001824605f, 1.129552f, 0.6332724f, 0.10836156f, -0.025171813f, 0.004190857f, -0.00043853023f, 2.1445592e-5f});
+  const auto large = (Vectorized<float>(1.0f) - exp_of(q.neg())).copysign(x);
+  return Vectorized<float>::blendv(at::vec::fmadd(p, x, x), large, t >= Vectorized<float>(1.0f));
+}
+#else
+inline Vectorized<float> exp_of(const Vectorized<float>& x) { return x.exp(); }
+inline Vectorized<float> erf_of(const Vectorized<float>& x) { return x.erf(); }
+#endif
+inline Vectorized<double> exp_of(const Vectorized<double>& x) { return x.exp(); }
 inline Vectorized<double> erf_of(const Vectorized<double>& x) { return x.erf(); }
+
+template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
+inline T exp(T x) { return std::exp(x); }
+template <class T, int N>
+inline VectorizedN<T, N> exp(const VectorizedN<T, N>& v) {
+  VectorizedN<T, N> result;
+  for (int i = 0; i < N; ++i) result[i] = exp_of(v[i]);
+  return result;
+}
 template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
 inline T erf(T x) { return std::erf(x); }
 template <class T, int N>
@@ -246,7 +307,7 @@ inline T sigmoid(T x) { return 1 / (1 + std::exp(-x)); }
 template <class T, int N>
 inline VectorizedN<T, N> sigmoid(const VectorizedN<T, N>& v) {
   const VectorizedN<T, N> one(T(1));
-  return one / (one + v.neg().exp());
+  return one / (one + w::exp(v.neg()));
 }
 
 template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
@@ -489,7 +550,7 @@ struct Sumexp {
   }
   template <class U>
   static Vec<U> weight(const Vec<U>& x, const Vec<U>& top) {
-    return where(eq(x, Vec<U>(static_cast<U>(start))), Vec<U>(U(0)), (x - top).exp());
+    return where(eq(x, Vec<U>(static_cast<U>(start))), Vec<U>(U(0)), w::exp(x - top));
   }
   void add(const Vec<T>& x, bool first) {
     const auto top = first ? x : w::maximum(largest, x);
