@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def report(summary: Summary) -> None:
-    for reason, count in summary.refused.most_common():
+    for reason, count in sorted(summary.refused.items(), key=lambda item: -item[1]):
         print(f"refused {count} x {reason}\n    e.g. {summary.refused_case[reason]}")
     for finding in summary.findings:
         print(f"FOUND {finding.message}\n    {finding.command}")

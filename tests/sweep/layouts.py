@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tests.fuzz.memory import poison
 
-PAD = 5
+PAD = 6
+"""Elements between rows. A padded statistic has a stride of 7 then, which is no number of batches here: a stride that
+equals a size would be traced as that size."""
 Inputs = tuple[Tensor, ...]
 
 

@@ -6,7 +6,6 @@ import queue
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from tests.sweep.cases import SweepCase
 CASES_PER_WORKER = 200
 """A worker is replaced now and then: loaded libraries are never unloaded."""
 CASE_SECONDS = 400.0
+PROGRESS_CASES = 10
 
 
 @dataclass
@@ -41,14 +41,14 @@ class Summary:
     kernels: int = 0
     compared: int = 0
     seconds: float = 0.0
-    by_mode: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
+    by_mode: dict[str, int] = field(default_factory=dict[str, int])
+    refused: dict[str, int] = field(default_factory=dict[str, int])
     refused_case: dict[str, str] = field(default_factory=dict[str, str])
     findings: list[Finding] = field(default_factory=list[Finding])
 
     def add(self, case: SweepCase, answer: dict[str, Any] | str) -> None:
         self.ran += 1
-        self.by_mode[case.mode] += 1
+        self.by_mode[case.mode] = self.by_mode.get(case.mode, 0) + 1
         if isinstance(answer, str):
             self.findings.append(Finding(str(case), answer))
             return
@@ -58,9 +58,9 @@ class Summary:
         self.kernels += answer["kernels"]
         self.compared += answer["compared"]
         for reason in answer["refused"]:
-            short = reason.partition(" at ")[0].partition(" (have")[0]
-            self.refused[f"{case.mode}: {short}"] += 1
-            self.refused_case.setdefault(f"{case.mode}: {short}", str(case))
+            short = f"{case.mode}: {reason.partition(' at ')[0].partition(' (have')[0]}"
+            self.refused[short] = self.refused.get(short, 0) + 1
+            self.refused_case.setdefault(short, str(case))
 
     def line(self) -> str:
         return (
@@ -98,7 +98,7 @@ def run_cases(cases: Iterable[SweepCase], jobs: int, minutes: float, progress: b
             with lock:
                 summary.add(case, answer)
                 summary.seconds = time.monotonic() - started
-                if progress:
+                if progress and summary.ran % PROGRESS_CASES == 0:
                     print(f"\r{summary.line()}", end="", file=sys.stderr, flush=True)
         if worker is not None:
             worker.end()
