@@ -25,6 +25,8 @@ LAYOUT_SHAPES = ((64, 257), (60, 768), (7, 1000))
 MEMORY_BYTES = 2 * 1024**3
 VALUES = 24
 """Values that the interpreter holds at once, in float64: the most that any workload has."""
+STATIC_COLUMNS = ("thunder_layer_norm_backward",)
+"""1/N is a literal there, which dynamo cannot format when N is a symbol."""
 ILL_CONDITIONED = {
     ("layer_norm_forward", "expanded_columns"),
     ("modulated_layer_norm_forward", "expanded_columns"),
@@ -88,4 +90,5 @@ def _cases(workload: str, dtype: str) -> Iterator[SweepCase]:
                 yield SweepCase("static", workload, dtype, rows, columns, layout)
     for layout in ("padded", "offset1", "expanded_small"):
         yield SweepCase("rows", workload, dtype, 300, 257, layout)
-    yield SweepCase("dynamic", workload, dtype, 64, 257)
+    if workload not in STATIC_COLUMNS:
+        yield SweepCase("dynamic", workload, dtype, 64, 257)
