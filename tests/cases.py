@@ -13,8 +13,12 @@ from weft.capture.axes import VIEWS
 from weft.capture.refine import Extent
 from weft.capture.regions import Capture, capture
 from weft.capture.trace import trace
+from weft.errors import Refusal
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan, plan_split
+from weft.target import Target
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 NOT_ONE_REGION = ("rms_norm_fp8",)
@@ -39,7 +43,7 @@ class Case:
     """A workload at one shape and dtype: its program, and which of the function's inputs and outputs each buffer is.
 
     results: for each output of the function the buffer that holds it and the views that make it of that buffer.
-    expressions: what the program's parameters are in terms of the graph's only symbol, the first size of the data.
+    expressions: what the program's parameters are in terms of the symbols in the sizes and strides of ``placeholders``.
     """
 
     workload: Workload
@@ -47,6 +51,7 @@ class Case:
     order: tuple[int, ...]
     results: tuple[tuple[int, tuple[fx.Node, ...]], ...]
     expressions: tuple[Extent, ...]
+    placeholders: tuple[fx.Node, ...]
     parameters: tuple[int, ...]
 
     def bind(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -56,11 +61,15 @@ class Case:
         """What the program made, in the order and with the shapes of the function."""
         return [_viewed(made[i], views) for i, views in self.results]
 
-    def parameters_for(self, size: int) -> tuple[int, ...]:
-        """Run-time parameters for data whose first size is ``size``."""
-        return tuple(
-            e if isinstance(e, int) else int(e.subs(dict.fromkeys(e.free_symbols, size))) for e in self.expressions
-        )
+    def parameters_for(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
+        """Run-time parameters for inputs of other sizes."""
+        values = {}
+        for node, tensor in zip(self.placeholders, inputs, strict=True):
+            fake = node.meta["val"]
+            for symbol, size in zip((*fake.shape, *fake.stride()), (*tensor.shape, *tensor.stride()), strict=True):
+                if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
+                    values.setdefault(symbol.node.expr, size)
+        return tuple(e if isinstance(e, int) else int(e.subs(values)) for e in self.expressions)
 
 
 def captured(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) -> Capture:
@@ -70,7 +79,11 @@ def captured(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) 
 
 def make_case(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) -> Case:
     """The one region of a workload; a test that gets none or several fails here."""
-    found = captured(name, inputs, dynamic_rows)
+    return case_of(name, captured(name, inputs, dynamic_rows), inputs, dynamic_rows)
+
+
+def case_of(name: str, found: Capture, inputs: tuple[Tensor, ...], dynamic_rows: bool = False) -> Case:
+    """As ``make_case``, of what was captured."""
     assert len(found.regions) == 1, f"{name}: {len(found.regions)} regions"
     assert not found.refusals, found.refusals
     (region,) = found.regions
@@ -83,8 +96,8 @@ def make_case(name: str, inputs: tuple[Tensor, ...], dynamic_rows: bool = False)
     results = tuple(_result(node, region.outputs) for node in flat)
     assert bool(program.parameters) == dynamic_rows
     expressions = tuple(region.parameters[p] for p in program.parameters)
-    case = Case(WORKLOADS[name], program, order, results, expressions, ())
-    return replace(case, parameters=case.parameters_for(next(t.shape[0] for t in inputs if t.ndim > 1)))
+    case = Case(WORKLOADS[name], program, order, results, expressions, tuple(placeholders), ())
+    return replace(case, parameters=case.parameters_for(inputs))
 
 
 def _result(node: fx.Node, outputs: Sequence[fx.Node]) -> tuple[int, tuple[fx.Node, ...]]:
@@ -104,3 +117,22 @@ def _viewed(made: Tensor, nodes: Sequence[fx.Node]) -> Tensor:
     for view in views:
         made = view.target(made, *view.args[1:])  # type: ignore[operator]
     return made
+
+
+def planned(case: Case) -> Plan:
+    """The plan that is chosen; what is not worthwhile at this size runs under the natural split all the same."""
+    found = plan_or_refusal(case)
+    assert isinstance(found, Plan), found
+    return found
+
+
+def plan_or_refusal(case: Case) -> Plan | Refusal:
+    """As ``planned``, but says why there is none."""
+    program, hints = case.program, dict(zip(case.program.parameters, case.parameters, strict=True))
+    found = plan(program, Target.named("cpu"), hints)
+    if isinstance(found, Refusal) and found.rule == "not_worthwhile":
+        rows = tuple(d.name for d in program.dims if d.name != "n")
+        found = plan_split(
+            program, rows, tuple(d.name for d in program.dims if d.name == "n"), Target.named("cpu"), hints
+        )
+    return found

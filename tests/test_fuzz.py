@@ -134,14 +134,14 @@ def test_a_function_loses_what_a_failure_does_not_need() -> None:
 
 
 def test_a_worker_that_dies_or_hangs_is_a_failure_of_its_seed() -> None:
-    worker = Worker("programs", 0.0)
+    worker = Worker("tests.fuzz.worker", "programs", "0")
     try:
         worker.process.kill()
         worker.process.wait()
         assert str(worker.run(0, 10)).startswith("crash")
     finally:
         worker.end()
-    worker = Worker("programs", 0.0)
+    worker = Worker("tests.fuzz.worker", "programs", "0")
     try:
         assert str(worker.run(0, 0.001)).startswith("hang")
     finally:

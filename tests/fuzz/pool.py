@@ -55,23 +55,23 @@ class Summary:
 
 
 class Worker:
-    """A process that runs one seed at a time."""
+    """A process, ``python -m module arguments``, that runs one case at a time: a line comes in, answers go out."""
 
-    def __init__(self, kind: str, shrink_seconds: float) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.worker", kind, str(shrink_seconds)],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,
             env=os.environ | ENVIRONMENT,
         )  # fmt: skip
         self.done = 0
 
-    def run(self, seed: int, seconds: float) -> dict[str, Any] | str:
+    def run(self, case: object, seconds: float) -> dict[str, Any] | str:
         """The worker's answer, or what became of it instead."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            print(seed, file=self.process.stdin, flush=True)
+            print(case, file=self.process.stdin, flush=True)
         except BrokenPipeError:
             return f"crash: {self._last_words()}"
         while True:
@@ -125,7 +125,7 @@ def run_seeds(
         worker: Worker | None = None
         while (seed := take()) is not None:
             if worker is None:
-                worker = Worker(kind, shrink_seconds)
+                worker = Worker("tests.fuzz.worker", kind, str(shrink_seconds))
             answer = worker.run(seed, case_seconds)
             if isinstance(answer, str) or worker.done >= CASES_PER_WORKER:
                 worker.end()

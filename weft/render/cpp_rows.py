@@ -80,10 +80,10 @@ class Rows(Statements):
                 if self.segments:
                     line("const int64_t segment = chunk / chunks;")
                     self._row_indices(self.segments, "segment")
-                    line("const int64_t first = chunk % chunks * rows_per_chunk;")
-                else:
-                    line("const int64_t first = chunk * rows_per_chunk;")
-                line("const int64_t last = std::min(first + rows_per_chunk, rows);")
+                if self.in_segment:
+                    number = "chunk % chunks" if self.segments else "chunk"
+                    line(f"const int64_t first = {number} * rows_per_chunk;")
+                    line("const int64_t last = std::min(first + rows_per_chunk, rows);")
                 for value in self.outer:
                     kind, count = C_TYPES[value.dtype], self._width(value)
                     at = self._product("chunk", self._numbers_kept(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -303,12 +303,25 @@ def _shown(buffer: Buffer, sizes: dict[str, int]) -> str:
     return ", ".join(f"{d} of size {sizes[d]} and stride {resolve(s, sizes)}" for d, s in axes)
 
 
-def run_plan(
-    plan: Plan, program: Program, inputs: Sequence[Tensor], parameters: Sequence[int], options: Options
-) -> list[Tensor]:
-    """Build and launch the kernels of a plan; outputs and intermediates are allocated here.
+def allocate(buffer: Buffer, sizes: dict[str, int], device: torch.device) -> Tensor:
+    """A tensor for an output buffer, not initialised."""
+    shape = [sizes[d] for d in buffer.dims]
+    strides = [resolve(s, sizes) for s in buffer.strides]
+    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[buffer.dtype], device=device)
 
-    inputs are bound to the buffers of ``program`` in order. Outputs are dense or strided as their buffers say.
+
+def run_plan(
+    plan: Plan,
+    program: Program,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[int],
+    options: Options,
+    allocate: Callable[[Buffer, dict[str, int], torch.device], Tensor] = allocate,
+) -> list[Tensor]:
+    """Build and launch the kernels of a plan.
+
+    inputs are bound to the buffers of ``program`` in order. allocate: makes the memory of each output and intermediate;
+    outputs are dense or strided as their buffers say.
     """
     prepare(plan.kernels, [cpp.render(kernel) for kernel in plan.kernels], options)
     sizes = sizes_of(program, parameters)
@@ -328,10 +341,3 @@ def run_plan(
             options.check,
         )
     return [tensors[o.buffer.name] for o in program.outputs]
-
-
-def allocate(buffer: Buffer, sizes: dict[str, int], device: torch.device) -> Tensor:
-    """A tensor for an output buffer, not initialised."""
-    shape = [sizes[d] for d in buffer.dims]
-    strides = [resolve(s, sizes) for s in buffer.strides]
-    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[buffer.dtype], device=device)
