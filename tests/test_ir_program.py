@@ -185,7 +185,6 @@ class _Grower:
         dropped = self.draw(st.lists(st.sampled_from(dims), min_size=1, unique=True))
         return builder.op(op, operand, attributes=dropped)
 
-
     def _summable(self, op: str, positive: str, operand: str) -> str:
         """An operand whose reduction has the same bits in any order."""
         builder, dtype = self.builder, self.builder.dtype(operand)
