@@ -77,7 +77,7 @@ def failing(original: Callable[..., Any], error: Exception, when: Callable[..., 
 # compile time
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "capture": (regions._Finder, "lower", lambda _, members, name: any("amax" in n.name for n in members)),
+    "capture": (regions.GroupLowering, "run", lambda group, _: any("amax" in n.name for n in group.members)),
     "simplify": (compiler, "simplify", is_softmax),
     "plan": (compiler, "plan", lambda program, *_: is_softmax(program)),
     "render": (compiler.cpp, "render", is_softmax),
@@ -116,7 +116,7 @@ def test_capture_that_fails_as_a_whole_leaves_the_graph(monkeypatch: pytest.Monk
     def broken(*_: Any) -> None:
         raise KeyError("planned")
 
-    monkeypatch.setattr(regions._Finder, "join_siblings", broken)
+    monkeypatch.setattr(regions.Growth, "join_siblings", broken)
     x, w = inputs()
     with warned() as messages, torch._inductor.config.patch(force_disable_caches=True):
         torch.testing.assert_close(torch.compile(two, backend="weft", fullgraph=True)(x, w), two(x, w))

@@ -64,7 +64,7 @@ class Rows(Statements):
     def _chunks(self) -> None:
         line = self.out.line
         line()
-        if self.fast_row is None:
+        if not self.rows:
             with self.out.block(""):
                 self._held_scratch()
                 self._tile()
@@ -80,10 +80,9 @@ class Rows(Statements):
                 if self.segments:
                     line("const int64_t segment = chunk / chunks;")
                     self._row_indices(self.segments, "segment")
-                    line("const int64_t first = chunk % chunks * rows_per_chunk;")
-                else:
-                    line("const int64_t first = chunk * rows_per_chunk;")
-                line("const int64_t last = std::min(first + rows_per_chunk, rows);")
+                if self.in_segment:
+                    line(f"const int64_t first = {'chunk % chunks' if self.segments else 'chunk'} * rows_per_chunk;")
+                    line("const int64_t last = std::min(first + rows_per_chunk, rows);")
                 for value in self.outer:
                     kind, count = C_TYPES[value.dtype], self._width(value)
                     at = self._product("chunk", self._numbers_kept(value))
@@ -96,9 +95,11 @@ class Rows(Statements):
                 self._tiles()
 
     def _tiles(self) -> None:
-        """Tiles of a chunk. Where rows and chunks are whole tiles, that is one loop."""
+        """Tiles of a chunk. Where rows and chunks are whole tiles, that is one loop; a segment of one row is a tile."""
         line, fast = self.out.line, self.fast_row
-        assert fast is not None
+        if fast is None:
+            self._tile()
+            return
         count, size = self.schedule.rows_per_tile, self.program.size_of(fast)
         if count == 1 or (isinstance(size, int) and size % count == 0 and self.schedule.rows_per_chunk % count == 0):
             with self.out.block(f"for (int64_t tile = first; tile < last; tile += {count})"):
@@ -236,7 +237,8 @@ class Rows(Statements):
                     for value in outer:
                         operand = self._operand(value.args[0], vector=True)
                         if value.op in ONLINE:
-                            line(f"{value.name}_tile.add({operand}, tile + r == first);")
+                            begins = "true" if self.fast_row is None else "tile + r == first"
+                            line(f"{value.name}_tile.add({operand}, {begins});")
                             continue
                         combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
                         self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
