@@ -295,10 +295,12 @@ def test_the_next_compile_refuses_the_region_of_a_failed_kernel(monkeypatch: pyt
     assert "a kernel of this region failed in this process" in weft.last_reports()[-1].text()
 
 
-def zero_the_last_output(path: Path, entry: str) -> Any:
+OPEN_LIBRARY = build.open_library
+
+
+def zero_the_last_output(content: bytes, entry: str) -> Any:
     """The compiled function, and a damaged result: the first bytes of the last buffer."""
-    function = getattr(ctypes.CDLL(str(path)), entry)
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], None
+    function = OPEN_LIBRARY(content, entry)
 
     def run(pointers: Any, numbers: Any, threads: int) -> None:
         function(pointers, numbers, threads)
