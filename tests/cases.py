@@ -21,9 +21,7 @@ from weft.plan.planner import plan, plan_split
 from weft.target import Target
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-NOT_ONE_REGION = ("rms_norm_fp8",)
-"""Workloads with an operation that no program has: casts to fp8."""
-NAMES = tuple(name for name in WORKLOADS if name not in NOT_ONE_REGION)
+NAMES = tuple(WORKLOADS)
 BACKWARDS = tuple(name for name in NAMES if "backward" in name)
 
 SMALL_MODELS: dict[str, dict[str, int]] = {

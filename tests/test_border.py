@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor, fx
 
 import weft
-from weft.bench.models import MODELS, make_batch
+from tests.cases import SMALL_MODELS
+from weft.bench.models import MODELS
 from weft.bench.traffic import traffic, training_graphs
 from weft.capture import border
 from weft.capture.border import Borders, Flow, choose_borders
 from weft.capture.mincut import Network
 from weft.capture.regions import Capture, Region, capture
 from weft.capture.trace import trace
+from weft.compiler import Compilation
 from weft.integration.rewrite import rewrite
+from weft.plan import planner
 
 M, N = 512, 256
 Function = Callable[..., Any]
@@ -41,13 +45,19 @@ def bytes_of(nodes: Sequence[fx.Node]) -> int:
 
 def check_results(function: Function, *inputs: Tensor) -> None:
     """The rewritten graph computes what the function does. Inputs are small integers, so that sums are exact."""
-    graph, _ = captured(function, *inputs)
-    compilation = weft.compiler.compile_graph(graph.graph)
-    weft.compiler.build(compilation, weft.options.Options.read())
-    assert compilation.regions
-    rewrite(graph.graph, compilation.regions)
+    graph, found = captured(function, *inputs)
+    compilation = compiled(graph)
+    assert len(compilation.regions) == len(found.regions) > 0
+    assert rewrite(graph.graph, compilation).regions == compilation.regions
     graph.recompile()
     torch.testing.assert_close(graph(*inputs), function(*inputs), rtol=0, atol=0)
+
+
+def compiled(graph: fx.GraphModule) -> Compilation:
+    """Every region with its kernels built, worth their while or not."""
+    with mock.patch.object(planner, "check_worthwhile", return_value=None):
+        compilation = weft.compiler.compile_graph(graph.graph)
+    return weft.compiler.build(compilation, weft.options.Options.read())
 
 
 def integers(dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -124,8 +134,7 @@ def test_pointwise_work_outside_computes_a_value_again() -> None:
     (region,) = found.regions
     assert [n.name for n in region.outputs] == ["convert_element_type_1"]
     check_results(pointwise_reads, integers(), sparse_square())
-    compilation = weft.compiler.compile_graph(graph.graph)
-    rewrite(graph.graph, compilation.regions)
+    rewrite(graph.graph, compiled(graph))
     left = [n for n in graph.graph.nodes if n in region.members]
     assert [n.name for n in left] == ["convert_element_type"]
 
@@ -338,8 +347,8 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_eager_mode(name: str) -> None:
     torch.manual_seed(0)
-    model = MODELS[name](dim=64, blocks=2, heads=4, kv_heads=2, vocabulary=128)
-    batch = make_batch(model.config, 4, 64, 0)
+    model = MODELS[name](**{**SMALL_MODELS[name], "dim": 64})
+    batch = model.make_batch(4, 32, seed=0)
 
     def gradients(step: Any) -> list[Tensor]:
         model.zero_grad()

@@ -423,12 +423,25 @@ def test_a_constant_alone_is_summed() -> None:
     assert len(found.regions) == 1
 
 
-def test_positions_with_an_offset_are_refused() -> None:
-    found = checked(lambda x: torch.where(torch.arange(3, 9) > 4, x, 0).sum(-1), rows(4, 6))
+@pytest.mark.parametrize(("start", "step"), [(3, 1), (0, 2), (-5, 3), (9, -4)])
+def test_positions_are_counted_from_any_number_by_any_step(start: int, step: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.where(torch.arange(start, start + 6 * step, step) > 4, x, 0).sum(-1)
+
+    region = only(checked(function, rows(4, 6)))
+    numbers = [v.attributes[0] for v in region.program.values if v.op == "const"]
+    assert all(n in numbers for n in (start, step) if n not in (0, 1))
+
+
+def test_positions_along_a_dimension_split_by_a_run_time_size_are_refused() -> None:
+    def function(x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2])
+        return torch.where(place[..., None] > 9, x, 0).sum(-1)
+
+    graph = traced(function, [rows(5, 7, 6)], mode="symbolic")
+    found = capture(graph.graph, "f")
     assert found.regions == ()
-    assert {(r.rule, r.message) for r in found.refusals} == {
-        ("misaligned", "an iota that does not count from zero by one")
-    }
+    assert ("misaligned", "an index over a dimension of run-time size") in {(r.rule, r.message) for r in found.refusals}
 
 
 # refusals
@@ -469,17 +482,26 @@ def test_a_region_knows_the_users_lines() -> None:
 
 UNSUPPORTED: dict[str, tuple[Function, Tensor, str]] = {
     "complex": (lambda x: (x * 2).sum(-1), torch.ones(4, 6, dtype=torch.complex64), "dtype complex64 is not supported"),
-    "bytes": (lambda x: x.float().sum(-1), torch.ones(4, 6, dtype=torch.uint8), "dtype uint8 is not supported"),
+    "shorts": (lambda x: x.float().sum(-1), torch.ones(4, 6, dtype=torch.int16), "dtype int16 is not supported"),
     "float8": (
         lambda x: x.float().sum(-1),
-        torch.ones(4, 6, dtype=torch.float32).to(torch.float8_e5m2),
-        "dtype float8_e5m2 is not supported",
+        torch.ones(4, 6, dtype=torch.float32).to(torch.float8_e5m2fnuz),
+        "dtype float8_e5m2fnuz is not supported",
     ),
     "empty": (lambda x: torch.softmax(x, -1), torch.ones(0, 6), "has a tensor without elements"),
     "empty rows": (lambda x: x.sum(-1), torch.ones(4, 0), "has a tensor without elements"),
-    "integers": (lambda x: (x + 1).sum(-1), torch.ones(4, 6, dtype=torch.int64), "integer arithmetic is not supported"),
-    "integer maximum": (lambda x: x.amax(-1), torch.ones(4, 6, dtype=torch.int32), "integer arithmetic is not"),
-    "bits": (lambda x: (x & 3).sum(-1), torch.ones(4, 6, dtype=torch.int32), "bitwise"),
+    "integer power": (lambda x: (x**4).sum(-1), torch.ones(4, 6, dtype=torch.int64), "is not supported on integers"),
+    "integer quotient": (
+        lambda x: torch.div(x, 3, rounding_mode="trunc").sum(-1),
+        torch.ones(4, 6, dtype=torch.int32),
+        "is not supported on integers",
+    ),
+    "shifts": (
+        lambda x: (x << 3).sum(-1),
+        torch.ones(4, 6, dtype=torch.int32),
+        "aten.__lshift__.Scalar is no operation weft fuses",
+    ),
+    "boolean product": (lambda x: (x * x).sum(-1), torch.ones(4, 6) > 0, "arithmetic on booleans is not supported"),
 }
 
 
@@ -492,6 +514,35 @@ def test_unsupported_tensors_are_refused_with_the_reason(name: str) -> None:
     assert {r.rule for r in matching} <= {"unsupported_form", "unsupported_op"}
     members = {n for region in found.regions for n in names(region)}
     assert not members & {r.subject for r in found.refusals}
+
+
+SUPPORTED: dict[str, tuple[Function, torch.dtype]] = {
+    "bytes": (lambda x: (x.float().sum(-1), x.double().mul(0.5).to(x.dtype)), torch.uint8),
+    "signed bytes": (lambda x: (x.float().sum(-1), x.double().mul(0.5).to(x.dtype)), torch.int8),
+    "byte sum": (lambda x: x.sum(-1), torch.uint8),
+    "integers": (lambda x: (x + 1).sum(-1), torch.int64),
+    "integer product": (lambda x: (x * x - 3).sum(0), torch.int32),
+    "integer maximum": (lambda x: (x.amax(-1), x.amin(0)), torch.int32),
+    "integer quotient": (lambda x: (torch.div(x, 3, rounding_mode="floor") + x % 3).sum(-1), torch.int64),
+    "bits": (lambda x: ((x & 3).sum(-1), (x | 4).sum(-1), (x ^ 5).sum(-1), (~x).sum(-1)), torch.int32),
+    "square": (lambda x: (x**2).sum(-1), torch.int64),
+}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_integers_and_bytes_are_fused(name: str) -> None:
+    function, dtype = SUPPORTED[name]
+    only(checked(function, torch.randint(0, 100, (4, 6)).to(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_8_bit_floats_are_read_and_written(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 6).to(dtype)
+    region = only(checked(lambda x: x.double().sum(-1), x))
+    assert [v.op for v in region.program.values] == ["cast", "sum"]
+    graph = trace(lambda y: (y / y.abs().amax(-1, keepdim=True)).to(dtype), [rows(4, 6)])
+    written = only(capture(graph.graph, "f"))
+    assert [o.buffer.dtype for o in written.program.outputs] == [region.program.inputs[0].dtype]
 
 
 def test_integers_are_compared_chosen_counted_and_summed() -> None:

@@ -77,7 +77,7 @@ def failing(original: Callable[..., Any], error: Exception, when: Callable[..., 
 # compile time
 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "capture": (regions._Finder, "lower", lambda _, members, name: any("amax" in n.name for n in members)),
+    "capture": (regions.GroupLowering, "run", lambda group, _: any("amax" in n.name for n in group.members)),
     "simplify": (compiler, "simplify", is_softmax),
     "plan": (compiler, "plan", lambda program, *_: is_softmax(program)),
     "render": (compiler.cpp, "render", is_softmax),
@@ -116,7 +116,7 @@ def test_capture_that_fails_as_a_whole_leaves_the_graph(monkeypatch: pytest.Monk
     def broken(*_: Any) -> None:
         raise KeyError("planned")
 
-    monkeypatch.setattr(regions._Finder, "join_siblings", broken)
+    monkeypatch.setattr(regions.Growth, "join_siblings", broken)
     x, w = inputs()
     with warned() as messages, torch._inductor.config.patch(force_disable_caches=True):
         torch.testing.assert_close(torch.compile(two, backend="weft", fullgraph=True)(x, w), two(x, w))
@@ -295,10 +295,12 @@ def test_the_next_compile_refuses_the_region_of_a_failed_kernel(monkeypatch: pyt
     assert "a kernel of this region failed in this process" in weft.last_reports()[-1].text()
 
 
-def zero_the_last_output(path: Path, entry: str) -> Any:
+OPEN_LIBRARY = build.open_library
+
+
+def zero_the_last_output(content: bytes, entry: str) -> Any:
     """The compiled function, and a damaged result: the first bytes of the last buffer."""
-    function = getattr(ctypes.CDLL(str(path)), entry)
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], None
+    function = OPEN_LIBRARY(content, entry)
 
     def run(pointers: Any, numbers: Any, threads: int) -> None:
         function(pointers, numbers, threads)

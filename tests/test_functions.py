@@ -104,6 +104,11 @@ def long_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.sum(-1), x.mean(0)
 
 
+def crossed(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """With the last dimension in columns, every row is a segment of its own: each sum keeps what the other drops."""
+    return torch.var_mean(x, 0)[0], x.sum(1), x.amax(0)
+
+
 def randn(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
@@ -126,6 +131,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
     "permuted_input": (lambda x: torch.softmax(x, -1), lambda: (randn(20, 30, 8).permute(2, 0, 1),)),
     "strided_rows": (lambda x: torch.softmax(x, -1), lambda: (randn(20, 64)[:, :30],)),
     "double": (lambda x: (torch.softmax(x, -1), x.sum(0)), lambda: (randn(20, 30).double(),)),
+    "crossed": (crossed, lambda: (randn(6, 5, 40),)),
     "one_column_only": (lambda x: x.sum(0), lambda: (randn(300, 3),)),
     "one_sign": (one_sign, lambda: (randn(50, 37),)),
     "long_rows": (long_rows, lambda: (randn(3, 33003),)),

@@ -7,6 +7,7 @@ function of its own, no float cast to an integer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,14 +100,12 @@ class _Grower:
         return self.builder.const(self.draw(st.sampled_from(NUMBERS) if self.executable else any_float), dtype)
 
     def operand(self, allowed: Sequence[str]) -> str:
-        """A name of one of the dtypes; a 16-bit float is cast first, a constant stands in where there is none."""
-        found = [name for name in self.names if self.builder.dtype(name) in (*allowed, *dt.NARROW_FLOATS)]
-        if "f32" not in allowed:
-            found = [name for name in found if self.builder.dtype(name) in allowed]
+        """A name of one of the dtypes; a narrow one is cast first, a constant stands in where there is none."""
+        found = [name for name in self.names if dt.compute_dtype(self.builder.dtype(name)) in allowed]
         if not found or self.draw(st.integers(0, 3)) == 0:
             return self.constant(self.choose([d for d in CONSTANT_DTYPES if d in allowed]))
         name = self.choose(found)
-        return self.builder.cast(name, "f32") if self.builder.dtype(name) in dt.NARROW_FLOATS else name
+        return self.builder.cast(name, dt.compute_dtype(self.builder.dtype(name)))
 
     def add_idiom(self) -> None:
         """What a rewrite rule may look for: an op with a neutral constant, a choice of equals, casts there and back."""
@@ -131,12 +130,14 @@ class _Grower:
 
     def _value(self, op: str) -> str:
         builder, row = self.builder, OPS[op]
-        if op in ("iota", "size") and not self.dims:
+        if (op in ("iota", "size") and not self.dims) or (op == "parameter" and not builder.parameters):
             op = "const"
         if op == "const":
             return self.constant(self.choose(CONSTANT_DTYPES))
         if op == "iota":
             return builder.op("iota", dtype=self.choose(ARITHMETIC), attributes=[self.choose(self.dims)])
+        if op == "parameter":
+            return builder.op("parameter", dtype=self.choose(ARITHMETIC), attributes=[self.choose(builder.parameters)])
         if op == "size":
             counted = self.draw(st.lists(st.sampled_from(self.dims), min_size=1, unique=True))
             return builder.op("size", dtype=self.choose(ARITHMETIC), attributes=counted)
@@ -148,6 +149,7 @@ class _Grower:
             second, third = self._pair(CONSTANT_DTYPES)
             return builder.op(op, self.operand(["bool"]), second, third)
         allowed = ["bool"] if op in LOGICAL else WIDE_FLOATS if row.floats_only else ARITHMETIC
+        allowed = ("i64", "i32") if row.integers_only else allowed
         allowed = CONSTANT_DTYPES if row.dtype == "bool" else allowed
         if op == "pow" and self.executable:
             return builder.op(op, *self._power())
@@ -173,16 +175,24 @@ class _Grower:
         return base, self.choose([*exponents, self.builder.const(self.choose(PLAIN_EXPONENTS), dtype)])
 
     def _reduction(self, op: str) -> str:
-        builder, operand = self.builder, self.operand(ARITHMETIC)
+        builder, operand = self.builder, self.operand(WIDE_FLOATS if OPS[op].floats_only else ARITHMETIC)
         dims = sorted(builder.dims_of(operand))
         if not dims:
             return operand
         if self.executable and dt.is_float(dtype := builder.dtype(operand)):
             # no order of summation, and no choice between zeros of different sign
-            positive = builder.op("gt", operand, builder.const(0.0, dtype))
-            operand = builder.cast(positive, dtype) if op == "sum" else builder.op("abs", operand)
+            operand = self._summable(op, builder.op("gt", operand, builder.const(0.0, dtype)), operand)
         dropped = self.draw(st.lists(st.sampled_from(dims), min_size=1, unique=True))
         return builder.op(op, operand, attributes=dropped)
+
+    def _summable(self, op: str, positive: str, operand: str) -> str:
+        """An operand whose reduction has the same bits in any order."""
+        builder, dtype = self.builder, self.builder.dtype(operand)
+        if op == "m2":  # the mean of twelve or fewer is whole
+            return builder.op("mul", builder.cast(positive, dtype), builder.const(24.0, dtype))
+        if op == "sumexp":  # exponentials that are one or zero
+            return builder.op("where", positive, builder.const(0.0, dtype), builder.const(-math.inf, dtype))
+        return builder.cast(positive, dtype) if op == "sum" else builder.op("abs", operand)
 
 
 def make_builder() -> Builder:

@@ -68,6 +68,8 @@ def same_bits(found: Tensor, expected: Tensor) -> bool:
         return False
     if not found.dtype.is_floating_point:
         return torch.equal(found, expected)
+    if found.itemsize == 1:  # torch neither compares 8-bit floats nor tells their signs
+        found, expected = found.double(), expected.double()
     nan = expected.isnan()
     alike = (found == expected) & (found.signbit() == expected.signbit())
     return bool((found.isnan() == nan).all()) and bool((alike | nan).all())
@@ -80,6 +82,10 @@ def test_bits_are_compared_as_bits() -> None:
     assert not same_bits(values, torch.tensor([0.0, 1.0, 2.0, INF]))
     assert not same_bits(values, torch.tensor([0.0, NAN, NAN, INF]))
     assert not same_bits(values, values.double())
+    small = torch.tensor([0.0, 448.0, 2.0**-9, NAN]).to(torch.float8_e4m3fn)
+    assert same_bits(small, small.clone())
+    assert not same_bits(small, torch.tensor([-0.0, 448.0, 2.0**-9, NAN]).to(torch.float8_e4m3fn))
+    assert not same_bits(small, torch.tensor([0.0, 448.0, 2.0**-8, NAN]).to(torch.float8_e4m3fn))
 
 
 # fold_constants
@@ -150,9 +156,9 @@ def test_what_is_not_finite_is_not_folded(op: str, numbers: tuple[float, ...]) -
     assert unchanged(build)
 
 
-@pytest.mark.parametrize("narrow", ["bf16", "f16"])
+@pytest.mark.parametrize("narrow", ["bf16", "f16", "f8e4m3", "f8e5m2"])
 def test_a_constant_rounded_to_a_narrow_float_is_rounded_still(narrow: str) -> None:
-    """No constant has a 16-bit dtype, so this stays a cast or, widened again, becomes the rounded constant."""
+    """No constant has a narrow dtype, so this stays a cast or, widened again, becomes the rounded constant."""
     rounded = torch.tensor(0.1).to(dt.TORCH_DTYPES[narrow])
     for target in (narrow, "f32"):
         program = simplify(one_input(lambda b, x, to=target: b.cast(b.cast(b.const(0.1, "f32"), narrow), to)))
@@ -181,6 +187,8 @@ def test_a_cast_to_the_same_dtype_goes(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("source", "wide"),
     [("bf16", "f32"), ("bf16", "f64"), ("f16", "f32"), ("f16", "f64"), ("f32", "f64"), ("i32", "i64"), ("i32", "f64")]
+    + [(f8, wide) for f8 in ("f8e4m3", "f8e5m2") for wide in ("bf16", "f16", "f32", "f64")]
+    + [(byte, wide) for byte in ("i8", "u8") for wide in ("i32", "i64", "bf16", "f16", "f32", "f64")]
     + [("bool", dtype) for dtype in dt.TORCH_DTYPES],
 )
 def test_a_cast_to_a_wider_dtype_and_back_goes(source: str, wide: str) -> None:
@@ -203,6 +211,14 @@ def test_a_cast_to_a_wider_dtype_and_back_goes(source: str, wide: str) -> None:
         ("i32", "bf16"),
         ("i64", "f16"),
         ("f64", "i64"),
+        ("f16", "f8e4m3"),
+        ("bf16", "f8e5m2"),
+        ("f8e4m3", "f8e5m2"),
+        ("f8e5m2", "f8e4m3"),
+        ("i32", "i8"),
+        ("i8", "u8"),
+        ("u8", "i8"),
+        ("i8", "f8e4m3"),
     ],
 )
 def test_a_cast_to_a_narrower_dtype_and_back_stays(source: str, narrow: str) -> None:

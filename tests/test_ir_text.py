@@ -145,6 +145,7 @@ def test_the_text_of_a_program() -> None:
 def test_every_op_parses_back(op: str) -> None:
     row = OPS[op]
     accepted = ["bool"] if op in LOGICAL else ["f64", "f32"] if row.floats_only else list(ARITHMETIC)
+    accepted = ["i64", "i32"] if row.integers_only else accepted
     builder = Builder("p", (Dim("m", 3), Dim("n", "s0")), ("s0",))
     condition = builder.input("c", "bool", ["n"], [1])
     for dtype in [*accepted, "bool"] if row.dtype in ("bool", "select") else accepted:
@@ -152,7 +153,7 @@ def test_every_op_parses_back(op: str) -> None:
         if op == "const":
             value = builder.const(-3, dtype)
         elif row.kind == "source":
-            value = builder.op(op, dtype=dtype, attributes=["n"])
+            value = builder.op(op, dtype=dtype, attributes=["s0" if op == "parameter" else "n"])
         elif op == "cast":
             for target in dt.TORCH_DTYPES:
                 value = builder.op(op, x, dtype=target)
@@ -303,4 +304,4 @@ def test_a_malformed_line_of_a_kernel_is_counted_from_its_first(number: int) -> 
 
 
 def test_all_dtypes_of_constants_are_drawn() -> None:
-    assert {d for d in dt.TORCH_DTYPES if d not in dt.NARROW_FLOATS} == set(CONSTANT_DTYPES)
+    assert {d for d in dt.TORCH_DTYPES if not dt.is_narrow(d)} == set(CONSTANT_DTYPES)

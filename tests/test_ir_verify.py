@@ -9,6 +9,7 @@ import pytest
 
 from weft.errors import VerificationError
 from weft.ir import Buffer, Dim, Output, Program, Value, verify
+from weft.ir import dtypes as dt
 
 M, N = Dim("m", "s0"), Dim("n", 8)
 X = Buffer("x", "f32", ("m", "n"), ("s0", 1))
@@ -218,15 +219,21 @@ def test_a_value_has_a_known_dtype() -> None:
     refused(with_value("cast", ("x",), "f8", ("m", "n")), "v: unknown dtype f8")
 
 
-def test_arithmetic_takes_no_narrow_floats() -> None:
-    message = "v: arithmetic is done in f32 or wider: cast 16-bit floats first"
-    refused(with_value("neg", ("h",), "bf16", ("m", "n")), message)
-    refused(with_value("add", ("x", "h"), "f32", ("m", "n")), message)
-    refused(with_value("lt", ("h", "h"), "bool", ("m", "n")), message)
-    refused(with_value("max", ("h",), "bf16", ("m",), ("n",)), message)
-    refused(with_value("const", (), "f16", (), (1.0,)), message)
-    verify(with_value("cast", ("h",), "f32", ("m", "n")))
-    verify(with_value("cast", ("x",), "f16", ("m", "n")))
+@pytest.mark.parametrize("dtype", [name for name in dt.TORCH_DTYPES if dt.is_narrow(name)])
+def test_narrow_dtypes_are_only_loaded_cast_and_stored(dtype: str) -> None:
+    message = f"v: {dtype} is only loaded, cast and stored: cast it first"
+    narrow = with_value("cast", ("x",), dtype, ("m", "n"))
+    verify(narrow)
+    for op, args, result, dims, dropped in (
+        ("neg", ("v",), dtype, ("m", "n"), ()),
+        ("add", ("x", "v"), "f32", ("m", "n"), ()),
+        ("lt", ("v", "v"), "bool", ("m", "n"), ()),
+        ("max", ("v",), dtype, ("m",), ("n",)),
+    ):
+        after = Value("w", op, args, dropped, result, dims)
+        refused(replace(narrow, values=(*narrow.values, after)), message.replace("v:", "w:"))
+    refused(with_value("const", (), dtype, (), (1.0 if dt.is_float(dtype) else 1,)), message)
+    verify(replace(narrow, values=(*narrow.values, Value("w", "cast", ("v",), (), "f32", ("m", "n")))))
 
 
 def test_where_takes_a_bool() -> None:
@@ -247,6 +254,7 @@ def test_the_branches_of_where_have_one_dtype() -> None:
 def test_a_value_has_the_dtype_of_its_operands() -> None:
     refused(with_value("add", ("x", "x"), "f64", ("m", "n")), "v: is f64, expected f32")
     refused(with_value("sum", ("i",), "f32", (), ("n",)), "v: is f32, expected i64")
+    refused(with_value("bitwise_or", ("i", "i"), "i32", ("n",)), "v: is i32, expected i64")
     refused(with_value("where", ("b", "i", "i"), "f32", ("n",)), "v: is f32, expected i64")
 
 
@@ -254,6 +262,13 @@ def test_a_comparison_is_bool() -> None:
     refused(with_value("lt", ("x", "x"), "f32", ("m", "n")), "v: is f32, expected bool")
     verify(with_value("lt", ("x", "x"), "bool", ("m", "n")))
     verify(with_value("eq", ("b", "b"), "bool", ("n",)))
+
+
+@pytest.mark.parametrize(("op", "count"), [("bitwise_and", 2), ("bitwise_or", 2), ("bitwise_not", 1)])
+def test_bits_are_those_of_integers(op: str, count: int) -> None:
+    refused(with_value(op, ("x",) * count, "f32", ("m", "n")), f"v: {op} is defined on integers, not f32")
+    refused(with_value(op, ("b",) * count, "bool", ("n",)), f"v: {op} is defined on integers, not bool")
+    verify(with_value(op, ("i",) * count, "i64", ("n",)))
 
 
 @pytest.mark.parametrize(("op", "args"), [("exp", ("i",)), ("div", ("i", "i")), ("pow", ("i", "i")), ("sqrt", ("i",))])

@@ -26,6 +26,7 @@ from weft.capture.trace import trace
 from weft.errors import Refusal, VerificationError
 from weft.ir import Builder, Dim, Program
 from weft.ir.interpret import interpret, resolve, sizes_of
+from weft.ir.online import online
 from weft.ir.parser import parse
 from weft.ir.simplify import simplify
 from weft.ir.structure import Cut, analyse
@@ -229,22 +230,37 @@ def batch_norm_inputs(rows: int, columns: int) -> tuple[Tensor, ...]:
     return torch.randn(rows, columns) * 3 + 1, torch.randn(columns), torch.randn(columns)
 
 
+def distance_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A batch norm that divides by the mean distance from the mean, which no single pass finds."""
+    centred = x - x.mean(0)
+    return centred / centred.abs().mean(0) * weight + bias
+
+
 @cache
 def batch_norm_program() -> Program:
     return traced(batch_norm, *batch_norm_inputs(512, 96))
 
 
-def test_batch_norm_is_three_passes_over_its_input_and_says_why() -> None:
-    given = batch_norm_program()
+@cache
+def distance_norm_program() -> Program:
+    return traced(distance_norm, *batch_norm_inputs(512, 96))
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [(batch_norm_program, ("outer", "pointwise")), (distance_norm_program, ("outer", "outer", "pointwise"))],
+)
+def test_norms_over_rows_are_several_passes_and_say_why(make: Callable[[], Program], kinds: tuple[str, ...]) -> None:
+    given = make()
     chosen = plan_split(given, M, N, CPU, {})
     assert isinstance(chosen, Plan)
     verify_plan(chosen, given)
-    assert chosen.kinds == ("outer", "outer", "pointwise")
+    assert chosen.kinds == kinds
     whole, *cuts = chosen.decisions
     assert whole.refusal is None
-    assert whole.candidate == "f as 3 kernel(s), rows (m), columns (n)"
-    by_name = given.by_name()
-    assert len(cuts) == 2
+    assert whole.candidate == f"f as {len(kinds)} kernel(s), rows (m), columns (n)"
+    by_name = online(given, M, N).by_name()
+    assert len(cuts) == len(kinds) - 1
     for decision in cuts:
         refusal = refusal_of(decision.refusal)
         value, operand = decision.candidate.split(" with ")
@@ -258,21 +274,39 @@ def test_batch_norm_is_three_passes_over_its_input_and_says_why() -> None:
         assert str(refusal) in str(chosen)
 
 
-def test_what_batch_norm_keeps_between_passes_is_small() -> None:
-    """The centred data is computed again from x: only the two statistics of each column go through memory."""
-    chosen = plan_split(batch_norm_program(), M, N, CPU, {})
+def between_kernels(chosen: Plan, given: Program) -> list[tuple[str, ...]]:
+    own = {b.name for b in given.inputs} | {"out0"}
+    return [o.buffer.dims for k in chosen.kernels for o in k.program.outputs if o.buffer.name not in own]
+
+
+def test_batch_norm_finds_both_statistics_in_one_pass() -> None:
+    given = batch_norm_program()
+    chosen = plan_split(given, M, N, CPU, {})
     assert isinstance(chosen, Plan)
-    own = {b.name for b in batch_norm_program().inputs} | {"out0"}
-    between = [o.buffer for k in chosen.kernels for o in k.program.outputs if o.buffer.name not in own]
-    assert [b.dims for b in between] == [("n",), ("n",)]
+    assert "m2" in {v.op for v in chosen.kernels[0].program.values}
+    assert between_kernels(chosen, given) == [("n",), ("n",)]
+    tile, vector = 512 * 96 * 4, 96 * 4
+    assert [e.bytes_read for e in chosen.estimates] == [tile, tile + 4 * vector]
+    assert [e.bytes_written for e in chosen.estimates] == [2 * vector, tile]
+
+
+def test_what_is_kept_between_passes_is_small() -> None:
+    """The centred data is computed again from x: only the two statistics of each column go through memory."""
+    given = distance_norm_program()
+    chosen = plan_split(given, M, N, CPU, {})
+    assert isinstance(chosen, Plan)
+    assert between_kernels(chosen, given) == [("n",), ("n",)]
     tile, vector = 512 * 96 * 4, 96 * 4
     assert [e.bytes_read for e in chosen.estimates] == [tile, tile + vector, tile + 4 * vector]
     assert [e.bytes_written for e in chosen.estimates] == [vector, vector, tile]
 
 
-def test_batch_norm_in_three_kernels_is_batch_norm() -> None:
+@pytest.mark.parametrize(
+    ("function", "make"), [(batch_norm, batch_norm_program), (distance_norm, distance_norm_program)]
+)
+def test_norms_over_rows_in_several_kernels(function: Callable[..., Tensor], make: Callable[[], Program]) -> None:
     inputs = batch_norm_inputs(512, 96)
-    given = batch_norm_program()
+    given = make()
     chosen = plan_split(given, M, N, CPU, {})
     assert isinstance(chosen, Plan)
     bound = [next(t for t, name in zip(inputs, "xwb", strict=True) if b.name[0] == name) for b in given.inputs]
@@ -281,7 +315,7 @@ def test_batch_norm_in_three_kernels_is_batch_norm() -> None:
     (compiled,) = run_plan(chosen, given, bound, (), Options.read())
     torch.testing.assert_close(kernels, exact)
     torch.testing.assert_close(compiled.double(), exact, rtol=2e-6, atol=2e-6)
-    torch.testing.assert_close(compiled, batch_norm(*inputs), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(compiled, function(*inputs), rtol=2e-5, atol=2e-5)
 
 
 def test_an_expensive_value_of_many_operands_is_stored_not_computed_again() -> None:
@@ -606,7 +640,7 @@ def test_splits_are_all_there_are_with_the_fast_dimension_in_columns_first() -> 
 
 @pytest.fixture
 def good() -> tuple[Plan, Program]:
-    given = batch_norm_program()
+    given = distance_norm_program()
     chosen = plan_split(given, M, N, CPU, {})
     assert isinstance(chosen, Plan)
     return verify_plan(chosen, given), given

@@ -117,7 +117,8 @@ def test_one_kernel_serves_every_number_of_rows(name: str) -> None:
         got = run_plan(chosen, case.program, case.bind(inputs), parameters, OPTIONS)
         reference = interpret(case.program, case.bind(inputs), parameters)
         for mine, exact in zip(got, reference, strict=True):
-            assert rms(mine.double() - exact) <= 0.01 * rms(exact) + 1e-6
+            rounding = torch.finfo(mine.dtype).eps / 2  # the largest, which matters for outputs in 8 bits
+            assert rms(mine.double() - exact) <= max(0.01, rounding) * rms(exact) + 1e-6
 
 
 @pytest.mark.parametrize("name", BACKWARDS)

@@ -63,7 +63,7 @@ class GraphBackend:
             functions = compile_sources(sources) if self.native else {}
             for kernel in found.kernels:
                 launch._KERNELS[digest_of(kernel)] = Executable(kernel, functions.get(kernel.name))
-            rewrite(gm.graph, found.regions)
+            rewrite(gm.graph, found)
             gm.recompile()
         return make_boxed_func(gm.forward)
 

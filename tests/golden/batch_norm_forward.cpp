@@ -1,4 +1,4 @@
-// schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=same
 // program batch_norm_forward_0(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -31,38 +31,41 @@ extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parame
   float* div_saved_data = static_cast<float*>(buffers[2]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
-  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
   float* sum_partial = w::workspace<float, 0>(chunks * n_size);
   float* sum_1_partial = w::workspace<float, 1>(chunks * n_size);
 
-  #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * rows_per_chunk;
-    const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_chunk = sum_partial + chunk * n_size;
-    w::fill(sum_chunk, n_size, 0.0f);
-    const auto sum_tile = w::scratch<float>(n_size);
-    float* sum_1_chunk = sum_1_partial + chunk * n_size;
-    w::fill(sum_1_chunk, n_size, 0.0f);
-    const auto sum_1_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
-      w::fill(sum_tile.get(), n_size, 0.0f);
-      w::fill(sum_1_tile.get(), n_size, 0.0f);
-      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      float* sum_chunk = sum_partial + chunk * n_size;
+      w::fill(sum_chunk, n_size, 0.0f);
+      float* sum_1_chunk = sum_1_partial + chunk * n_size;
+      w::fill(sum_1_chunk, n_size, 0.0f);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
         const auto size = float(m_size);
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto mul = cast * cast;
-          w::store(sum_tile.get() + n, w::load(sum_tile.get() + n, lanes) + cast, lanes);
-          w::store(sum_1_tile.get() + n, w::load(sum_1_tile.get() + n, lanes) + mul, lanes);
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          auto sum_tile = w::vec(0.0f);
+          auto sum_1_tile = w::vec(0.0f);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto mul = cast * cast;
+            sum_tile = sum_tile + cast;
+            sum_1_tile = sum_1_tile + mul;
+          }
+          w::store(sum_chunk + n, w::load(sum_chunk + n, lanes) + sum_tile, lanes);
+          w::store(sum_1_chunk + n, w::load(sum_1_chunk + n, lanes) + sum_1_tile, lanes);
         });
-      }
-      for (int64_t i = 0; i < n_size; ++i) sum_chunk[i] = sum_chunk[i] + sum_tile[i];
-      for (int64_t i = 0; i < n_size; ++i) sum_1_chunk[i] = sum_1_chunk[i] + sum_1_tile[i];
+      });
     }
   }
 
@@ -75,18 +78,18 @@ extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parame
     double sum_total[finish_columns];
     w::fill(sum_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_total + n - block, w::load(sum_total + n - block, lanes) + w::cast<double>(w::load(sum_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
     double sum_1_total[finish_columns];
     w::fill(sum_1_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_1_total + n - block, w::load(sum_1_total + n - block, lanes) + w::cast<double>(w::load(sum_1_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
-    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+    w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
       const auto sum = w::cast<float>(w::load(sum_total + n - block, lanes));
       const auto sum_1 = w::cast<float>(w::load(sum_1_total + n - block, lanes));
       const auto div = sum / w::vec(size);
@@ -102,7 +105,7 @@ extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parame
   }
 }
 
-// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=none
 // program batch_norm_forward_1(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -134,25 +137,38 @@ extern "C" void batch_norm_forward_1(void* const* buffers, const int64_t* parame
   const float* div_saved_data = static_cast<const float*>(buffers[4]);
   w::bf16* out0_data = static_cast<w::bf16*>(buffers[5]);
 
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t m = 0; m < m_size; ++m) {
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto weight = w::load(weight_data + n, lanes);
-        const auto bias = w::load(bias_data + n, lanes);
-        const auto rsqrt_saved = w::load(rsqrt_saved_data + n, lanes);
-        const auto div_saved = w::load(div_saved_data + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto sub = cast - div_saved;
-        const auto mul = sub * rsqrt_saved;
-        const auto cast_1 = w::cast<float>(weight);
-        const auto mul_1 = mul * cast_1;
-        const auto cast_2 = w::cast<float>(bias);
-        const auto add = mul_1 + cast_2;
-        const auto cast_3 = w::cast<w::bf16>(add);
-        w::store(out0_data + m * 1024 + n, cast_3, lanes);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto bias = w::load(bias_data + n, lanes);
+          const auto rsqrt_saved = w::load(rsqrt_saved_data + n, lanes);
+          const auto div_saved = w::load(div_saved_data + n, lanes);
+          const auto cast_1 = w::cast<float>(weight);
+          const auto cast_2 = w::cast<float>(bias);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - div_saved;
+            const auto mul = sub * rsqrt_saved;
+            const auto mul_1 = mul * cast_1;
+            const auto add = mul_1 + cast_2;
+            const auto cast_3 = w::cast<w::bf16>(add);
+            w::store(out0_data + m * 1024 + n, cast_3, lanes);
+          }
+        });
       });
     }
   }

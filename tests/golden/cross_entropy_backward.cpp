@@ -1,4 +1,4 @@
-// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=none
 // program cross_entropy_backward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -51,47 +51,77 @@ extern "C" void cross_entropy_backward(void* const* buffers, const int64_t* para
   const float* count_data = static_cast<const float*>(buffers[5]);
   w::bf16* out0_data = static_cast<w::bf16*>(buffers[6]);
 
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t m = 0; m < m_size; ++m) {
-      const auto dloss = dloss_data[0];
-      const auto target = target_data[m];
-      const auto maximum = maximum_data[m];
-      const auto log_total = log_total_data[m];
-      const auto count = count_data[0];
-      const auto ne = w::ne(target, int64_t(-100));
-      const auto where = w::where(ne, target, int64_t(0));
-      const auto ge = w::ge(where, int64_t(0));
-      const auto lt = w::lt(where, int64_t(1024));
-      const auto logical_and = w::logical_and(ge, lt);
-      const auto where_1 = w::where(logical_and, where, int64_t(-1));
-      const auto cast = w::cast<int32_t>(where_1);
-      const auto div = dloss / count;
-      const auto where_3 = w::where(ne, div, 0.0f);
-      w::Sum<float> sum_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto iota = w::positions<int32_t>(n);
-        const auto eq = w::eq(iota, w::vec(cast));
-        const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
-        const auto mul = where_2 * w::vec(where_3);
-        sum_lanes.add(mul, lanes);
-      });
-      const auto sum = sum_lanes.result();
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto iota = w::positions<int32_t>(n);
-        const auto eq = w::eq(iota, w::vec(cast));
-        const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
-        const auto mul = where_2 * w::vec(where_3);
-        const auto cast_1 = w::cast<float>(x);
-        const auto sub = cast_1 - w::vec(maximum);
-        const auto sub_1 = sub - w::vec(log_total);
-        const auto exp = w::exp(sub_1);
-        const auto mul_1 = exp * w::vec(sum);
-        const auto sub_2 = mul - mul_1;
-        const auto cast_2 = w::cast<w::bf16>(sub_2);
-        w::store(out0_data + m * 1024 + n, cast_2, lanes);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        const auto dloss = dloss_data[0];
+        const auto count = count_data[0];
+        const auto div = dloss / count;
+        int64_t target[tile_rows], where[tile_rows], where_1[tile_rows];
+        float maximum[tile_rows], log_total[tile_rows], where_3[tile_rows];
+        bool ne[tile_rows], ge[tile_rows], lt[tile_rows], logical_and[tile_rows];
+        int32_t cast[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          target[r] = target_data[m];
+          maximum[r] = maximum_data[m];
+          log_total[r] = log_total_data[m];
+          ne[r] = w::ne(target[r], int64_t(-100));
+          where[r] = w::where(ne[r], target[r], int64_t(0));
+          ge[r] = w::ge(where[r], int64_t(0));
+          lt[r] = w::lt(where[r], int64_t(1024));
+          logical_and[r] = w::logical_and(ge[r], lt[r]);
+          where_1[r] = w::where(logical_and[r], where[r], int64_t(-1));
+          cast[r] = w::cast<int32_t>(where_1[r]);
+          where_3[r] = w::where(ne[r], div, 0.0f);
+        }
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          const auto iota = w::positions<int32_t>(n);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto eq = w::eq(iota, w::vec(cast[r]));
+            const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
+            const auto mul = where_2 * w::vec(where_3[r]);
+            sum_lanes[r].add(mul, lanes);
+          }
+        });
+        float sum[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          const auto iota = w::positions<int32_t>(n);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto eq = w::eq(iota, w::vec(cast[r]));
+            const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
+            const auto mul = where_2 * w::vec(where_3[r]);
+            const auto cast_1 = w::cast<float>(x);
+            const auto sub = cast_1 - w::vec(maximum[r]);
+            const auto sub_1 = sub - w::vec(log_total[r]);
+            const auto exp = w::exp(sub_1);
+            const auto mul_1 = exp * w::vec(sum[r]);
+            const auto sub_2 = mul - mul_1;
+            const auto cast_2 = w::cast<w::bf16>(sub_2);
+            w::store(out0_data + m * 1024 + n, cast_2, lanes);
+          }
+        });
       });
     }
   }

@@ -1,4 +1,4 @@
-// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=same
 // program cross_entropy_forward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -53,74 +53,111 @@ extern "C" void cross_entropy_forward(void* const* buffers, const int64_t* param
   float* out3_data = static_cast<float*>(buffers[5]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
-  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
   int64_t* sum_2_partial = w::workspace<int64_t, 0>(chunks * 1);
   float* sum_3_partial = w::workspace<float, 1>(chunks * 1);
 
-  #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * rows_per_chunk;
-    const int64_t last = std::min(first + rows_per_chunk, rows);
-    int64_t* sum_2_chunk = sum_2_partial + chunk * 1;
-    w::fill(sum_2_chunk, 1, int64_t(0));
-    const auto sum_2_tile = w::scratch<int64_t>(1);
-    float* sum_3_chunk = sum_3_partial + chunk * 1;
-    w::fill(sum_3_chunk, 1, 0.0f);
-    const auto sum_3_tile = w::scratch<float>(1);
-    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
-      w::fill(sum_2_tile.get(), 1, int64_t(0));
-      w::fill(sum_3_tile.get(), 1, 0.0f);
-      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
-        const auto target = target_data[m];
-        const auto ne = w::ne(target, int64_t(-100));
-        const auto where = w::where(ne, target, int64_t(0));
-        const auto ge = w::ge(where, int64_t(0));
-        const auto lt = w::lt(where, int64_t(1024));
-        const auto logical_and = w::logical_and(ge, lt);
-        const auto where_1 = w::where(logical_and, where, int64_t(-1));
-        const auto cast_1 = w::cast<int32_t>(where_1);
-        const auto cast_2 = w::cast<int64_t>(ne);
-        w::Max<float> max_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          max_lanes.add(cast, lanes);
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      int64_t* sum_2_chunk = sum_2_partial + chunk * 1;
+      w::fill(sum_2_chunk, 1, int64_t(0));
+      float* sum_3_chunk = sum_3_partial + chunk * 1;
+      w::fill(sum_3_chunk, 1, 0.0f);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        int64_t target[tile_rows], where[tile_rows], where_1[tile_rows], cast_2[tile_rows];
+        bool ne[tile_rows], ge[tile_rows], lt[tile_rows], logical_and[tile_rows];
+        int32_t cast_1[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          target[r] = target_data[m];
+          ne[r] = w::ne(target[r], int64_t(-100));
+          where[r] = w::where(ne[r], target[r], int64_t(0));
+          ge[r] = w::ge(where[r], int64_t(0));
+          lt[r] = w::lt(where[r], int64_t(1024));
+          logical_and[r] = w::logical_and(ge[r], lt[r]);
+          where_1[r] = w::where(logical_and[r], where[r], int64_t(-1));
+          cast_1[r] = w::cast<int32_t>(where_1[r]);
+          cast_2[r] = w::cast<int64_t>(ne[r]);
+        }
+        w::Max<float> max_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            max_lanes[r].add(cast, lanes);
+          }
         });
-        const auto max = max_lanes.result();
-        sum_2_tile[0] = sum_2_tile[0] + cast_2;
-        w::Sum<float> sum_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(max);
-          const auto exp = w::exp(sub);
-          sum_lanes.add(exp, lanes);
+        float max[tile_rows];
+        int64_t sum_2_tile = int64_t(0);
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          max[r] = max_lanes[r].result();
+          sum_2_tile = sum_2_tile + cast_2[r];
+        }
+        sum_2_chunk[0] = sum_2_chunk[0] + sum_2_tile;
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(max[r]);
+            const auto exp = w::exp(sub);
+            sum_lanes[r].add(exp, lanes);
+          }
         });
-        const auto sum = sum_lanes.result();
-        out0_data[m] = max;
-        const auto log = w::log(sum);
-        w::Sum<float> sum_1_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(max);
-          const auto sub_1 = sub - w::vec(log);
+        float sum[tile_rows], log[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+          out0_data[m] = max[r];
+          log[r] = w::log(sum[r]);
+        }
+        w::Sum<float> sum_1_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto iota = w::positions<int32_t>(n);
-          const auto eq = w::eq(iota, w::vec(cast_1));
-          const auto where_2 = w::where(eq, sub_1, w::vec(0.0f));
-          sum_1_lanes.add(where_2, lanes);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(max[r]);
+            const auto sub_1 = sub - w::vec(log[r]);
+            const auto eq = w::eq(iota, w::vec(cast_1[r]));
+            const auto where_2 = w::where(eq, sub_1, w::vec(0.0f));
+            sum_1_lanes[r].add(where_2, lanes);
+          }
         });
-        const auto sum_1 = sum_1_lanes.result();
-        out1_data[m] = log;
-        const auto neg = -sum_1;
-        const auto where_3 = w::where(ne, neg, 0.0f);
-        sum_3_tile[0] = sum_3_tile[0] + where_3;
-      }
-      for (int64_t i = 0; i < 1; ++i) sum_2_chunk[i] = sum_2_chunk[i] + sum_2_tile[i];
-      for (int64_t i = 0; i < 1; ++i) sum_3_chunk[i] = sum_3_chunk[i] + sum_3_tile[i];
+        float sum_1[tile_rows], neg[tile_rows], where_3[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum_1[r] = sum_1_lanes[r].result();
+          out1_data[m] = log[r];
+          neg[r] = -sum_1[r];
+          where_3[r] = w::where(ne[r], neg[r], 0.0f);
+        }
+        float sum_3_tile = 0.0f;
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum_3_tile = sum_3_tile + where_3[r];
+        }
+        sum_3_chunk[0] = sum_3_chunk[0] + sum_3_tile;
+      });
     }
   }
 

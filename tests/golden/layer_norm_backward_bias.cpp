@@ -1,4 +1,4 @@
-// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=same
 // program layer_norm_backward_bias(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -54,7 +54,6 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
   w::bf16* out3_data = static_cast<w::bf16*>(buffers[8]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
-  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
@@ -62,72 +61,89 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
   float* sum_3_partial = w::workspace<float, 1>(chunks * n_size);
   float* sum_4_partial = w::workspace<float, 2>(chunks * n_size);
 
-  #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * rows_per_chunk;
-    const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_2_chunk = sum_2_partial + chunk * n_size;
-    w::fill(sum_2_chunk, n_size, 0.0f);
-    const auto sum_2_tile = w::scratch<float>(n_size);
-    float* sum_3_chunk = sum_3_partial + chunk * n_size;
-    w::fill(sum_3_chunk, n_size, 0.0f);
-    const auto sum_3_tile = w::scratch<float>(n_size);
-    float* sum_4_chunk = sum_4_partial + chunk * n_size;
-    w::fill(sum_4_chunk, n_size, 0.0f);
-    const auto sum_4_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
-      w::fill(sum_2_tile.get(), n_size, 0.0f);
-      w::fill(sum_3_tile.get(), n_size, 0.0f);
-      w::fill(sum_4_tile.get(), n_size, 0.0f);
-      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
-        const auto mean = mean_data[m];
-        const auto rstd = rstd_data[m];
-        w::Sum<float> sum_lanes;
-        w::Sum<float> sum_1_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      float* sum_2_chunk = sum_2_partial + chunk * n_size;
+      w::fill(sum_2_chunk, n_size, 0.0f);
+      float* sum_3_chunk = sum_3_partial + chunk * n_size;
+      w::fill(sum_3_chunk, n_size, 0.0f);
+      float* sum_4_chunk = sum_4_partial + chunk * n_size;
+      w::fill(sum_4_chunk, n_size, 0.0f);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        float mean[tile_rows], rstd[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          mean[r] = mean_data[m];
+          rstd[r] = rstd_data[m];
+        }
+        w::Sum<float> sum_lanes[tile_rows];
+        w::Sum<float> sum_1_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(mean);
-          const auto mul = sub * w::vec(rstd);
-          const auto cast_1 = w::cast<float>(dy);
           const auto cast_2 = w::cast<float>(weight);
-          const auto mul_1 = cast_1 * cast_2;
-          const auto mul_3 = mul * mul_1;
-          const auto mul_7 = cast_1 * mul;
-          sum_lanes.add(mul_1, lanes);
-          sum_1_lanes.add(mul_3, lanes);
-          w::store(sum_2_tile.get() + n, w::load(sum_2_tile.get() + n, lanes) + mul_7, lanes);
-          w::store(sum_3_tile.get() + n, w::load(sum_3_tile.get() + n, lanes) + cast_1, lanes);
+          auto sum_2_tile = w::vec(0.0f);
+          auto sum_3_tile = w::vec(0.0f);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mean[r]);
+            const auto mul = sub * w::vec(rstd[r]);
+            const auto cast_1 = w::cast<float>(dy);
+            const auto mul_1 = cast_1 * cast_2;
+            const auto mul_3 = mul * mul_1;
+            const auto mul_7 = cast_1 * mul;
+            sum_lanes[r].add(mul_1, lanes);
+            sum_1_lanes[r].add(mul_3, lanes);
+            sum_2_tile = sum_2_tile + mul_7;
+            sum_3_tile = sum_3_tile + cast_1;
+          }
+          w::store(sum_2_chunk + n, w::load(sum_2_chunk + n, lanes) + sum_2_tile, lanes);
+          w::store(sum_3_chunk + n, w::load(sum_3_chunk + n, lanes) + sum_3_tile, lanes);
         });
-        const auto sum = sum_lanes.result();
-        const auto sum_1 = sum_1_lanes.result();
-        const auto mul_2 = sum * 0.0009765625f;
-        const auto mul_4 = sum_1 * 0.0009765625f;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
+        float sum[tile_rows], sum_1[tile_rows], mul_2[tile_rows], mul_4[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+          sum_1[r] = sum_1_lanes[r].result();
+          mul_2[r] = sum[r] * 0.0009765625f;
+          mul_4[r] = sum_1[r] * 0.0009765625f;
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(mean);
-          const auto mul = sub * w::vec(rstd);
-          const auto cast_1 = w::cast<float>(dy);
           const auto cast_2 = w::cast<float>(weight);
-          const auto mul_1 = cast_1 * cast_2;
-          const auto sub_1 = mul_1 - w::vec(mul_2);
-          const auto mul_5 = mul * w::vec(mul_4);
-          const auto sub_2 = sub_1 - mul_5;
-          const auto mul_6 = w::vec(rstd) * sub_2;
-          const auto cast_3 = w::cast<w::bf16>(mul_6);
-          const auto cast_6 = w::cast<float>(cast_3);
-          w::store(out0_data + m * 1024 + n, cast_3, lanes);
-          w::store(sum_4_tile.get() + n, w::load(sum_4_tile.get() + n, lanes) + cast_6, lanes);
+          auto sum_4_tile = w::vec(0.0f);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mean[r]);
+            const auto mul = sub * w::vec(rstd[r]);
+            const auto cast_1 = w::cast<float>(dy);
+            const auto mul_1 = cast_1 * cast_2;
+            const auto sub_1 = mul_1 - w::vec(mul_2[r]);
+            const auto mul_5 = mul * w::vec(mul_4[r]);
+            const auto sub_2 = sub_1 - mul_5;
+            const auto mul_6 = w::vec(rstd[r]) * sub_2;
+            const auto cast_3 = w::cast<w::bf16>(mul_6);
+            const auto cast_6 = w::cast<float>(cast_3);
+            w::store(out0_data + m * 1024 + n, cast_3, lanes);
+            sum_4_tile = sum_4_tile + cast_6;
+          }
+          w::store(sum_4_chunk + n, w::load(sum_4_chunk + n, lanes) + sum_4_tile, lanes);
         });
-      }
-      for (int64_t i = 0; i < n_size; ++i) sum_2_chunk[i] = sum_2_chunk[i] + sum_2_tile[i];
-      for (int64_t i = 0; i < n_size; ++i) sum_3_chunk[i] = sum_3_chunk[i] + sum_3_tile[i];
-      for (int64_t i = 0; i < n_size; ++i) sum_4_chunk[i] = sum_4_chunk[i] + sum_4_tile[i];
+      });
     }
   }
 
@@ -139,25 +155,25 @@ extern "C" void layer_norm_backward_bias(void* const* buffers, const int64_t* pa
     double sum_2_total[finish_columns];
     w::fill(sum_2_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_2_total + n - block, w::load(sum_2_total + n - block, lanes) + w::cast<double>(w::load(sum_2_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
     double sum_3_total[finish_columns];
     w::fill(sum_3_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_3_total + n - block, w::load(sum_3_total + n - block, lanes) + w::cast<double>(w::load(sum_3_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
     double sum_4_total[finish_columns];
     w::fill(sum_4_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_4_total + n - block, w::load(sum_4_total + n - block, lanes) + w::cast<double>(w::load(sum_4_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
-    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+    w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
       const auto sum_2 = w::cast<float>(w::load(sum_2_total + n - block, lanes));
       const auto sum_3 = w::cast<float>(w::load(sum_3_total + n - block, lanes));
       const auto sum_4 = w::cast<float>(w::load(sum_4_total + n - block, lanes));

@@ -1,4 +1,4 @@
-// schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=none
 // program modulated_layer_norm_forward(s0)
 //   dim m0 = s0
 //   dim m1 = 8
@@ -39,47 +39,78 @@ extern "C" void modulated_layer_norm_forward(void* const* buffers, const int64_t
   const w::bf16* shift_data = static_cast<const w::bf16*>(buffers[2]);
   w::bf16* out0_data = static_cast<w::bf16*>(buffers[3]);
 
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m0_size * m1_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t row = 0; row < m0_size * m1_size; ++row) {
-      const int64_t m0 = row / (m1_size);
-      const int64_t m1 = row % m1_size;
-      w::Sum<float> sum_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        sum_lanes.add(cast, lanes);
-      });
-      const auto sum = sum_lanes.result();
-      const auto mul = sum * 0.0009765625f;
-      w::Sum<float> sum_1_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto sub = cast - w::vec(mul);
-        const auto mul_1 = sub * sub;
-        sum_1_lanes.add(mul_1, lanes);
-      });
-      const auto sum_1 = sum_1_lanes.result();
-      const auto mul_2 = sum_1 * 0.0009765625f;
-      const auto add = mul_2 + 1e-06f;
-      const auto rsqrt = w::rsqrt(add);
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
-        const auto scale = w::load(scale_data + m0 * 1024 + n, lanes);
-        const auto shift = w::load(shift_data + m0 * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto sub = cast - w::vec(mul);
-        const auto mul_3 = sub * w::vec(rsqrt);
-        const auto cast_1 = w::cast<float>(scale);
-        const auto add_1 = cast_1 + w::vec(1.0f);
-        const auto mul_4 = mul_3 * add_1;
-        const auto cast_2 = w::cast<float>(shift);
-        const auto add_2 = mul_4 + cast_2;
-        const auto cast_3 = w::cast<w::bf16>(add_2);
-        w::store(out0_data + m0 * 8192 + m1 * 1024 + n, cast_3, lanes);
-      });
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      for (int64_t tile = first; tile < last; tile += 4) {
+        constexpr int tile_rows = 4;
+        const int64_t m0 = tile / (m1_size);
+        const int64_t m1_first = tile % m1_size;
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m1 = m1_first + r;
+            const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            sum_lanes[r].add(cast, lanes);
+          }
+        });
+        float sum[tile_rows], mul[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m1 = m1_first + r;
+          sum[r] = sum_lanes[r].result();
+          mul[r] = sum[r] * 0.0009765625f;
+        }
+        w::Sum<float> sum_1_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m1 = m1_first + r;
+            const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mul[r]);
+            const auto mul_1 = sub * sub;
+            sum_1_lanes[r].add(mul_1, lanes);
+          }
+        });
+        float sum_1[tile_rows], mul_2[tile_rows], add[tile_rows], rsqrt[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m1 = m1_first + r;
+          sum_1[r] = sum_1_lanes[r].result();
+          mul_2[r] = sum_1[r] * 0.0009765625f;
+          add[r] = mul_2[r] + 1e-06f;
+          rsqrt[r] = w::rsqrt(add[r]);
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          const auto scale = w::load(scale_data + m0 * 1024 + n, lanes);
+          const auto shift = w::load(shift_data + m0 * 1024 + n, lanes);
+          const auto cast_1 = w::cast<float>(scale);
+          const auto add_1 = cast_1 + w::vec(1.0f);
+          const auto cast_2 = w::cast<float>(shift);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m1 = m1_first + r;
+            const auto x = w::load(x_data + m0 * 8192 + m1 * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mul[r]);
+            const auto mul_3 = sub * w::vec(rsqrt[r]);
+            const auto mul_4 = mul_3 * add_1;
+            const auto add_2 = mul_4 + cast_2;
+            const auto cast_3 = w::cast<w::bf16>(add_2);
+            w::store(out0_data + m0 * 8192 + m1 * 1024 + n, cast_3, lanes);
+          }
+        });
+      }
     }
   }
 }

@@ -1,4 +1,4 @@
-// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=same
 // program qk_norm_backward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -39,57 +39,75 @@ extern "C" void qk_norm_backward(void* const* buffers, const int64_t* parameters
   w::bf16* out1_data = static_cast<w::bf16*>(buffers[5]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
-  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
   float* sum_1_partial = w::workspace<float, 0>(chunks * n_size);
 
-  #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * rows_per_chunk;
-    const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_1_chunk = sum_1_partial + chunk * n_size;
-    w::fill(sum_1_chunk, n_size, 0.0f);
-    const auto sum_1_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
-      w::fill(sum_1_tile.get(), n_size, 0.0f);
-      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
-        const auto rstd = rstd_data[m];
-        w::Sum<float> sum_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      float* sum_1_chunk = sum_1_partial + chunk * n_size;
+      w::fill(sum_1_chunk, n_size, 0.0f);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        float rstd[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          rstd[r] = rstd_data[m];
+        }
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto mul = cast * w::vec(rstd);
-          const auto cast_1 = w::cast<float>(dy);
           const auto cast_2 = w::cast<float>(weight);
-          const auto mul_1 = cast_1 * cast_2;
-          const auto mul_2 = mul * mul_1;
-          const auto mul_6 = cast_1 * mul;
-          sum_lanes.add(mul_2, lanes);
-          w::store(sum_1_tile.get() + n, w::load(sum_1_tile.get() + n, lanes) + mul_6, lanes);
+          auto sum_1_tile = w::vec(0.0f);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto mul = cast * w::vec(rstd[r]);
+            const auto cast_1 = w::cast<float>(dy);
+            const auto mul_1 = cast_1 * cast_2;
+            const auto mul_2 = mul * mul_1;
+            const auto mul_6 = cast_1 * mul;
+            sum_lanes[r].add(mul_2, lanes);
+            sum_1_tile = sum_1_tile + mul_6;
+          }
+          w::store(sum_1_chunk + n, w::load(sum_1_chunk + n, lanes) + sum_1_tile, lanes);
         });
-        const auto sum = sum_lanes.result();
-        const auto mul_3 = sum * 0.0009765625f;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
+        float sum[tile_rows], mul_3[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+          mul_3[r] = sum[r] * 0.0009765625f;
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto mul = cast * w::vec(rstd);
-          const auto cast_1 = w::cast<float>(dy);
           const auto cast_2 = w::cast<float>(weight);
-          const auto mul_1 = cast_1 * cast_2;
-          const auto mul_4 = mul * w::vec(mul_3);
-          const auto sub = mul_1 - mul_4;
-          const auto mul_5 = w::vec(rstd) * sub;
-          const auto cast_3 = w::cast<w::bf16>(mul_5);
-          w::store(out0_data + m * 1024 + n, cast_3, lanes);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto mul = cast * w::vec(rstd[r]);
+            const auto cast_1 = w::cast<float>(dy);
+            const auto mul_1 = cast_1 * cast_2;
+            const auto mul_4 = mul * w::vec(mul_3[r]);
+            const auto sub = mul_1 - mul_4;
+            const auto mul_5 = w::vec(rstd[r]) * sub;
+            const auto cast_3 = w::cast<w::bf16>(mul_5);
+            w::store(out0_data + m * 1024 + n, cast_3, lanes);
+          }
         });
-      }
-      for (int64_t i = 0; i < n_size; ++i) sum_1_chunk[i] = sum_1_chunk[i] + sum_1_tile[i];
+      });
     }
   }
 
@@ -101,11 +119,11 @@ extern "C" void qk_norm_backward(void* const* buffers, const int64_t* parameters
     double sum_1_total[finish_columns];
     w::fill(sum_1_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_1_total + n - block, w::load(sum_1_total + n - block, lanes) + w::cast<double>(w::load(sum_1_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
-    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+    w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
       const auto sum_1 = w::cast<float>(w::load(sum_1_total + n - block, lanes));
       const auto cast_4 = w::cast<w::bf16>(sum_1);
       w::store(out1_data + n, cast_4, lanes);

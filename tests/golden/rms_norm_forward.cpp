@@ -1,4 +1,4 @@
-// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=none
 // program rms_norm_forward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -28,30 +28,52 @@ extern "C" void rms_norm_forward(void* const* buffers, const int64_t* parameters
   const w::bf16* weight_data = static_cast<const w::bf16*>(buffers[1]);
   w::bf16* out0_data = static_cast<w::bf16*>(buffers[2]);
 
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+
   #pragma omp parallel num_threads(threads)
   {
     #pragma omp for schedule(static)
-    for (int64_t m = 0; m < m_size; ++m) {
-      w::Sum<float> sum_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto mul = cast * cast;
-        sum_lanes.add(mul, lanes);
-      });
-      const auto sum = sum_lanes.result();
-      const auto mul_1 = sum * 0.0009765625f;
-      const auto add = mul_1 + 1e-06f;
-      const auto rsqrt = w::rsqrt(add);
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto weight = w::load(weight_data + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto mul_2 = cast * w::vec(rsqrt);
-        const auto cast_1 = w::cast<float>(weight);
-        const auto mul_3 = mul_2 * cast_1;
-        const auto cast_2 = w::cast<w::bf16>(mul_3);
-        w::store(out0_data + m * 1024 + n, cast_2, lanes);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto mul = cast * cast;
+            sum_lanes[r].add(mul, lanes);
+          }
+        });
+        float sum[tile_rows], mul_1[tile_rows], add[tile_rows], rsqrt[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+          mul_1[r] = sum[r] * 0.0009765625f;
+          add[r] = mul_1[r] + 1e-06f;
+          rsqrt[r] = w::rsqrt(add[r]);
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          const auto weight = w::load(weight_data + n, lanes);
+          const auto cast_1 = w::cast<float>(weight);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto mul_2 = cast * w::vec(rsqrt[r]);
+            const auto mul_3 = mul_2 * cast_1;
+            const auto cast_2 = w::cast<w::bf16>(mul_3);
+            w::store(out0_data + m * 1024 + n, cast_2, lanes);
+          }
+        });
       });
     }
   }

@@ -1,4 +1,4 @@
-// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=(exp) finish=none
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=(exp) finish=none
 // program softmax_forward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -21,33 +21,64 @@ extern "C" void softmax_forward(void* const* buffers, const int64_t* parameters,
   const w::bf16* x_data = static_cast<const w::bf16*>(buffers[0]);
   w::bf16* out0_data = static_cast<w::bf16*>(buffers[1]);
 
+  constexpr int64_t rows_per_chunk = 64;
+  const int64_t rows = m_size;
+  const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
+
   #pragma omp parallel num_threads(threads)
   {
-    const auto exp_held = w::scratch<float>(n_size);
+    const auto exp_held = w::scratch<float>(4 * n_size);
     #pragma omp for schedule(static)
-    for (int64_t m = 0; m < m_size; ++m) {
-      w::Max<float> max_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        max_lanes.add(cast, lanes);
-      });
-      const auto max = max_lanes.result();
-      w::Sum<float> sum_lanes;
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto x = w::load(x_data + m * 1024 + n, lanes);
-        const auto cast = w::cast<float>(x);
-        const auto sub = cast - w::vec(max);
-        const auto exp = w::exp(sub);
-        w::store(exp_held.get() + n, exp, lanes);
-        sum_lanes.add(exp, lanes);
-      });
-      const auto sum = sum_lanes.result();
-      w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
-        const auto exp = w::load(exp_held.get() + n, lanes);
-        const auto div = exp / w::vec(sum);
-        const auto cast_1 = w::cast<w::bf16>(div);
-        w::store(out0_data + m * 1024 + n, cast_1, lanes);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        w::Max<float> max_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            max_lanes[r].add(cast, lanes);
+          }
+        });
+        float max[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          max[r] = max_lanes[r].result();
+        }
+        w::Sum<float> sum_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(max[r]);
+            const auto exp = w::exp(sub);
+            w::store(exp_held.get() + r * n_size + n, exp, lanes);
+            sum_lanes[r].add(exp, lanes);
+          }
+        });
+        float sum[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum[r] = sum_lanes[r].result();
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto exp = w::load(exp_held.get() + r * n_size + n, lanes);
+            const auto div = exp / w::vec(sum[r]);
+            const auto cast_1 = w::cast<w::bf16>(div);
+            w::store(out0_data + m * 1024 + n, cast_1, lanes);
+          }
+        });
       });
     }
   }

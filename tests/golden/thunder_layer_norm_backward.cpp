@@ -1,4 +1,4 @@
-// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=same
+// schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=same
 // program thunder_layer_norm_backward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -56,77 +56,94 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
   w::bf16* out2_data = static_cast<w::bf16*>(buffers[7]);
 
   // Column sums of every chunk of rows, combined in order by the finish below.
-  constexpr int64_t rows_per_tile = 8;
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
   float* sum_partial = w::workspace<float, 0>(chunks * n_size);
   float* sum_1_partial = w::workspace<float, 1>(chunks * n_size);
 
-  #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = chunk * rows_per_chunk;
-    const int64_t last = std::min(first + rows_per_chunk, rows);
-    float* sum_chunk = sum_partial + chunk * n_size;
-    w::fill(sum_chunk, n_size, 0.0f);
-    const auto sum_tile = w::scratch<float>(n_size);
-    float* sum_1_chunk = sum_1_partial + chunk * n_size;
-    w::fill(sum_1_chunk, n_size, 0.0f);
-    const auto sum_1_tile = w::scratch<float>(n_size);
-    for (int64_t tile = first; tile < last; tile += rows_per_tile) {
-      w::fill(sum_tile.get(), n_size, 0.0f);
-      w::fill(sum_1_tile.get(), n_size, 0.0f);
-      for (int64_t m = tile; m < std::min(tile + rows_per_tile, last); ++m) {
-        const auto mean = mean_data[m];
-        const auto rstd = rstd_data[m];
-        const auto mul_6 = rstd * rstd;
-        const auto mul_7 = mul_6 * rstd;
-        w::Sum<float> sum_2_lanes;
-        w::Sum<float> sum_3_lanes;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+  #pragma omp parallel num_threads(threads)
+  {
+    #pragma omp for schedule(static)
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t first = chunk * rows_per_chunk;
+      const int64_t last = std::min(first + rows_per_chunk, rows);
+      float* sum_chunk = sum_partial + chunk * n_size;
+      w::fill(sum_chunk, n_size, 0.0f);
+      float* sum_1_chunk = sum_1_partial + chunk * n_size;
+      w::fill(sum_1_chunk, n_size, 0.0f);
+      w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
+        constexpr int tile_rows = whole.count;
+        float mean[tile_rows], rstd[tile_rows], mul_6[tile_rows], mul_7[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          mean[r] = mean_data[m];
+          rstd[r] = rstd_data[m];
+          mul_6[r] = rstd[r] * rstd[r];
+          mul_7[r] = mul_6[r] * rstd[r];
+        }
+        w::Sum<float> sum_2_lanes[tile_rows];
+        w::Sum<float> sum_3_lanes[tile_rows];
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(mean);
           const auto cast_1 = w::cast<float>(weight);
-          const auto cast_2 = w::cast<float>(dy);
-          const auto mul = cast_1 * cast_2;
-          const auto mul_1 = sub * w::vec(rstd);
-          const auto mul_2 = cast_2 * mul_1;
-          const auto mul_3 = w::vec(rstd) * mul;
-          const auto mul_4 = sub * mul;
-          const auto neg = -mul_3;
-          sum_2_lanes.add(mul_4, lanes);
-          sum_3_lanes.add(neg, lanes);
-          w::store(sum_tile.get() + n, w::load(sum_tile.get() + n, lanes) + cast_2, lanes);
-          w::store(sum_1_tile.get() + n, w::load(sum_1_tile.get() + n, lanes) + mul_2, lanes);
+          auto sum_tile = w::vec(0.0f);
+          auto sum_1_tile = w::vec(0.0f);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mean[r]);
+            const auto cast_2 = w::cast<float>(dy);
+            const auto mul = cast_1 * cast_2;
+            const auto mul_1 = sub * w::vec(rstd[r]);
+            const auto mul_2 = cast_2 * mul_1;
+            const auto mul_3 = w::vec(rstd[r]) * mul;
+            const auto mul_4 = sub * mul;
+            const auto neg = -mul_3;
+            sum_2_lanes[r].add(mul_4, lanes);
+            sum_3_lanes[r].add(neg, lanes);
+            sum_tile = sum_tile + cast_2;
+            sum_1_tile = sum_1_tile + mul_2;
+          }
+          w::store(sum_chunk + n, w::load(sum_chunk + n, lanes) + sum_tile, lanes);
+          w::store(sum_1_chunk + n, w::load(sum_1_chunk + n, lanes) + sum_1_tile, lanes);
         });
-        const auto sum_2 = sum_2_lanes.result();
-        const auto sum_3 = sum_3_lanes.result();
-        const auto mul_5 = sum_2 * -0.5f;
-        const auto mul_8 = mul_5 * mul_7;
-        const auto mul_9 = sum_3 * 0.000976562f;
-        const auto mul_10 = mul_8 * 0.00195312f;
-        w::for_columns(0, n_size, [&](int64_t n, auto lanes) {
+        float sum_2[tile_rows], sum_3[tile_rows], mul_5[tile_rows], mul_8[tile_rows], mul_9[tile_rows], mul_10[tile_rows];
+        #pragma GCC unroll 16
+        for (int r = 0; r < tile_rows; ++r) {
+          const int64_t m = tile + r;
+          sum_2[r] = sum_2_lanes[r].result();
+          sum_3[r] = sum_3_lanes[r].result();
+          mul_5[r] = sum_2[r] * -0.5f;
+          mul_8[r] = mul_5[r] * mul_7[r];
+          mul_9[r] = sum_3[r] * 0.000976562f;
+          mul_10[r] = mul_8[r] * 0.00195312f;
+        }
+        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto weight = w::load(weight_data + n, lanes);
-          const auto dy = w::load(dy_data + m * 1024 + n, lanes);
-          const auto x = w::load(x_data + m * 1024 + n, lanes);
-          const auto cast = w::cast<float>(x);
-          const auto sub = cast - w::vec(mean);
           const auto cast_1 = w::cast<float>(weight);
-          const auto cast_2 = w::cast<float>(dy);
-          const auto mul = cast_1 * cast_2;
-          const auto mul_3 = w::vec(rstd) * mul;
-          const auto mul_11 = w::vec(mul_10) * sub;
-          const auto add = mul_3 + mul_11;
-          const auto add_1 = add + w::vec(mul_9);
-          const auto cast_3 = w::cast<w::bf16>(add_1);
-          w::store(out0_data + m * 1024 + n, cast_3, lanes);
+          #pragma GCC unroll 16
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t m = tile + r;
+            const auto dy = w::load(dy_data + m * 1024 + n, lanes);
+            const auto x = w::load(x_data + m * 1024 + n, lanes);
+            const auto cast = w::cast<float>(x);
+            const auto sub = cast - w::vec(mean[r]);
+            const auto cast_2 = w::cast<float>(dy);
+            const auto mul = cast_1 * cast_2;
+            const auto mul_3 = w::vec(rstd[r]) * mul;
+            const auto mul_11 = w::vec(mul_10[r]) * sub;
+            const auto add = mul_3 + mul_11;
+            const auto add_1 = add + w::vec(mul_9[r]);
+            const auto cast_3 = w::cast<w::bf16>(add_1);
+            w::store(out0_data + m * 1024 + n, cast_3, lanes);
+          }
         });
-      }
-      for (int64_t i = 0; i < n_size; ++i) sum_chunk[i] = sum_chunk[i] + sum_tile[i];
-      for (int64_t i = 0; i < n_size; ++i) sum_1_chunk[i] = sum_1_chunk[i] + sum_1_tile[i];
+      });
     }
   }
 
@@ -138,18 +155,18 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
     double sum_total[finish_columns];
     w::fill(sum_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_total + n - block, w::load(sum_total + n - block, lanes) + w::cast<double>(w::load(sum_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
     double sum_1_total[finish_columns];
     w::fill(sum_1_total, finish_columns, 0.0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      w::for_columns(block, end, [&](int64_t n, auto lanes) {
+      w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
         w::store(sum_1_total + n - block, w::load(sum_1_total + n - block, lanes) + w::cast<double>(w::load(sum_1_partial + chunk * n_size + n, lanes)), lanes);
       });
     }
-    w::for_columns(block, end, [&](int64_t n, auto lanes) {
+    w::for_columns<n_size % w::W == 0>(block, end, [&](int64_t n, auto lanes) {
       const auto sum = w::cast<float>(w::load(sum_total + n - block, lanes));
       const auto sum_1 = w::cast<float>(w::load(sum_1_total + n - block, lanes));
       const auto cast_4 = w::cast<w::bf16>(sum_1);

@@ -152,8 +152,12 @@ def _mean(node: NodeLowering) -> str:
 
 
 def _any(node: NodeLowering) -> str:
+    return _any_of(node, node.arg(0, "bool"))
+
+
+def _any_of(node: NodeLowering, value: str) -> str:
     """Whether the largest is more than zero; there is none among no elements."""
-    largest = node.reduce("max", node.group.builder.cast(node.arg(0, "bool"), "i32"))
+    largest = node.reduce("max", node.group.builder.cast(value, "i32"))
     return node.op("gt", largest, node.group.builder.const(0, "i32"))
 
 
@@ -181,9 +185,12 @@ def _var_mean(node: NodeLowering) -> tuple[str, str]:
 
 
 def _gather(node: NodeLowering) -> str:
-    """gather(x, d, index) is the sum over d of x where the position along d equals the index."""
+    """gather(x, d, index) is the sum over d of x where the position along d equals the index; of booleans, whether
+    there is one."""
     position = node.positions()
     chosen = node.op("eq", position, node.arg(2, "i64"))
+    if node.compute == "bool":
+        return _any_of(node, node.op("logical_and", chosen, node.arg(0)))
     return node.reduce("sum", node.op("where", chosen, node.arg(0), node.const(0)))
 
 
