@@ -31,6 +31,12 @@ class Counters:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
 
+    def count_launch(self, launch_bytes: int) -> None:
+        """One kernel call that was handed so many bytes."""
+        with self._lock:
+            self.launches += 1
+            self.launch_bytes += launch_bytes
+
     def reset(self) -> None:
         """All counters to zero."""
         with self._lock:

@@ -7,11 +7,14 @@ import hashlib
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.guards import assert_size_stride
 
 from weft.errors import LaunchError, WeftError
 from weft.ir.dtypes import TORCH_DTYPES
@@ -24,7 +27,7 @@ from weft.render.source import Source
 from weft.runtime import build, failures, reproducer
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
-from weft.runtime.pages import prefer_large_pages
+from weft.runtime.pages import LEAST_BYTES, prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 _LIBRARY.define(
@@ -35,9 +38,50 @@ _KERNELS: dict[str, Executable] = {}
 FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
-_CHECKED_LIMIT = 4096
+_FITTING_LIMIT = 4096
 BYTES_PER_THREAD = 65536
 """Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Layouts and parameters of a call that fit a kernel, and what follows from them. launch_bytes: of all tensors, each
+    once. threads: at most so many are worth it. large: whether an output is worth large pages."""
+
+    layouts: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]
+    parameters: list[int]
+    numbers: Any
+    pointers: Any
+    launch_bytes: int
+    threads: int
+    large: bool
+
+    @staticmethod
+    def of(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> _Fitting:
+        tensors = [*inputs, *outputs]
+        launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
+        return _Fitting(
+            tuple((t.dtype, tuple(t.shape), t.stride()) for t in tensors),
+            list(parameters),
+            (ctypes.c_int64 * max(1, len(parameters)))(*parameters),
+            ctypes.c_void_p * len(tensors),
+            launch_bytes,
+            1 + launch_bytes // BYTES_PER_THREAD,
+            any(t.numel() * t.itemsize >= LEAST_BYTES for t in outputs),
+        )
+
+    def fits(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> bool:
+        """Whether these tensors are like those, which are on the CPU as all that reach the operator are."""
+        if parameters != self.parameters or len(inputs) + len(outputs) != len(self.layouts):
+            return False
+        try:
+            for (dtype, shape, stride), tensor in zip(self.layouts, chain(inputs, outputs), strict=True):
+                if tensor.dtype is not dtype:
+                    return False
+                assert_size_stride(tensor, shape, stride)
+        except AssertionError:
+            return False
+        return True
 
 
 class Executable:
@@ -50,7 +94,8 @@ class Executable:
     def __init__(self, kernel: Kernel, function: Any | None) -> None:
         self.kernel = kernel
         self._function = function
-        self._checked: set[object] = set()
+        self._fitting: dict[object, _Fitting] = {}
+        self._last: _Fitting | None = None
         self._compared = False
 
     def __call__(
@@ -60,17 +105,13 @@ class Executable:
 
         Raises LaunchError if the tensors do not fit and are not the buffers' elements in another order either.
         """
-        tensors = [*inputs, *outputs]
-        signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
-        if signature not in self._checked:
+        last = self._last
+        if last is None or not last.fits(inputs, outputs, parameters):
             try:
-                check_tensors(self.kernel, inputs, outputs, parameters)
+                self._last = self._find_fitting(inputs, outputs, parameters)
             except LaunchError as error:
                 self._run_relaid(inputs, outputs, parameters, error)
                 return
-            if len(self._checked) >= _CHECKED_LIMIT:
-                self._checked.clear()
-            self._checked.add(signature)
         if self._function is None:
             self._run_on_aten(inputs, outputs, parameters)
         elif check == "always" or (check == "first" and not self._compared):
@@ -78,24 +119,37 @@ class Executable:
         else:
             self._run_compiled(inputs, outputs, parameters)
 
-    def _run_compiled(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+    def _find_fitting(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
+    ) -> _Fitting:
+        """What is known of tensors like these. Raises LaunchError if they do not fit."""
         tensors = [*inputs, *outputs]
-        launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
-        pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-        numbers = (ctypes.c_int64 * max(1, len(parameters)))(*parameters)
-        threads = min(torch.get_num_threads(), 1 + launch_bytes // BYTES_PER_THREAD)
-        function = self._function
-        assert function is not None
-        prefer_large_pages(outputs)
+        signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
+        found = self._fitting.get(signature)
+        if found is None:
+            check_tensors(self.kernel, inputs, outputs, parameters)
+            found = _Fitting.of(inputs, outputs, parameters)
+            if len(self._fitting) >= _FITTING_LIMIT:
+                self._fitting.clear()
+            self._fitting[signature] = found
+        return found
+
+    def _run_compiled(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+        fitting, function = self._last, self._function
+        assert fitting is not None and function is not None
+        pointers = fitting.pointers(*[t.data_ptr() for t in inputs], *[t.data_ptr() for t in outputs])
+        if fitting.large:
+            prefer_large_pages(outputs)
+        threads = min(torch.get_num_threads(), fitting.threads)
         try:
-            function(pointers, numbers, threads)
+            function(pointers, fitting.numbers, threads)
         except Exception as error:
             if any(_overlap(a, b) for a in inputs for b in outputs):
                 raise  # an input may be half overwritten
             self._fail(_reason(error))
             self._run_on_aten(inputs, outputs, parameters)
             return
-        counters.add(launches=1, launch_bytes=launch_bytes)
+        counters.count_launch(fitting.launch_bytes)
 
     def _run_compared(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
         """Run, and compare the outputs with the reference unless that is impossible now (a CUDA graph is captured)."""
@@ -217,8 +271,7 @@ def find(digest: str, text: str) -> Executable:
     A process that takes its graphs from Inductor's cache never ran the compile stages: the text in the generated code
     is all there is. If it cannot be compiled any more, its program runs on ATen, with one warning.
     """
-    with _LOCK:
-        found = _KERNELS.get(digest)
+    found = _KERNELS.get(digest)
     if found is not None:
         return found
     kernel = parse_kernel(text)
