@@ -90,7 +90,6 @@ extern "C" void cross_entropy_backward(void* const* buffers, const int64_t* para
           const auto iota = w::positions<int32_t>(n);
           #pragma GCC unroll 16
           for (int r = 0; r < tile_rows; ++r) {
-            const int64_t m = tile + r;
             const auto eq = w::eq(iota, w::vec(cast[r]));
             const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
             const auto mul = where_2 * w::vec(where_3[r]);
@@ -100,7 +99,6 @@ extern "C" void cross_entropy_backward(void* const* buffers, const int64_t* para
         float sum[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
         }
         w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {

@@ -101,7 +101,6 @@ extern "C" void cross_entropy_forward(void* const* buffers, const int64_t* param
         int64_t sum_2_tile = int64_t(0);
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           max[r] = max_lanes[r].result();
           sum_2_tile = sum_2_tile + cast_2[r];
         }
@@ -153,7 +152,6 @@ extern "C" void cross_entropy_forward(void* const* buffers, const int64_t* param
         float sum_3_tile = 0.0f;
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum_3_tile = sum_3_tile + where_3[r];
         }
         sum_3_chunk[0] = sum_3_chunk[0] + sum_3_tile;

@@ -104,7 +104,6 @@ extern "C" void layer_norm_backward(void* const* buffers, const int64_t* paramet
         float sum[tile_rows], sum_1[tile_rows], mul_2[tile_rows], mul_4[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           sum_1[r] = sum_1_lanes[r].result();
           mul_2[r] = sum[r] * 0.0009765625f;

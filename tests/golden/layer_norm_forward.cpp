@@ -60,7 +60,6 @@ extern "C" void layer_norm_forward(void* const* buffers, const int64_t* paramete
         float sum[tile_rows], mul[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           mul[r] = sum[r] * 0.0009765625f;
         }
@@ -79,7 +78,6 @@ extern "C" void layer_norm_forward(void* const* buffers, const int64_t* paramete
         float sum_1[tile_rows], mul_2[tile_rows], add[tile_rows], rsqrt[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum_1[r] = sum_1_lanes[r].result();
           mul_2[r] = sum_1[r] * 0.0009765625f;
           add[r] = mul_2[r] + 1e-06f;

@@ -47,7 +47,6 @@ extern "C" void log_softmax_forward(void* const* buffers, const int64_t* paramet
         float max[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           max[r] = max_lanes[r].result();
         }
         w::Sum<float> sum_lanes[tile_rows];
@@ -65,7 +64,6 @@ extern "C" void log_softmax_forward(void* const* buffers, const int64_t* paramet
         float sum[tile_rows], log[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           log[r] = w::log(sum[r]);
         }

@@ -66,7 +66,6 @@ extern "C" void modulated_layer_norm_forward(void* const* buffers, const int64_t
         float sum[tile_rows], mul[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m1 = m1_first + r;
           sum[r] = sum_lanes[r].result();
           mul[r] = sum[r] * 0.0009765625f;
         }
@@ -85,7 +84,6 @@ extern "C" void modulated_layer_norm_forward(void* const* buffers, const int64_t
         float sum_1[tile_rows], mul_2[tile_rows], add[tile_rows], rsqrt[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m1 = m1_first + r;
           sum_1[r] = sum_1_lanes[r].result();
           mul_2[r] = sum_1[r] * 0.0009765625f;
           add[r] = mul_2[r] + 1e-06f;

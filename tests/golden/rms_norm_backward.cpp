@@ -84,7 +84,6 @@ extern "C" void rms_norm_backward(void* const* buffers, const int64_t* parameter
         float sum[tile_rows], mul_3[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           mul_3[r] = sum[r] * 0.0009765625f;
         }

@@ -54,7 +54,6 @@ extern "C" void rms_norm_forward(void* const* buffers, const int64_t* parameters
         float sum[tile_rows], mul_1[tile_rows], add[tile_rows], rsqrt[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           mul_1[r] = sum[r] * 0.0009765625f;
           add[r] = mul_1[r] + 1e-06f;

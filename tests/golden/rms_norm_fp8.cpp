@@ -63,7 +63,6 @@ extern "C" void rms_norm_fp8(void* const* buffers, const int64_t* parameters, in
         float sum[tile_rows], mul_1[tile_rows], add[tile_rows], rsqrt[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
           mul_1[r] = sum[r] * 0.0009765625f;
           add[r] = mul_1[r] + 1e-06f;
@@ -87,7 +86,6 @@ extern "C" void rms_norm_fp8(void* const* buffers, const int64_t* parameters, in
         float max[tile_rows], maximum[tile_rows], div[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           max[r] = max_lanes[r].result();
           maximum[r] = w::maximum(max[r], 1e-12f);
           div[r] = maximum[r] / 448.0f;

@@ -54,7 +54,6 @@ extern "C" void row_column_amax(void* const* buffers, const int64_t* parameters,
         w::bf16 cast_1[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           max[r] = max_lanes[r].result();
           cast_1[r] = w::cast<w::bf16>(max[r]);
         }

@@ -51,7 +51,6 @@ extern "C" void softmax_backward(void* const* buffers, const int64_t* parameters
         float sum[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum[r] = sum_lanes[r].result();
         }
         w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {

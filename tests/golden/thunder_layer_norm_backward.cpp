@@ -115,7 +115,6 @@ extern "C" void thunder_layer_norm_backward(void* const* buffers, const int64_t*
         float sum_2[tile_rows], sum_3[tile_rows], mul_5[tile_rows], mul_8[tile_rows], mul_9[tile_rows], mul_10[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
-          const int64_t m = tile + r;
           sum_2[r] = sum_2_lanes[r].result();
           sum_3[r] = sum_3_lanes[r].result();
           mul_5[r] = sum_2[r] * -0.5f;

@@ -148,9 +148,9 @@ class Rows(Statements):
             return
         if self.schedule.rows_per_tile > 1:
             self.out.line("#pragma GCC unroll 16")
-        with self.out.block("for (int r = 0; r < tile_rows; ++r)"):
-            first = f"{self.fast_row}_first" if len(self.in_segment) > 1 else "tile"
-            self.out.line(f"const int64_t {self.fast_row} = {first} + r;")
+        first = f"{self.fast_row}_first" if len(self.in_segment) > 1 else "tile"
+        head = "for (int r = 0; r < tile_rows; ++r)"
+        with self.out.block(head), self.out.index(self.fast_row, f"{first} + r"):
             yield
 
     def _numbers(self, stage: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ class Writer:
         yield
         self._depth -= 1
         self.line(tail)
+
+    @contextmanager
+    def index(self, name: str, text: str) -> Generator[None]:
+        """Defines an index before what is written inside, if that uses it."""
+        at, indent = len(self._lines), "  " * self._depth
+        yield
+        if any(re.search(rf"\b{name}\b", line) for line in self._lines[at:]):
+            self._lines.insert(at, f"{indent}const int64_t {name} = {text};")
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
