@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, check: str = "off") -> Co
     except Exception:
         _restore(graph, backup)
         raise
-    return done
+    return replace(done, refusals=(*done.refusals, *wholes.refusals))
 
 
 class _Rewriter:
@@ -210,10 +211,12 @@ def _copy_nodes(source: fx.Graph, target: fx.Graph, values: dict[fx.Node, fx.Nod
 
 
 def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
-    """Make ``graph`` what it was; the nodes of its inputs stay the same ones."""
-    for node in reversed(list(graph.nodes)):
-        if node.op != "placeholder":
-            graph.erase_node(node)
+    """Make ``graph``, which may be in no order, what it was; the nodes of its inputs stay the same ones."""
+    changed = [node for node in graph.nodes if node.op != "placeholder"]
+    for node in changed:
+        node.args, node.kwargs = (), {}
+    for node in changed:
+        graph.erase_node(node)
     placeholders = (node for node in backup.nodes if node.op == "placeholder")
     _copy_nodes(backup, graph, dict(zip(placeholders, graph.nodes, strict=True)))
 

@@ -10,6 +10,8 @@ from torch import fx
 
 from weft.capture.assembly import Assembly, Slot, complete
 from weft.capture.refine import extent
+from weft.capture.sources import user_line
+from weft.errors import Refusal
 from weft.integration.sizes import SizeNodes
 
 aten = torch.ops.aten
@@ -20,12 +22,18 @@ class Wholes:
     """The tensors behind the slots of a graph, allocated at its beginning when the first slot is written.
 
     slots: of all regions that are about to be rewritten. An assembly some of whose parts are not among them stays as it
-    is: those that are become tensors of their own.
+    is, which ``refusals`` say; those parts that are become tensors of their own.
     """
 
     def __init__(self, graph: fx.Graph, sizes: SizeNodes, slots: Iterable[Slot | None]) -> None:
         self.graph, self.sizes = graph, sizes
-        self._complete = complete(slot for slot in slots if slot is not None)
+        known = [slot for slot in slots if slot is not None]
+        self._complete = complete(known)
+        missed = {slot.assembly.whole for slot in known if slot.assembly not in self._complete}
+        message = "a region that has a part of it is left out"
+        self.refusals = [
+            Refusal("not_assembled", n.name, message, where=user_line(n)) for n in graph.nodes if n in missed
+        ]
         self._bases: dict[Assembly, fx.Node] = {}
         self._written: dict[Assembly, list[fx.Node]] = {}
 
