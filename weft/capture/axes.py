@@ -57,7 +57,7 @@ def pointwise_space(node: fx.Node, refinement: Refinement) -> Space:
         own = shape_of(arg)
         aligned = axes[len(axes) - len(own) :]
         read = tuple(() if size == 1 else axis for size, axis in zip(own, aligned, strict=True))
-        operands.append(_follow(position, arg, read, refinement))
+        operands.append(follow(position, arg, read, refinement))
     return Space(axes, axes, tuple(operands))
 
 
@@ -79,14 +79,14 @@ def reduction_space(node: fx.Node, refinement: Refinement, dims: Sequence[int]) 
     result = (
         tuple(() if i in dims else axes[i] for i in range(len(sizes))) if keeps_rank else tuple(axes[i] for i in kept)
     )
-    operands = [_follow(0, args[0], axes, refinement)]
+    operands = [follow(0, args[0], axes, refinement)]
     for position, arg in enumerate(args[1:], 1):
         read = tuple(() if i in dims else axis for i, axis in enumerate(axes))
-        operands.append(_follow(position, arg, read, refinement))
+        operands.append(follow(position, arg, read, refinement))
     return Space(axes, result, tuple(operands))
 
 
-def _follow(position: int, node: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> Operand:
+def follow(position: int, node: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> Operand:
     """Walk back through views as far as the shapes align; what stops the walk is the base."""
     while node.op == "call_function" and (inverse := VIEWS.get(node.target)) is not None:
         source = node.args[0]

@@ -20,15 +20,15 @@ from weft.ir.program import Builder, Dim, Program, Size
 
 aten = torch.ops.aten
 prims = torch.ops.prims
+Strides = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A program, the nodes its buffers stand for, the expressions its parameters stand for, and user lines."""
+    """A program, the nodes its inputs stand for, the expressions its parameters stand for, and user lines."""
 
     program: Program
     inputs: tuple[fx.Node, ...]
-    outputs: tuple[fx.Node, ...]
     parameters: dict[str, Extent]
     lines: tuple[str, ...]
 
@@ -65,23 +65,24 @@ class GroupLowering:
         dims = tuple(Dim(self.dim_names[a], self.parameters.size(refine.size(a))) for a in atoms)
         self.builder = Builder(name, dims)
 
-    def run(self, outputs: Sequence[fx.Node]) -> LoweredGroup:
+    def run(self, outputs: Sequence[tuple[fx.Node, Strides]]) -> LoweredGroup:
+        """outputs: what is written, each with strides for its axes."""
         builder = self.builder
         for index, (base, axes, _) in enumerate(self.bindings):
-            dims, strides = self.layout(base, axes)
+            dims, strides = self.layout(axes, strides_of(base))
             name = builder.input(base_name(base), dtypes.NAMES[base.meta["val"].dtype], dims, strides)
             self.bindings[index] = (base, axes, name)
         for node in self.members:
             self.env[node] = NodeLowering(self, node).lower()
-        for node in outputs:
+        for node, wanted in outputs:
             value = self.env[node]
             assert isinstance(value, str)
-            dims, strides = self.layout(node, self.spaces[node].result)
+            dims, strides = self.layout(self.spaces[node].result, wanted)
             builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
         builder.parameters = tuple(self.parameters.expressions)
         lines = dict.fromkeys(line for node in self.members if (line := user_line(node)))
         inputs = tuple(base for base, _, _ in self.bindings)
-        return LoweredGroup(builder.finish(), inputs, tuple(outputs), self.parameters.expressions, tuple(lines))
+        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions, tuple(lines))
 
     def _bind_inputs(self) -> list[int]:
         """One binding a tensor where its uses agree on the axes; the atoms of the group, large tensors first."""
@@ -109,12 +110,11 @@ class GroupLowering:
                     continue
         self.bindings.append((operand.base, operand.axes, ""))
 
-    def layout(self, node: fx.Node, axes: Sequence[Axis]) -> tuple[list[str], list[Size]]:
+    def layout(self, axes: Sequence[Axis], axis_strides: Strides) -> tuple[list[str], list[Size]]:
         """Dimensions and strides of a tensor; broadcast axes (stride zero) are left out."""
         dims: list[str] = []
         strides: list[Size] = []
-        for axis, raw in zip(axes, node.meta["val"].stride(), strict=True):
-            stride = extent(raw)
+        for axis, stride in zip(axes, axis_strides, strict=True):
             if stride == 0:
                 continue
             found: list[tuple[str, Size]] = []
@@ -268,6 +268,11 @@ def is_constant(node: fx.Node) -> bool:
         return False
     number = node.args[1] if node.target is aten.full.default else node.args[0]
     return node.target is prims.iota.default or not isinstance(number, fx.Node)
+
+
+def strides_of(node: fx.Node) -> Strides:
+    """Strides of the tensor a node returns, in elements."""
+    return tuple(extent(stride) for stride in node.meta["val"].stride())
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

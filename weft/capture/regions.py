@@ -6,15 +6,17 @@ lowered to a program (lowering.py). Groups without a reduction stay with Inducto
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx
 
+from weft.capture.assembly import Slot, complete, find_slots, is_read_apart
 from weft.capture.axes import Space, pointwise_space
 from weft.capture.border import Flow, choose_borders
 from weft.capture.growth import Growth, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
-from weft.capture.lowering import GroupLowering, unify_all
+from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.refine import Extent, MisalignedError
 from weft.capture.sources import user_line
@@ -31,14 +33,15 @@ class Region:
 
     members: the nodes it computes, in graph order. One of them may be a member of other regions or stay in the graph as
     well, where computing it again moves fewer bytes than storing it. inputs, outputs: the nodes behind the program's
-    buffers, in order; parameters: the expression over the graph's symbols behind each run-time parameter; lines: the
-    user's source lines.
+    buffers, in order; slots: for each output where it lies if it is a part of a larger tensor, else None; parameters:
+    the expression over the graph's symbols behind each run-time parameter; lines: the user's source lines.
     """
 
     program: Program
     members: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
+    slots: tuple[Slot | None, ...]
     parameters: dict[str, Extent]
     lines: tuple[str, ...]
 
@@ -75,6 +78,9 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
     for node in growth.spaces:
         if node not in growth.refusals and node not in failed:
             growth.refuse(node, "no_reduction", "no reduction shares its data: a pointwise kernel of Inductor's")
+    slots = [slot for region in regions for slot in region.slots if slot is not None]
+    for assembly in complete(slots):
+        members.update((assembly.whole, *assembly.absorbed))
     refusals = [refusal for node, refusal in growth.refusals.items() if node not in members]
     return Capture(tuple(regions), tuple(refusals))
 
@@ -83,6 +89,7 @@ def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | 
     """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region
     can compute what it should."""
     groups = growth.groups()
+    slots = find_slots(growth)
     flow = _flow(growth, groups)
     banned: set[tuple[int, fx.Node]] = set()
     for last in (False,) * MAX_ROUNDS + (True,):
@@ -94,7 +101,10 @@ def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | 
             # what nobody needs stays where it is, so that it goes with the rest of its group
             computed = borders.computed[kernel] | {node for node in group if node not in needed}
             if any(node.target in REDUCTIONS for node in computed):
-                lowered = _lower_group(growth, name, group, computed, borders.stored)
+                outputs = [
+                    output for node in group if node in computed & borders.stored for output in _outputs(node, slots)
+                ]
+                lowered = _lower_group(growth, name, group, computed, outputs)
                 banned |= {(kernel, node) for node in lowered.impossible}
                 found.append((group, lowered.result))
         if len(banned) == before:
@@ -114,6 +124,26 @@ def _flow(growth: Growth, groups: list[list[fx.Node]]) -> Flow:
     )
 
 
+def _outputs(node: fx.Node, slots: Mapping[fx.Node, Sequence[Slot]]) -> list[_Output]:
+    """The buffers that are written with a stored node: one a slot, and one of its own for other readers."""
+    places: list[Slot | None] = [*slots.get(node, ())]
+    if not places or is_read_apart(node, slots[node]):
+        places = [None, *places]
+    return [_Output(node, place) for place in places]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A node to write, and where if it is a part of a larger tensor."""
+
+    node: fx.Node
+    slot: Slot | None
+
+    @property
+    def strides(self) -> Strides:
+        return strides_of(self.node) if self.slot is None else self.slot.strides
+
+
 @dataclass(frozen=True)
 class _Lowered:
     """A region or what went wrong, and the nodes that this region cannot compute again."""
@@ -123,13 +153,12 @@ class _Lowered:
 
 
 def _lower_group(
-    growth: Growth, name: str, group: list[fx.Node], computed: frozenset[fx.Node], stored: frozenset[fx.Node]
+    growth: Growth, name: str, group: list[fx.Node], computed: frozenset[fx.Node], outputs: Sequence[_Output]
 ) -> _Lowered:
     """The region of a group that computes ``computed``, of which those outside the group are computed again. These must
     align with the rest, and make the region no harder to run: no further dimension, no tensor read across the
     direction in which the others lie in memory."""
     own = {node: growth.spaces[node] for node in group if node in computed}
-    outputs = [node for node in own if node in stored]
     again = computed - own.keys()
     try:
         plain = _lower(growth, own, outputs, name)
@@ -185,13 +214,15 @@ def _check_as_simple(plain: Region, region: Region) -> None:
         raise MisalignedError("what is computed again reads a tensor across its layout")
 
 
-def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: list[fx.Node], name: str) -> Region:
+def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Output], name: str) -> Region:
     """Raises MisalignedError, or a WeftError that names this stage for whatever else goes wrong."""
     with in_stage("capture"):
         try:
-            lowered = GroupLowering(name, list(spaces), spaces, growth.refine).run(outputs)
+            written = [(output.node, output.strides) for output in outputs]
+            lowered = GroupLowering(name, list(spaces), spaces, growth.refine).run(written)
             program, parameters = merge_dimensions(lowered.program, lowered.parameters)
-            return Region(program, tuple(spaces), lowered.inputs, lowered.outputs, parameters, lowered.lines)
+            nodes, slots = tuple(o.node for o in outputs), tuple(o.slot for o in outputs)
+            return Region(program, tuple(spaces), lowered.inputs, nodes, slots, parameters, lowered.lines)
         except MisalignedError as error:
             misaligned = error
     raise misaligned

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import heapq
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from weft.capture.axes import VIEWS
-from weft.capture.lowering import is_constant
-from weft.capture.refine import Extent
+from weft.capture.lowering import is_constant, strides_of
+from weft.capture.refine import Extent, extent
 from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.integration.sizes import SizeNodes
+from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Size
+from weft.plan.kernel import Kernel
 from weft.runtime.launch import digest_of
 
 aten = torch.ops.aten
@@ -33,24 +36,29 @@ def rewrite(graph: fx.Graph, compilation: Compilation, check: str = "off") -> Co
     travels in the launches: a process that takes the graph from Inductor's cache has nothing else.
     """
     sizes = SizeNodes(graph)
-    replaced: dict[fx.Node, fx.Node] = {}
     backup = fx.Graph()
     _copy_nodes(graph, backup, {})
-    done = without_failing(
-        compilation, "rewrite", lambda region: _Rewriter(graph, region, sizes, replaced, check).run()
-    )
+    checked = without_failing(compilation, "rewrite", lambda region: check_sizes(region, sizes))
+    wholes = Wholes(graph, sizes, [slot for region in checked.regions for slot in region.region.slots])
+    replaced: dict[fx.Node, fx.Node] = {}
     try:
+        done = without_failing(
+            checked, "rewrite", lambda region: _Rewriter(graph, region, sizes, wholes, replaced, check).run()
+        )
+        absorbed = wholes.detach()
         members = {node for region in done.regions for node in region.region.members}
         for node in reversed(list(graph.nodes)):
-            removable = node in members or is_constant(node) or (node.op == "call_function" and node.target in VIEWS)
+            removable = node in members or node in absorbed or is_constant(node)
+            removable = removable or (node.op == "call_function" and node.target in VIEWS)
             if removable and not node.users:
                 graph.erase_node(node)
         sort(graph)
+        wholes.put_in_place()
         graph.lint()
     except Exception:
         _restore(graph, backup)
         raise
-    return done
+    return replace(done, refusals=(*done.refusals, *wholes.refusals))
 
 
 class _Rewriter:
@@ -61,34 +69,22 @@ class _Rewriter:
         graph: fx.Graph,
         compiled: CompiledRegion,
         sizes: SizeNodes,
+        wholes: Wholes,
         replaced: dict[fx.Node, fx.Node],
         launch_check: str,
     ) -> None:
-        self.graph, self.compiled, self.sizes, self.replaced = graph, compiled, sizes, replaced
+        self.graph, self.compiled, self.sizes, self.wholes, self.replaced = graph, compiled, sizes, wholes, replaced
         self.launch_check = launch_check
         region = compiled.region
         inputs = [replaced.get(node, node) for node in region.inputs]
         self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), inputs, strict=True))
-        self.originals = dict(zip((o.buffer.name for o in region.program.outputs), region.outputs, strict=True))
-        self.expressions: dict[str, Extent] = dict(region.parameters)
-        for name, factors in compiled.plan.products.items():
-            product: Any = 1
-            for factor in factors:
-                product = product * self._expression(factor)
-            self.expressions[name] = product
-
-    def check(self) -> None:
-        """Raises UnknownSymbolError if ``run`` would; changes nothing."""
-        for expression in self.expressions.values():
-            self.sizes.check(expression)
-        for original in self.originals.values():
-            value = original.meta["val"]
-            for size in (*value.shape, *value.stride()):
-                self.sizes.check(_extent(size))
+        names = [o.buffer.name for o in region.program.outputs]
+        self.originals = dict(zip(names, region.outputs, strict=True))
+        self.slots = dict(zip(names, region.slots, strict=True))
+        self.expressions = expressions_of(compiled)
 
     def run(self) -> None:
-        """Rewrite the region. If that is impossible the graph stays as it is, but for unused nodes of sizes."""
-        self.check()
+        """Rewrite the region. If that fails the graph stays as it is, but for unused nodes of sizes and wholes."""
         last = self.compiled.region.members[-1]
         with self.graph.inserting_after(last):
             # each new node is put before the next one through this anchor
@@ -96,9 +92,7 @@ class _Rewriter:
         try:
             with self.graph.inserting_before(anchor):
                 for kernel in self.compiled.plan.kernels:
-                    outputs = [o.buffer for o in kernel.program.outputs]
-                    written = self._launch(kernel, [self._allocate(buffer) for buffer in outputs])
-                    self.nodes.update(zip((b.name for b in outputs), written, strict=True))
+                    self._launch(kernel)
         except Exception:
             while anchor.prev is not last:
                 self.graph.erase_node(anchor.prev)
@@ -106,14 +100,32 @@ class _Rewriter:
         finally:
             self.graph.erase_node(anchor)
         for name, original in self.originals.items():
-            original.replace_all_uses_with(self.nodes[name])
-            self.replaced[original] = self.nodes[name]
+            if (slot := self.slots[name]) in self.wholes:
+                assert slot is not None
+                self.wholes.add_written(slot, self.nodes[name])
+            elif original not in self.replaced:
+                original.replace_all_uses_with(self.nodes[name])
+                self.replaced[original] = self.nodes[name]
 
-    def _launch(self, kernel: Any, bases: list[fx.Node]) -> list[fx.Node]:
-        views: dict[str, Any] = {"_outputs_length": len(bases)}
-        views |= {f"_outputs_{i}_base_index": i for i in range(len(bases))}
+    def _launch(self, kernel: Kernel) -> None:
+        """Launch a kernel; ``nodes`` gets, for each of its outputs, the tensor that was written."""
+        bases: dict[fx.Node, int] = {}
+        places: dict[str, Any] = {"_outputs_length": len(kernel.program.outputs)}
+        written: dict[str, int] = {}
+        for i, output in enumerate(kernel.program.outputs):
+            name = output.buffer.name
+            if (slot := self.slots.get(name)) in self.wholes:
+                assert slot is not None
+                base = self.wholes.base(slot)
+                shape = [self.sizes.get(extent(size)) for size in self.originals[name].meta["val"].shape]
+                strides = [self.sizes.get(stride) for stride in slot.strides]
+                places |= {f"_outputs_{i}_size": shape, f"_outputs_{i}_stride": strides}
+                places[f"_outputs_{i}_storage_offset"] = self.sizes.get(slot.offset)
+            else:
+                base = self._allocate(output.buffer)
+            written[name] = places[f"_outputs_{i}_base_index"] = bases.setdefault(base, len(bases))
         node = self.graph.call_function(
-            torch.ops.higher_order.auto_functionalized_v2,
+            FUNCTIONALIZED,
             (torch.ops.weft.launch.default,),
             {
                 "digest": digest_of(kernel),
@@ -121,26 +133,27 @@ class _Rewriter:
                 "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
                 "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
                 "check": self.launch_check,
-                **views,
-                "_all_bases": bases,
+                **places,
+                "_all_bases": [*bases],
             },
         )
         node.meta["val"] = (None, *(base.meta["val"] for base in bases))
-        written: list[fx.Node] = []
-        for i, base in enumerate(bases, 1):
-            item = self.graph.call_function(operator.getitem, (node, i))
+        items: list[fx.Node] = []
+        for base, index in bases.items():
+            item = self.graph.call_function(operator.getitem, (node, 1 + index))
             item.meta["val"] = base.meta["val"]
-            written.append(item)
-        return written
+            items.append(item)
+        self.nodes.update((name, items[index]) for name, index in written.items())
 
     def _allocate(self, buffer: Buffer) -> fx.Node:
         """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""
         original = self.originals.get(buffer.name)
         if original is not None:
-            value = original.meta["val"]
-            shape, strides, dtype, device = value.shape, value.stride(), value.dtype, value.device
-            size_args = [self.sizes.get(_extent(s)) for s in shape]
-            stride_args = [self.sizes.get(_extent(s)) for s in strides]
+            tensor, slot = original.meta["val"], self.slots[buffer.name]
+            strides = strides_of(original) if slot is None else slot.strides
+            dtype, device, value = tensor.dtype, tensor.device, tensor if slot is None else None
+            size_args = [self.sizes.get(extent(s)) for s in tensor.shape]
+            stride_args = [self.sizes.get(s) for s in strides]
         else:
             value = None
             by_name = {d.name: d.size for d in self.compiled.program.dims}
@@ -162,8 +175,28 @@ class _Rewriter:
         return self.expressions[size] if isinstance(size, str) else size
 
 
-def _extent(size: Any) -> Extent:
-    return size if isinstance(size, int) else size.node.expr
+def check_sizes(compiled: CompiledRegion, sizes: SizeNodes) -> None:
+    """Raises UnknownSymbolError if a size that the launches of a region need cannot be had; changes nothing."""
+    for expression in expressions_of(compiled).values():
+        sizes.check(expression)
+    for original, slot in zip(compiled.region.outputs, compiled.region.slots, strict=True):
+        whole = original if slot is None else slot.assembly.whole
+        for size in (*original.meta["val"].shape, *whole.meta["val"].shape):
+            sizes.check(extent(size))
+        for stride in (*strides_of(original), *strides_of(whole), *(slot.strides if slot else ())):
+            sizes.check(stride)
+        sizes.check(slot.offset if slot else 0)
+
+
+def expressions_of(compiled: CompiledRegion) -> dict[str, Extent]:
+    """What is behind each run-time parameter of a region's kernels."""
+    expressions: dict[str, Extent] = dict(compiled.region.parameters)
+    for name, factors in compiled.plan.products.items():
+        product: Any = 1
+        for factor in factors:
+            product = product * (expressions[factor] if isinstance(factor, str) else factor)
+        expressions[name] = product
+    return expressions
 
 
 def _values(args: list[int | fx.Node]) -> list[Any]:
@@ -178,10 +211,12 @@ def _copy_nodes(source: fx.Graph, target: fx.Graph, values: dict[fx.Node, fx.Nod
 
 
 def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
-    """Make ``graph`` what it was; the nodes of its inputs stay the same ones."""
-    for node in reversed(list(graph.nodes)):
-        if node.op != "placeholder":
-            graph.erase_node(node)
+    """Make ``graph``, which may be in no order, what it was; the nodes of its inputs stay the same ones."""
+    changed = [node for node in graph.nodes if node.op != "placeholder"]
+    for node in changed:
+        node.args, node.kwargs = (), {}
+    for node in changed:
+        graph.erase_node(node)
     placeholders = (node for node in backup.nodes if node.op == "placeholder")
     _copy_nodes(backup, graph, dict(zip(placeholders, graph.nodes, strict=True)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sympy
@@ -55,6 +56,12 @@ class SizeNodes:
             self.check(expression.base)
         else:
             raise UnknownSymbolError(f"no node for the size {expression}")
+
+    def inserting(self) -> AbstractContextManager[None]:
+        """Puts nodes behind those of the sizes known so far, in front of all that compute something."""
+        if self._anchor is None:
+            return self._graph.inserting_before(next(iter(self._graph.nodes)))
+        return self._graph.inserting_after(self._anchor)
 
     def _make(self, expression: sympy.Expr) -> fx.Node:
         if isinstance(expression, sympy.Symbol):

@@ -1,0 +1,282 @@
+"""Finds tensors that are put together from results of regions, so that kernels write the parts where they belong.
+
+A ``cat`` (a ``stack`` is one) of column sums, or a sum of slices scattered into zeros, is what the gradient of a
+``chunk`` or of an indexed parameter looks like. Where every part comes from a region, the parts become slots: outputs
+with the strides and the offset they have in the whole, and nothing is left to copy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.capture.axes import VIEWS, follow, shape_of
+from weft.capture.growth import Growth
+from weft.capture.lower import REDUCTIONS
+from weft.capture.lowering import Strides, flat, is_constant, strides_of
+from weft.capture.refine import Axis, Extent, same_extent
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A tensor made of parts that regions write.
+
+    whole: the node that stands for it. absorbed: nodes between the parts and the whole that nobody else reads. parts:
+    how many slots there are.
+    """
+
+    whole: fx.Node
+    absorbed: tuple[fx.Node, ...]
+    parts: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a part lies in the whole: one stride for each axis of the part, and the offset, in elements."""
+
+    assembly: Assembly
+    strides: Strides
+    offset: Extent
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """An operand of an assembly: all of ``source``, which lies in the whole with these strides (one an axis)."""
+
+    source: fx.Node
+    strides: Strides
+    offset: Extent
+
+
+@dataclass(frozen=True)
+class _Made:
+    """How a node is put together: pieces that cover it, and nodes in between."""
+
+    pieces: tuple[_Piece, ...]
+    absorbed: tuple[fx.Node, ...] = ()
+
+
+def find_slots(growth: Growth) -> dict[fx.Node, list[Slot]]:
+    """The slots of every member of a region that is part of an assembly."""
+    found: dict[fx.Node, list[Slot]] = {}
+    absorbed: set[fx.Node] = set()
+    for node in reversed(growth.order):  # of a sum of sums the last one is the whole
+        if node in absorbed or (made := _made(node, growth)) is None:
+            continue
+        assembly = Assembly(node, made.absorbed, len(made.pieces))
+        placed = [_place(piece, assembly, growth) for piece in made.pieces]
+        if all(slot is not None for slot in placed):
+            absorbed.update(made.absorbed)
+            for member, slot in filter(None, placed):
+                found.setdefault(member, []).append(slot)
+    return found
+
+
+def complete(slots: Iterable[Slot]) -> set[Assembly]:
+    """The assemblies of which these are all slots."""
+    return {assembly for assembly, count in Counter(slot.assembly for slot in slots).items() if count == assembly.parts}
+
+
+def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
+    """Whether anybody reads a part in any other way than through its assemblies."""
+    known = {n for slot in slots for n in (slot.assembly.whole, *slot.assembly.absorbed)}
+    pending = [node]
+    while pending:
+        for user in pending.pop().users:
+            if user.op == "call_function" and user.target in VIEWS:
+                pending.append(user)
+            elif user not in known:
+                return True
+    return False
+
+
+# how a node is put together
+
+
+def _made(node: fx.Node, growth: Growth) -> _Made | None:
+    if node.target is aten.cat.default:
+        return _concatenated(node)
+    return _scattered(node, growth) if node.target is aten.add.Tensor else None
+
+
+def _concatenated(node: fx.Node) -> _Made | None:
+    operands: Any = node.args[0]
+    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
+    strides = strides_of(node)
+    axis %= len(strides)
+    pieces: list[_Piece] = []
+    start: Extent = 0
+    for operand in operands:
+        shape = shape_of(operand)
+        if len(shape) != len(strides):
+            return None  # an empty operand of rank one
+        pieces.append(_Piece(operand, strides, start * strides[axis]))
+        start = start + shape[axis]
+    return _Made(tuple(pieces))
+
+
+def _scattered(node: fx.Node, growth: Growth) -> _Made | None:
+    """A sum of slices scattered into zeros, if the slices cover the whole and do not meet.
+
+    A number plus zero is that number; of a sum of zeros the sign is not kept.
+    """
+    terms = _terms(node)
+    if terms is None or _is_reduced_later(node, growth):
+        return None
+    scatters = [term for term in terms if term.target is not aten.add.Tensor]
+    axes = {_axis(scatter) for scatter in scatters}
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    shape, strides = shape_of(node), strides_of(node)
+    pieces: list[_Piece] = []
+    spans: list[tuple[int, int]] = []
+    for scatter in scatters:
+        source = scatter.args[1]
+        span = _span(scatter, shape[axis])
+        if span is None or not isinstance(source, fx.Node):
+            return None
+        spans.append(span)
+        kept = strides if scatter.target is aten.slice_scatter.default else (*strides[:axis], *strides[axis + 1 :])
+        pieces.append(_Piece(source, kept, span[0] * strides[axis]))
+    spans.sort()
+    covers = spans[0][0] == 0 and spans[-1][1] == shape[axis] and all(a[1] == b[0] for a, b in pairwise(spans))
+    return _Made(tuple(pieces), tuple(terms[1:])) if covers else None
+
+
+def _terms(node: fx.Node) -> list[fx.Node] | None:
+    """The sum, and the additions and scatters it consists of, all of its dtype and shape; None if anything else is
+    added or anybody else reads one of them."""
+    found = [node]
+    for term in found:
+        if term is not node and len(term.users) != 1:
+            return None
+        if term.target is aten.add.Tensor:
+            operands = [arg for arg in term.args if isinstance(arg, fx.Node)]
+            if term.kwargs.get("alpha", 1) != 1 or len(operands) != 2 or operands[0] is operands[1]:
+                return None
+            found += operands
+        elif term.target not in _SCATTERS or not _is_zero(term.args[0]):
+            return None
+        if shape_of(term) != shape_of(node) or term.meta["val"].dtype != node.meta["val"].dtype:
+            return None
+    return found
+
+
+_SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
+
+
+def _is_zero(node: Any) -> bool:
+    return (
+        isinstance(node, fx.Node) and is_constant(node) and node.target is aten.full.default and bool(node.args[1] == 0)
+    )
+
+
+def _axis(scatter: fx.Node) -> int:
+    return int(scatter.args[2] if len(scatter.args) > 2 else 0) % len(shape_of(scatter))  # type: ignore[arg-type]
+
+
+def _span(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
+    """First index and the one behind the last that a scatter writes; None if they are not known or not all between."""
+    if not isinstance(size, int):
+        return None
+    if scatter.target is aten.select_scatter.default:
+        index = scatter.args[3]
+        return (index % size, index % size + 1) if isinstance(index, int) else None
+    start, stop, step = (*scatter.args, *(0, None, None, 1)[len(scatter.args) - 2 :])[3:]
+    if step != 1 or scatter.kwargs or isinstance(start, fx.Node) or isinstance(stop, fx.Node):
+        return None
+    first, behind, _ = slice(start, stop).indices(size)
+    return (first, behind) if first < behind else None
+
+
+def _is_reduced_later(node: fx.Node, growth: Growth) -> bool:
+    """Whether a sum is in a region, or a region could compute it again: it is no border then."""
+    return any(n in growth.spaces and _has_reduction(growth.group_of[n]) for n in (node, *growth.readers(node)))
+
+
+# where a part lies
+
+
+def _place(piece: _Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, Slot] | None:
+    """The member of a region behind a piece, with its slot; None if there is none, or its kernel would get worse."""
+    value = piece.source.meta["val"]
+    whole = assembly.whole.meta["val"]
+    if value.dtype != whole.dtype or value.device != whole.device:
+        return None
+    axes = tuple(growth.refine.fresh_axis(size) for size in shape_of(piece.source))
+    operand = follow(0, piece.source, axes, growth.refine)
+    member = operand.base
+    if member not in growth.spaces or not isinstance(member.meta["val"], torch.Tensor):
+        return None
+    strides = _strides_behind_views(member, operand.axes, axes, piece.strides, growth)
+    if strides is None or not _has_reduction(growth.group_of[member]) or not _is_as_simple(member, strides, growth):
+        return None
+    return member, Slot(assembly, strides, piece.offset)
+
+
+def _strides_behind_views(
+    member: fx.Node, own: Sequence[Axis], axes: Sequence[Axis], strides: Strides, growth: Growth
+) -> Strides | None:
+    """The strides of a member, of which a piece with ``axes`` and ``strides`` is a view. None if the piece is not all
+    of the member, each element once, or an axis has no one stride."""
+    refine = growth.refine
+    steps: dict[int, Extent] = {}
+    for axis, step in zip(axes, strides, strict=True):
+        for atom in reversed(refine.leaves(axis)):
+            steps[atom] = step
+            step = step * refine.size(atom)
+    atoms = refine.leaves(flat(own))
+    if set(atoms) != set(steps) or len(atoms) != len(steps):
+        return None
+    found: list[Extent] = []
+    for axis, unused in zip(own, strides_of(member), strict=True):
+        leaves = refine.leaves(axis)
+        if any(not same_extent(steps[a], steps[b] * refine.size(b)) for a, b in pairwise(leaves)):
+            return None
+        found.append(steps[leaves[-1]] if leaves else unused)
+    return tuple(found)
+
+
+def _is_as_simple(member: fx.Node, strides: Strides, growth: Growth) -> bool:
+    """Whether a region stays as easy to run if it writes a member with these strides: what is contiguous stays so, and
+    no two dimensions have to be kept apart that could be one."""
+    space = growth.spaces[member].result
+    axes = [
+        (axis, size, old, new)
+        for axis, size, old, new in zip(space, shape_of(member), strides_of(member), strides, strict=True)
+        if size != 1
+    ]
+    if any(old == 1 and new != 1 for _, _, old, new in axes):
+        return False
+    for (major, _, old, new), (minor, size, old_minor, new_minor) in pairwise(axes):
+        torn = same_extent(old, old_minor * size) and not same_extent(new, new_minor * size)
+        if torn and not _are_apart(major, minor, growth, growth.group_of[member]):
+            return False
+    return True
+
+
+def _are_apart(major: Axis, minor: Axis, growth: Growth, group: Sequence[fx.Node]) -> bool:
+    """Whether something in a group has one of two neighbouring axes without the other, or a third one in between."""
+    last, first = growth.refine.leaves(major)[-1], growth.refine.leaves(minor)[0]
+    for node in group:
+        space = growth.spaces[node]
+        for axes in (space.axes, space.result, *(operand.axes for operand in space.operands)):
+            leaves = growth.refine.leaves(flat(axes))
+            if (last in leaves) != (first in leaves):
+                return True
+            if last in leaves and leaves.index(first) != leaves.index(last) + 1:
+                return True
+    return False
+
+
+def _has_reduction(group: Iterable[fx.Node]) -> bool:
+    return any(node.target in REDUCTIONS for node in group)
