@@ -119,9 +119,7 @@ class Executable:
         else:
             self._run_compiled(inputs, outputs, parameters)
 
-    def _find_fitting(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
-    ) -> _Fitting:
+    def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> _Fitting:
         """What is known of tensors like these. Raises LaunchError if they do not fit."""
         tensors = [*inputs, *outputs]
         signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
