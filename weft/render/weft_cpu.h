@@ -189,7 +189,7 @@ inline auto cast(const Mask& m) {
   inline VectorizedN<T, N> name(const VectorizedN<T, N>& v) { return v.name(); }
 
 WEFT_UNARY(sqrt, std::sqrt(x))
-WEFT_UNARY(rsqrt, 1 / std::sqrt(x))
+WEFT_UNARY(rsqrt, 1 / std::sqrt(static_cast<double>(x)))  // of a row's statistic: one rounding
 WEFT_UNARY(reciprocal, 1 / x)
 WEFT_UNARY(log, std::log(x))
 WEFT_UNARY(tanh, std::tanh(x))
@@ -251,13 +251,17 @@ inline Vectorized<float> times_power_of_two(const Vectorized<float>& x, const Ve
 #endif
 }
 inline Vectorized<float> exp_of(const Vectorized<float>& x) {
-  // e^x = 2^n * e^r, with n whole and |r| at most half of log 2; e^r = 1 + (r + r^2 * q(r))
+  // e^x = 2^n * e^r, with n whole and |r| at most half of log 2; e^r = 1 + r + r^2 * q(r), where 1 + r is rounded and
+  // what that loses is put back, so that there is one rounding of the result's own size
   const auto inside = smaller(Vectorized<float>(90.0f), larger(Vectorized<float>(-105.0f), x));
   const auto n = (inside * Vectorized<float>(1.44269504f)).round();
-  auto r = at::vec::fmadd(n, Vectorized<float>(-0.693145751953125f), inside);
-  r = at::vec::fmadd(n, Vectorized<float>(-1.4286068e-6f), r);
+  const Vectorized<float> one(1.0f), low(-1.4286068e-6f);
+  const auto exact = at::vec::fmadd(n, Vectorized<float>(-0.693145751953125f), inside);
+  const auto r = at::vec::fmadd(n, low, exact);
   const auto q = polynomial<4>(r, {0.49999994f, 0.1666652f, 0.041668393f, 0.008368781f, 0.0013814465f});
-  return times_power_of_two(at::vec::fmadd(r * r, q, r) + Vectorized<float>(1.0f), n);
+  const auto sum = one + r;
+  const auto lost = at::vec::fmadd(n, low, exact - (sum - one));
+  return times_power_of_two(sum + at::vec::fmadd(r * r, q, lost), n);
 }
 inline Vectorized<float> erf_of(const Vectorized<float>& x) {
   // x + x * p(x^2) up to one; beyond, 1 - e^-q(|x|), which is 1 from four on
@@ -460,7 +464,16 @@ class Sum {
     }
   }
   T result() const {
-    return across_lanes<T>(high_ + (middle_ + low_), [](T x, T y) { return x + y; });
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, T>;
+    T low[W], middle[W], high[W];  // all parts meet in double precision: there is one rounding
+    low_.store(low);
+    middle_.store(middle);
+    high_.store(high);
+    Wide total[W];
+    for (int i = 0; i < W; ++i) total[i] = Wide(high[i]) + (Wide(middle[i]) + Wide(low[i]));
+    for (int width = W / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) total[i] += total[i + width];
+    return static_cast<T>(total[0]);
   }
 
  private:

@@ -288,7 +288,8 @@ class _Verdict:
         )  # integers: only where a yardstick differs
         if self.excess > mean + MEAN_EPSILONS * eps * scale:
             return Finding(self.buffer.name, *self.worst, "this element is wrong")
-        limit = RMS_FACTOR * rms(self.squared_deviation) + RMS_EPSILONS * eps * scale + tiny
+        few = 1 + 2 / self.count**0.5  # a mean over few elements is a matter of luck
+        limit = few * (RMS_FACTOR * rms(self.squared_deviation) + RMS_EPSILONS * eps * scale) + tiny
         if is_float and rms(self.squared_error) > limit:
             rule = f"root mean square of all errors {rms(self.squared_error):.3g}, rounding explains {limit:.3g}"
             return Finding(self.buffer.name, *self.worst, rule)

@@ -45,8 +45,9 @@ BYTES_PER_THREAD = 65536
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Layouts and parameters of a call that fit a kernel, and what follows from them. launch_bytes: of all tensors, each
-    once. threads: at most so many are worth it. large: whether an output is worth large pages."""
+    """Layouts and parameters of a call that fit a kernel, and what follows. launch_bytes: of all tensors, each
+    once. threads: at most so many are worth it. large: whether an output is worth large pages. empty: whether a tensor
+    has no elements."""
 
     layouts: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]
     parameters: list[int]
@@ -55,6 +56,7 @@ class _Fitting:
     launch_bytes: int
     threads: int
     large: bool
+    empty: bool
 
     @staticmethod
     def of(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> _Fitting:
@@ -68,6 +70,7 @@ class _Fitting:
             launch_bytes,
             1 + launch_bytes // BYTES_PER_THREAD,
             any(t.numel() * t.itemsize >= LEAST_BYTES for t in outputs),
+            any(t.numel() == 0 for t in tensors),
         )
 
     def fits(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> bool:
@@ -134,8 +137,10 @@ class Executable:
 
     def _run_compiled(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
         fitting, function = self._last, self._function
-        assert fitting is not None and function is not None
-        pointers = fitting.pointers(*[t.data_ptr() for t in inputs], *[t.data_ptr() for t in outputs])
+        assert fitting is not None
+        assert function is not None
+        address = _address_of_empty if fitting.empty else Tensor.data_ptr
+        pointers = fitting.pointers(*[address(t) for t in inputs], *[address(t) for t in outputs])
         if fitting.large:
             prefer_large_pages(outputs)
         threads = min(torch.get_num_threads(), fitting.threads)
@@ -200,6 +205,18 @@ class Executable:
     def _fail(self, reason: str) -> None:
         self._function = None
         failures.record(digest_of(self.kernel), self.kernel.name, reason)
+
+
+def _address_of_empty(tensor: Tensor) -> int:
+    """Where the elements are, or would be. ``data_ptr`` of a tensor without elements is null, but a kernel may read an
+    expanded one of no rows once, for a result that does not vary over rows; without memory it reads zeros."""
+    storage, first = tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize
+    if storage.nbytes() >= first + tensor.itemsize:
+        return storage.data_ptr() + first
+    return ctypes.addressof(_ZEROS)
+
+
+_ZEROS = (ctypes.c_char * 64)()
 
 
 def _reason(error: Exception) -> str:
@@ -335,7 +352,21 @@ def _lies_as(tensor: Tensor, sizes: list[int], strides: list[int]) -> bool:
     wanted = [(si, st) for si, st in zip(sizes, strides, strict=True) if si != 1 and st != 0]
     if [size for size, _ in own] == [size for size, _ in wanted]:
         return own == wanted
-    return _merged(own) == _merged(wanted)
+    return _merged(own) == _merged(wanted) or _makes_up(own, wanted) or _makes_up(wanted, own)
+
+
+def _makes_up(parts: list[tuple[int, int]], axes: list[tuple[int, int]]) -> bool:
+    """Whether every axis consists of some of the parts, each part in one axis. Where strides overlap, an order by
+    stride does not say which."""
+    if not axes:
+        return not parts
+    (size, stride), *rest = axes
+    for i, (part_size, part_stride) in enumerate(parts):
+        if part_stride == stride and size % part_size == 0:
+            left = [] if size == part_size else [(size // part_size, stride * part_size)]
+            if _makes_up([*parts[:i], *parts[i + 1 :]], [*left, *rest]):
+                return True
+    return False
 
 
 def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
