@@ -27,7 +27,7 @@ from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan, plan_split, splits
 from weft.plan.verify import verify_plan
 from weft.render import cpp
-from weft.runtime.launch import check_tensors
+from weft.runtime.layout import check_tensors
 from weft.target import Target
 
 CPU = Target.named("cpu")

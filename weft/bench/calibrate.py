@@ -33,7 +33,7 @@ from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
 from weft.render import cpp
 from weft.runtime import build
-from weft.runtime.launch import allocate
+from weft.runtime.layout import allocate
 from weft.target import Target
 
 FOLDER = Path(__file__).parent.parent / "plan" / "calibration"

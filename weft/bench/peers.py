@@ -25,6 +25,7 @@ from weft.options import Options
 from weft.plan.planner import plan
 from weft.render import cpp
 from weft.runtime import launch
+from weft.runtime.layout import allocate
 from weft.target import Target
 
 
@@ -59,7 +60,7 @@ def weft_kernels(workload: Workload, inputs: Sequence[Tensor], options: Options)
     sizes = sizes_of(program, ())
     for kernel in planned.kernels:
         for output in kernel.program.outputs:
-            tensors[output.buffer.name] = launch.allocate(output.buffer, sizes, torch.device("cpu"))
+            tensors[output.buffer.name] = allocate(output.buffer, sizes, torch.device("cpu"))
         executable = launch.find(launch.digest_of(kernel), str(kernel))
         own = [tensors[b.name] for b in kernel.program.inputs]
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))

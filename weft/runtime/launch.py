@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo.guards import assert_size_stride
 
 from weft.errors import LaunchError, WeftError
-from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import bind, interpret_into, resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.options import Options
@@ -27,7 +22,8 @@ from weft.render.source import Source
 from weft.runtime import build, failures, reproducer
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
-from weft.runtime.pages import LEAST_BYTES, prefer_large_pages
+from weft.runtime.layout import Fitting, address_of_empty, allocate, check_tensors, has_elements, overlap
+from weft.runtime.pages import prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 _LIBRARY.define(
@@ -39,52 +35,6 @@ FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
 _FITTING_LIMIT = 4096
-BYTES_PER_THREAD = 65536
-"""Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
-
-
-@dataclass(frozen=True)
-class _Fitting:
-    """Layouts and parameters of a call that fit a kernel, and what follows. launch_bytes: of all tensors, each
-    once. threads: at most so many are worth it. large: whether an output is worth large pages. empty: whether a tensor
-    has no elements."""
-
-    layouts: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]
-    parameters: list[int]
-    numbers: Any
-    pointers: Any
-    launch_bytes: int
-    threads: int
-    large: bool
-    empty: bool
-
-    @staticmethod
-    def of(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> _Fitting:
-        tensors = [*inputs, *outputs]
-        launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
-        return _Fitting(
-            tuple((t.dtype, tuple(t.shape), t.stride()) for t in tensors),
-            list(parameters),
-            (ctypes.c_int64 * max(1, len(parameters)))(*parameters),
-            ctypes.c_void_p * len(tensors),
-            launch_bytes,
-            1 + launch_bytes // BYTES_PER_THREAD,
-            any(t.numel() * t.itemsize >= LEAST_BYTES for t in outputs),
-            any(t.numel() == 0 for t in tensors),
-        )
-
-    def fits(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> bool:
-        """Whether these tensors are like those, which are on the CPU as all that reach the operator are."""
-        if parameters != self.parameters or len(inputs) + len(outputs) != len(self.layouts):
-            return False
-        try:
-            for (dtype, shape, stride), tensor in zip(self.layouts, chain(inputs, outputs), strict=True):
-                if tensor.dtype is not dtype:
-                    return False
-                assert_size_stride(tensor, shape, stride)
-        except AssertionError:
-            return False
-        return True
 
 
 class Executable:
@@ -97,8 +47,8 @@ class Executable:
     def __init__(self, kernel: Kernel, function: Any | None) -> None:
         self.kernel = kernel
         self._function = function
-        self._fitting: dict[object, _Fitting] = {}
-        self._last: _Fitting | None = None
+        self._fitting: dict[object, Fitting] = {}
+        self._last: Fitting | None = None
         self._compared = False
 
     def __call__(
@@ -122,14 +72,14 @@ class Executable:
         else:
             self._run_compiled(inputs, outputs, parameters)
 
-    def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> _Fitting:
+    def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Fitting:
         """What is known of tensors like these. Raises LaunchError if they do not fit."""
         tensors = [*inputs, *outputs]
         signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
         found = self._fitting.get(signature)
         if found is None:
             check_tensors(self.kernel, inputs, outputs, parameters)
-            found = _Fitting.of(inputs, outputs, parameters)
+            found = Fitting.of(inputs, outputs, parameters)
             if len(self._fitting) >= _FITTING_LIMIT:
                 self._fitting.clear()
             self._fitting[signature] = found
@@ -139,7 +89,7 @@ class Executable:
         fitting, function = self._last, self._function
         assert fitting is not None
         assert function is not None
-        address = _address_of_empty if fitting.empty else Tensor.data_ptr
+        address = address_of_empty if fitting.empty else Tensor.data_ptr
         pointers = fitting.pointers(*[address(t) for t in inputs], *[address(t) for t in outputs])
         if fitting.large:
             prefer_large_pages(outputs)
@@ -147,7 +97,7 @@ class Executable:
         try:
             function(pointers, fitting.numbers, threads)
         except Exception as error:
-            if any(_overlap(a, b) for a in inputs for b in outputs):
+            if any(overlap(a, b) for a in inputs for b in outputs):
                 raise  # an input may be half overwritten
             self._fail(_reason(error))
             self._run_on_aten(inputs, outputs, parameters)
@@ -159,7 +109,7 @@ class Executable:
         if _is_capturing(outputs):
             self._run_compiled(inputs, outputs, parameters)
             return
-        kept = [_copy(t) if any(_overlap(t, out) for out in outputs) else t for t in inputs]
+        kept = [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
         self._run_compiled(inputs, outputs, parameters)
         self._compared = True
         if self._function is None:
@@ -189,7 +139,7 @@ class Executable:
         sizes = sizes_of(program, parameters)
         buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
         tensors = [*inputs, *outputs]
-        if len(buffers) != len(tensors) or not all(map(_has_elements, buffers, tensors, [sizes] * len(tensors))):
+        if len(buffers) != len(tensors) or not all(map(has_elements, buffers, tensors, [sizes] * len(tensors))):
             raise error
         self._fail(str(error))
         copies = [allocate(b, sizes, t.device) for b, t in zip(buffers, tensors, strict=True)]
@@ -205,18 +155,6 @@ class Executable:
     def _fail(self, reason: str) -> None:
         self._function = None
         failures.record(digest_of(self.kernel), self.kernel.name, reason)
-
-
-def _address_of_empty(tensor: Tensor) -> int:
-    """Where the elements are, or would be. ``data_ptr`` of a tensor without elements is null, but a kernel may read an
-    expanded one of no rows once, for a result that does not vary over rows; without memory it reads zeros."""
-    storage, first = tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize
-    if storage.nbytes() >= first + tensor.itemsize:
-        return storage.data_ptr() + first
-    return ctypes.addressof(_ZEROS)
-
-
-_ZEROS = (ctypes.c_char * 64)()
 
 
 def _reason(error: Exception) -> str:
@@ -235,33 +173,9 @@ def _is_capturing(tensors: Sequence[Tensor]) -> bool:
     return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
 
 
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors may share memory: their spans of one storage meet."""
-    if a.numel() == 0 or b.numel() == 0 or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
-        return False
-    first, last = _span(a)
-    other_first, other_last = _span(b)
-    return first <= other_last and other_first <= last
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Addresses of the first and the last element."""
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + steps * tensor.itemsize
-
-
 def _copy(tensor: Tensor) -> Tensor:
     """A copy with the same strides."""
     return reproducer.memory(tensor).clone().as_strided(tensor.shape, tensor.stride())
-
-
-def _has_elements(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> bool:
-    """Whether a tensor has the buffer's elements, axis by axis, however they lie in memory."""
-    same = [n for n in tensor.shape if n != 1] == [sizes[d] for d in buffer.dims if sizes[d] != 1]
-    dense = buffer.offset == 0 and 0 not in [resolve(s, sizes) for s in buffer.strides]
-    writable = all(stride != 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
-    on_cpu = tensor.device.type == "cpu"
-    return same and dense and writable and on_cpu and tensor.dtype == TORCH_DTYPES[buffer.dtype]
 
 
 def digest_of(kernel: Kernel) -> str:
@@ -318,78 +232,6 @@ def _launch_meta(*_: Any, **__: Any) -> None:
 
 _LIBRARY.impl("launch", _launch, "CPU")
 _LIBRARY.impl("launch", _launch_meta, "Meta")
-
-
-def check_tensors(
-    kernel: Kernel, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
-) -> None:
-    """Raise LaunchError, naming the buffer, if a tensor has another dtype, device or layout than its buffer."""
-    program = kernel.program
-    sizes = sizes_of(program, parameters)
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    tensors = [*inputs, *outputs]
-    if len(buffers) != len(tensors):
-        raise LaunchError(f"{kernel.name} takes {len(buffers)} tensors, got {len(tensors)}")
-    for buffer, tensor in zip(buffers, tensors, strict=True):
-        if tensor.device.type != "cpu":
-            raise LaunchError(f"{kernel.name}: {buffer.name} is on {tensor.device}, the kernel runs on the CPU")
-        if tensor.dtype != TORCH_DTYPES[buffer.dtype]:
-            raise LaunchError(f"{kernel.name}: {buffer.name} is {tensor.dtype}, compiled for {buffer.dtype}")
-        shape = [sizes[d] for d in buffer.dims]
-        strides = [resolve(s, sizes) for s in buffer.strides]
-        empty = tensor.numel() == 0 and 0 in shape
-        if not empty and not _lies_as(tensor, shape, strides):
-            raise LaunchError(
-                f"{kernel.name}: {buffer.name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}, "
-                f"compiled for {_shown(buffer, sizes)}"
-            )
-
-
-def _lies_as(tensor: Tensor, sizes: list[int], strides: list[int]) -> bool:
-    """Whether a tensor lies in memory as a buffer does. Where its axes are the buffer's dimensions one by one, their
-    strides are compared one by one; where axes were split or merged, what they make up together."""
-    own = [(si, st) for si, st in zip(tensor.shape, tensor.stride(), strict=True) if si != 1 and st != 0]
-    wanted = [(si, st) for si, st in zip(sizes, strides, strict=True) if si != 1 and st != 0]
-    if [size for size, _ in own] == [size for size, _ in wanted]:
-        return own == wanted
-    return _merged(own) == _merged(wanted) or _makes_up(own, wanted) or _makes_up(wanted, own)
-
-
-def _makes_up(parts: list[tuple[int, int]], axes: list[tuple[int, int]]) -> bool:
-    """Whether every axis consists of some of the parts, each part in one axis. Where strides overlap, an order by
-    stride does not say which."""
-    if not axes:
-        return not parts
-    (size, stride), *rest = axes
-    for i, (part_size, part_stride) in enumerate(parts):
-        if part_stride == stride and size % part_size == 0:
-            left = [] if size == part_size else [(size // part_size, stride * part_size)]
-            if _makes_up([*parts[:i], *parts[i + 1 :]], [*left, *rest]):
-                return True
-    return False
-
-
-def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(size, stride) of axes, largest stride first, contiguous ones merged."""
-    merged: list[tuple[int, int]] = []
-    for size, stride in sorted(axes, key=lambda axis: -axis[1]):
-        if merged and merged[-1][1] == stride * size:
-            merged[-1] = (merged[-1][0] * size, stride)
-        else:
-            merged.append((size, stride))
-    return merged
-
-
-def _shown(buffer: Buffer, sizes: dict[str, int]) -> str:
-    axes = zip(buffer.dims, buffer.strides, strict=True)
-    return ", ".join(f"{d} of size {sizes[d]} and stride {resolve(s, sizes)}" for d, s in axes)
-
-
-def allocate(buffer: Buffer, sizes: dict[str, int], device: torch.device) -> Tensor:
-    """A tensor for an output buffer, not initialised."""
-    shape = [sizes[d] for d in buffer.dims]
-    strides = [resolve(s, sizes) for s in buffer.strides]
-    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[buffer.dtype], device=device)
 
 
 def run_plan(
