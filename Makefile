@@ -23,14 +23,14 @@ venv: $(VENV)/.installed  ## create .venv with torch, weft (editable) and the to
 demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; writes build/demo.html
 	$(BIN)/python -m weft.bench.demo
 
-test: $(VENV)/.installed  ## run the tests
-	$(BIN)/python -m pytest -q
+test: $(VENV)/.installed  ## run the tests, as many at a time as there are cores
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25
 
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 format: $(VENV)/.installed  ## format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

@@ -82,7 +82,7 @@ STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "plan": (compiler, "plan", lambda program, *_: is_softmax(program)),
     "render": (compiler.cpp, "render", is_softmax),
     "build": (build, "library", lambda source, _: is_softmax(source.text)),
-    "rewrite": (rewrite._Rewriter, "_launch", lambda _, kernel, bases: is_softmax(kernel)),
+    "rewrite": (rewrite._Rewriter, "_launch", lambda _, kernel: is_softmax(kernel)),
 }
 
 

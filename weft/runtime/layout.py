@@ -54,12 +54,12 @@ class Fitting:
         )
 
     def fits(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> bool:
-        """Whether these tensors are like those, which are on the CPU as all that reach the operator are."""
+        """Whether these tensors are like those, and on the CPU."""
         if parameters != self.parameters or len(inputs) + len(outputs) != len(self.layouts):
             return False
         try:
             for (dtype, shape, stride), tensor in zip(self.layouts, chain(inputs, outputs), strict=True):
-                if tensor.dtype is not dtype:
+                if tensor.dtype is not dtype or not tensor.is_cpu:
                     return False
                 assert_size_stride(tensor, shape, stride)
         except AssertionError:
