@@ -64,7 +64,7 @@ def case_of(text: str, mode: programs.Mode = "random", **sizes: int) -> programs
     ("was", "becomes", "place"),
     [
         ("tile < last", "tile + 1 < last", "value"),
-        ("sum_chunk[i] + sum_tile[i]", "sum_tile[i]", "value"),
+        ("w::load(sum_chunk + n, lanes) + sum_tile", "sum_tile", "value"),
         ("x_data + m * 33 + n", "x_data + m * 33 + n + 1", "value"),
         ("y0_data + n,", "y0_data + n + 1,", "outside"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.fuzz.evaluate import Evaluations, Mode
 from tests.fuzz.memory import input_tensor
 from weft.ir import dtypes
-from weft.ir.ops import EXPENSIVE_COST, LOGICAL, OPS, Op
+from weft.ir.ops import EXPENSIVE_COST, LOGICAL, ONLINE, OPS, Op
 from weft.ir.program import Builder, Dim, Program, Size, Value
 
 SIZES = (2, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65, 100, 257, 513, 600)
@@ -156,8 +156,8 @@ class Generator:
 
     def _value(self) -> None:
         draw = self.random
-        reductions = [op for op in OPS.values() if op.kind == "reduction"]
         cheap = self.mode == "exact"
+        reductions = [op for op in OPS.values() if op.kind == "reduction" and not (cheap and op.name in ONLINE)]
         others = [op for op in OPS.values() if op.kind != "reduction" and not (cheap and op.cost >= EXPENSIVE_COST)]
         op = draw.choice(reductions if draw.random() < 0.3 else others)
         for attempt in range(ATTEMPTS):
@@ -176,6 +176,8 @@ class Generator:
             kinds = ["bool", *([kind] * (op.arity - 1))]
         elif op.name in LOGICAL:
             kinds = ["bool"] * op.arity
+        elif op.integers_only:
+            kinds = [draw.choice(("i32", "i64"))] * op.arity
         elif op.floats_only:
             kinds = [draw.choice(("f32", "f32", "f32", "f64"))] * op.arity
         elif op.dtype in ("same", "bool"):
@@ -198,6 +200,9 @@ class Generator:
         if name == "size":
             some = draw.sample(dims, draw.randint(1, len(dims)))
             return self._add(name, [], dtype=draw.choice(("i64", "i32", "f32", "f64")), attributes=some)
+        if name == "parameter" and self.builder.parameters:
+            dtype = draw.choice(("i64", "i32", "f32", "f64"))
+            return self._add(name, [], dtype=dtype, attributes=[draw.choice(self.builder.parameters)])
         dtype = draw.choice(PLAIN)
         return self._constant(dtype, draw.choice((-2, -1, 0, 1, 2, 3, 0.5, 0.25)))
 
