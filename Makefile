@@ -13,24 +13,27 @@ BIN := $(VENV)/bin
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
 
-.PHONY: help venv demo test check format clean
+.PHONY: help venv demo test test-all check format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.installed  ## create .venv with torch, weft (editable) and the tools of development
 
 demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; writes build/demo.html
 	$(BIN)/python -m weft.bench.demo
 
-test: $(VENV)/.installed  ## run the tests, as many at a time as there are cores
+test: $(VENV)/.installed  ## run the tests but for the slow ones, as many at a time as there are cores
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25 -m "not slow"
+
+test-all: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25
 
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 format: $(VENV)/.installed  ## format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

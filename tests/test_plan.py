@@ -27,6 +27,7 @@ from weft.errors import Refusal, VerificationError
 from weft.ir import Builder, Dim, Program
 from weft.ir.interpret import interpret, resolve, sizes_of
 from weft.ir.online import online
+from weft.ir.ops import ONLINE
 from weft.ir.parser import parse
 from weft.ir.simplify import simplify
 from weft.ir.structure import Cut, analyse
@@ -487,6 +488,21 @@ def test_whole_rows() -> None:
     whole = refusal_of(plan_split(program(data, body), M, columns, CPU, {}))
     assert replace(whole, subject="part") == part
     assert isinstance(plan_split(program(data, body), ("m", "k"), N, CPU, {}), Plan)
+
+
+def test_a_moving_centre_is_for_sums_over_the_rows_of_whole_tiles() -> None:
+    """Only the planner makes such reductions, where they are; elsewhere no kernel has them."""
+    for op in ONLINE:
+        given = program(DATA, f"  total: f32{{n}} = {op}[m](x)\n  output out0: f32 [n:1] = total")
+        assert isinstance(plan_split(given, M, N, CPU, {}), Plan)
+        for rows, columns in ((N, M), ((), M + N), (M + N, ())):
+            refusal = refusal_of(plan_split(given, rows, columns, CPU, {}))
+            assert refusal.rule in ("online_reduction", "partial_row")
+        along = program(DATA, f"  total: f32{{m}} = {op}[n](x)\n  output out0: f32 [m:1] = total")
+        refusal = refusal_of(plan_split(along, M, N, CPU, {}))
+        assert (refusal.rule, refusal.subject) == ("online_reduction", op)
+        straddling = program(DATA, f"  total: f32{{}} = {op}[m, n](x)\n  output out0: f32 [] = total")
+        assert refusal_of(plan_split(straddling, M, N, CPU, {})).rule == "online_reduction"
 
 
 def test_outer_dependency() -> None:

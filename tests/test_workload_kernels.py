@@ -17,7 +17,10 @@ from weft.plan.kernel import Plan
 from weft.runtime.counters import counters
 from weft.runtime.launch import run_plan
 
-SHAPES = [(256, 1024), (1000, 96), (37, 40), (3, 2048), (129, 1000), (65, 7), (8, 5120)]
+SHAPES = [(256, 1024), (129, 1000), (65, 7)]
+MORE_SHAPES = [(1000, 96), (37, 40), (3, 2048), (8, 5120)]
+EXACT_SHAPES = [(130, 1000)]
+MORE_EXACT_SHAPES = [(64, 128), (403, 192)]
 TILINGS = ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2))
 OPTIONS = Options.read()
 
@@ -34,6 +37,14 @@ def expected(case: Case, inputs: tuple[Tensor, ...]) -> list[Tensor]:
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
     for shape in SHAPES:
+        check_error(name, dtype, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_error_is_no_larger_than_eagers_at_more_shapes(name: str, dtype: str) -> None:
+    for shape in MORE_SHAPES:
         check_error(name, dtype, shape)
 
 
@@ -59,7 +70,15 @@ def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = Fa
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_inputs_give_equal_bits_for_any_tiling_and_thread_count(name: str, dtype: str) -> None:
-    for shape in [(64, 128), (403, 192), (130, 1000)]:
+    for shape in EXACT_SHAPES:
+        check_exact(name, dtype, shape, TILINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_inputs_give_equal_bits_at_more_shapes(name: str, dtype: str) -> None:
+    for shape in MORE_EXACT_SHAPES:
         check_exact(name, dtype, shape, TILINGS)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.ir import dtypes
 from weft.ir.interpret import Evaluation
-from weft.ir.ops import lookup
+from weft.ir.ops import ONLINE, lookup
 from weft.ir.program import Program, Value
 
 Mode = Literal["exact", "random"]
@@ -19,7 +19,7 @@ EXACT_STEP, LARGEST_EXACT = 2.0**-8, 2.0**15
 """Multiples of the step up to the largest: their sums are exact in float32, in any order."""
 LARGEST_NOISE = 0.05
 """A value that rounding errors change by more than this fraction says nothing about the kernel."""
-ROUNDS_NOTHING = ("where", "maximum", "minimum", "max", "min", "neg", "abs", "const", "iota", "size")
+ROUNDS_NOTHING = ("where", "maximum", "minimum", "max", "min", "neg", "abs", "const", "iota", "size", "parameter")
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 ROUNDED_BY_CASTS = {"f64": (), "f32": ("f64",), "bf16": ("f64", "f32", "f16"), "f16": ("f64", "f32", "bf16")}
 
@@ -41,6 +41,13 @@ class Disturbed(Evaluation):
         size = result.abs()
         if value.op == "sum":  # rounding errors of partial sums go with the sizes of what is added
             size = self.env[value.args[0]].abs().sum([self.axes[str(d)] for d in value.attributes], keepdim=True)
+        elif value.op in ONLINE:  # and those of differences with the sizes of both numbers
+            x, axes = self.env[value.args[0]], [self.axes[str(d)] for d in value.attributes]
+            if value.op == "m2":
+                size = ((x - x.mean(axes, keepdim=True)).abs() * 4 * x.abs().amax(axes, keepdim=True)).sum(axes, True)
+            else:
+                gap = torch.amax(x, axes, keepdim=True) - x
+                size = ((1 + gap) * (-gap).exp()).sum(axes, True)
         noise = 2 * torch.rand(result.shape, generator=self.generator, dtype=torch.float64) - 1
         return result + UNIT[value.dtype] * noise * size
 

@@ -156,8 +156,8 @@ class Generator:
 
     def _value(self) -> None:
         draw = self.random
-        reductions = [op for op in OPS.values() if op.kind == "reduction" and op.name not in ONLINE]
         cheap = self.mode == "exact"
+        reductions = [op for op in OPS.values() if op.kind == "reduction" and not (cheap and op.name in ONLINE)]
         others = [op for op in OPS.values() if op.kind != "reduction" and not (cheap and op.cost >= EXPENSIVE_COST)]
         op = draw.choice(reductions if draw.random() < 0.3 else others)
         for attempt in range(ATTEMPTS):
@@ -200,6 +200,9 @@ class Generator:
         if name == "size":
             some = draw.sample(dims, draw.randint(1, len(dims)))
             return self._add(name, [], dtype=draw.choice(("i64", "i32", "f32", "f64")), attributes=some)
+        if name == "parameter" and self.builder.parameters:
+            dtype = draw.choice(("i64", "i32", "f32", "f64"))
+            return self._add(name, [], dtype=dtype, attributes=[draw.choice(self.builder.parameters)])
         dtype = draw.choice(PLAIN)
         return self._constant(dtype, draw.choice((-2, -1, 0, 1, 2, 3, 0.5, 0.25)))
 

@@ -55,6 +55,7 @@ def _without_unused(program: Program) -> Program:
     dims = {d for b in buffers for d in b.dims} | {d for v in values for d in (*v.dims, *map(str, v.attributes))}
     kept = tuple(d for d in program.dims if d.name in dims)
     sizes = {d.size for d in kept} | {s for b in buffers for s in b.strides}
+    sizes |= {str(a) for v in values if v.op == "parameter" for a in v.attributes}
     parameters = tuple(p for p in program.parameters if p in sizes)
     return replace(program, inputs=inputs, values=values, dims=kept, parameters=parameters)
 

@@ -64,7 +64,6 @@ def compile_once(backend: str, model_name: str) -> float:
     """Seconds from torch.compile to the end of the first forward and backward."""
     import torch
 
-    import weft.integration.backend  # pyright: ignore[reportUnusedImport]  # the name "weft" is known
     from weft.bench.models import MODELS
 
     model = MODELS[model_name]()

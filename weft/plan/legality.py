@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.errors import Refusal
-from weft.ir.ops import lookup
+from weft.ir.ops import ONLINE, lookup
 from weft.ir.program import Output, Program, Value
 from weft.ir.structure import Cut, Structure
 
@@ -17,6 +17,18 @@ def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple
         return None
     message = f"{value.op} of something over the columns ({', '.join(varies)}) drops ({', '.join(dropped)})"
     return Refusal("partial_row", value.name, message, have=len(dropped or varies), limit=len(columns))
+
+
+def check_online(
+    value: Value, operand_dims: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]
+) -> Refusal | None:
+    """A reduction with a moving centre is over rows, of something that varies over all rows and columns."""
+    over_rows = bool(columns) and set(value.attributes) <= set(rows)
+    if value.op not in ONLINE or (over_rows and set(operand_dims) == {*rows, *columns}):
+        return None
+    dropped = ", ".join(map(str, value.attributes))
+    message = f"{value.op} of something over ({', '.join(operand_dims)}) drops ({dropped}), not rows of whole tiles"
+    return Refusal("online_reduction", value.name, message)
 
 
 def check_outer_dependency(cut: Cut) -> Refusal | None:

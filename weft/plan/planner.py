@@ -12,7 +12,13 @@ from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal_us, splits_sums
 from weft.plan.kernel import Decision, Kernel, Kind, Plan
-from weft.plan.legality import check_epilogue_pointwise, check_outer_dependency, check_whole_rows, check_written_once
+from weft.plan.legality import (
+    check_epilogue_pointwise,
+    check_online,
+    check_outer_dependency,
+    check_whole_rows,
+    check_written_once,
+)
 from weft.plan.partition import cut, separate
 from weft.plan.schedules import kind_of, schedule_for
 from weft.target import Target
@@ -62,7 +68,8 @@ def plan_split(
     types = split.types()
     for value in split.values:
         if lookup(value.op).kind == "reduction":
-            refusal = check_whole_rows(value, types[value.args[0]][1], columns)
+            operand_dims = types[value.args[0]][1]
+            refusal = check_whole_rows(value, operand_dims, columns) or check_online(value, operand_dims, rows, columns)
             if refusal is not None:
                 return refusal
     found = analyse(split, rows)
