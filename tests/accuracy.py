@@ -10,6 +10,8 @@ EPSILONS = 0.1
 AVERAGED = 1024
 """Elements from which on root mean squares of rounding errors are compared; with fewer, which of two results is nearer
 is luck."""
+AVERAGED_ROWS = 16
+"""The same for rows: all elements of one share the rounding of its statistics."""
 
 
 def rms(x: Tensor) -> float:

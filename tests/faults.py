@@ -116,7 +116,10 @@ FAULTS: dict[str, Fault] = {
     "a strided load is contiguous": Fault(HEADER, "elements[i] = p[i * stride];", "elements[i] = p[i];", "layouts"),
     "a strided store is contiguous": Fault(HEADER, "p[i * stride] = elements[i];", "p[i] = elements[i];", "layouts"),
     "half of the lanes are left out of a row's result": Fault(
-        HEADER, "int width = W / 2;", "int width = W / 4;", "exact layer_norm_backward"
+        HEADER,
+        "for (int width = W / 2; width > 0; width /= 2)\n      for (int i = 0; i < width; ++i) total",
+        "for (int width = W / 4; width > 0; width /= 2)\n      for (int i = 0; i < width; ++i) total",
+        "exact layer_norm_backward",
     ),
     "the middle level of a sum is overwritten": Fault(
         HEADER, "middle_ = middle_ + low_;", "middle_ = low_;", "exact layer_norm_backward"
@@ -170,8 +173,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "nothing is special about minus infinity in a sum of exponentials": Fault(
         HEADER,
-        "return where(eq(x, Vec<U>(static_cast<U>(start))), Vec<U>(U(0)), (x - top).exp());",
-        "return (x - top).exp();",
+        "return where(eq(x, Vec<U>(static_cast<U>(start))), Vec<U>(U(0)), w::exp(x - top));",
+        "return w::exp(x - top);",
         "infinities of a column softmax",
     ),
     "the distance between the means of chunks is left out": Fault(
@@ -189,14 +192,14 @@ FAULTS: dict[str, Fault] = {
     ),
     "the rows of a chunk begin one too early": Fault(
         "weft.render.cpp_rows:Rows._chunks",
-        "const int64_t first = chunk * rows_per_chunk;",
-        "const int64_t first = std::max<int64_t>(chunk * rows_per_chunk - 1, 0);",
+        "first = {number} * rows_per_chunk;",
+        "first = std::max<int64_t>({number} * rows_per_chunk - 1, 0);",
         "exact layer_norm_backward",
     ),
     "chunks are not counted from the beginning of their segment": Fault(
         "weft.render.cpp_rows:Rows._chunks",
-        "first = chunk % chunks * rows_per_chunk",
-        "first = chunk * rows_per_chunk",
+        '"chunk % chunks" if self.segments else "chunk"',
+        '"chunk"',
         "segments",
     ),
     "segments are not kept apart": Fault(
@@ -207,8 +210,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "the first row of a tile is taken twice": Fault(
         "weft.render.cpp_rows:Rows._each_row",
-        "{first} + r;",
-        "{first} + (r > 0 ? r - 1 : 0);",
+        'f"{first} + r"',
+        'f"{first} + (r > 0 ? r - 1 : 0)"',
         "exact layer_norm_backward",
     ),
     "column sums of a chunk do not begin with zero": Fault(
