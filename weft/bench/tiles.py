@@ -1,8 +1,8 @@
 """How many rows should go together? ``python -m weft.bench.tiles`` times kernels with one, two and four rows a tile.
 
 Every kernel of a workload runs on outputs that exist, bf16, all candidates of a shape interleaved with a copy of the
-same bytes. ``--csv FILE`` writes the figures; those the planner's rule is from are in ``plan/calibration``, ``cpu_tiles.csv`` and
-``cpu_amd_tiles.csv``.
+same bytes. ``--csv FILE`` writes the figures; those the planner's rule is from are in ``plan/calibration``:
+``cpu_tiles.csv`` and ``cpu_amd_tiles.csv``.
 """
 
 from __future__ import annotations

@@ -297,15 +297,17 @@ inline Vectorized<float> exp_of(const Vectorized<float>& x) {
   return times_power_of_two(sum + at::vec::fmadd(r * r, q, lost), n);
 }
 inline Vectorized<float> erf_of(const Vectorized<float>& x) {
-  // x + x * p(x^2) up to one; beyond, 1 - e^-q(|x|), which is 1 from four on
+  // x + x * p(x^2) up to one; beyond, 1 - 2^-q(|x|), which is 1 from four on and where the power is at most a sixth
   const auto t = smaller(Vectorized<float>(4.0f), x.abs());
   const auto p = polynomial<6>(
       t * t,
-      {0.128379166f, -0.37612626f, 0.112835854f, -0.026853811f, 0.0051883277f, -0.00080101925f, 7.853858e-5f});
-  const auto q = polynomial<7>(
-      t,
-      {-0.0001824605f, 1.129552f, 0.6332724f, 0.10836156f, -0.025171813f, 0.004190857f, -0.00043853023f, 2.1445592e-5f});
-  const auto large = (Vectorized<float>(1.0f) - exp_of(q.neg())).copysign(x);
+      {0.12837917f, -0.37612626f, 0.112835854f, -0.026853811f, 0.0051883277f, -0.00080101925f, 7.853858e-5f});
+  const auto q = polynomial<6>(
+      t, {0.0003530471f, 1.6266025f, 0.91974264f, 0.14952138f, -0.03186573f, 0.004340402f, -0.00027761215f});
+  const auto n = q.round();
+  const auto power = polynomial<5>(
+      q - n, {1.0000001f, -0.69314694f, 0.24022116f, -0.055507157f, 0.00967577f, -0.0013276238f});
+  const auto large = (Vectorized<float>(1.0f) - times_power_of_two(power, n.neg())).copysign(x);
   return Vectorized<float>::blendv(at::vec::fmadd(p, x, x), large, t >= Vectorized<float>(1.0f));
 }
 #else
