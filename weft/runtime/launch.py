@@ -6,7 +6,6 @@ loaded, which is when the first kernel is prepared or found.
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import hashlib
 import warnings
@@ -32,8 +31,9 @@ from weft.runtime.layout import Fitting, address_of_empty, allocate, check_tenso
 from weft.runtime.pages import large_page_bytes, prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
+# no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
 _LIBRARY.define(
-    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check='off') -> ()",
+    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> ()",
     tags=(torch.Tag.needs_exact_strides,),
 )
 _LIBRARY.define(
@@ -251,12 +251,7 @@ def find(digest: str, text: str) -> Executable:
 
 
 def _launch(
-    digest: str,
-    kernel: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    sizes: Sequence[int],
-    check: str = "off",
+    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], check: str
 ) -> None:
     find(digest, kernel)(inputs, outputs, sizes, check)
 
@@ -264,19 +259,22 @@ def _launch(
 def _launch_checked(
     digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], check: str
 ) -> str:
-    """As ``_launch``, for the launcher in C++. Returns "fitting" and what ``Executable.repeatable`` says, nothing, or
-    "error" and a message: PyTorch's C interface loses exceptions."""
+    """As ``_launch``, for the launcher in C++, to which PyTorch's C interface passes no exceptions.
+
+    Returns "fitting" and what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error"
+    and a message, or "interrupt".
+    """
     try:
         executable = find(digest, kernel)
         executable(inputs, outputs, sizes, check)
-        return " ".join(map(str, ("fitting", *found))) if (found := executable.repeatable(inputs, outputs, sizes)) else ""
+        found = executable.repeatable(inputs, outputs, sizes)
     except LaunchError as error:
         return f"error {error}"
-    except KeyboardInterrupt as error:
-        _thread.interrupt_main()
-        return f"error {_reason(error)}"
+    except KeyboardInterrupt:
+        return "interrupt"
     except BaseException as error:
         return f"error {_reason(error)}"
+    return " ".join(map(str, ("fitting", *found))) if found else "done"
 
 
 def _launch_meta(*_: Any, **__: Any) -> None:

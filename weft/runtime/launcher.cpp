@@ -36,7 +36,8 @@ enum Argument { DIGEST, KERNEL, INPUTS, OUTPUTS, SIZES, CHECK, ARGUMENTS };
 constexpr size_t MOST_FITTINGS = 16;  // of one kernel; tensors of other sizes make more
 constexpr uintptr_t LARGE_PAGE_BYTES = uintptr_t{2} << 20;
 
-int64_t* counts;  // launches and their bytes, in memory that Python reads
+int64_t* counts;      // launches and their bytes, in memory that Python reads
+void (*interrupt)();  // makes Python's main thread raise KeyboardInterrupt
 
 void require(AOTITorchError error, const char* what) {
   if (error != 0) throw std::runtime_error(std::string("weft: PyTorch refused ") + what);
@@ -236,6 +237,10 @@ void run_checked(StableIValue* stack, const Call& call) {
   std::istringstream words(answer);
   std::string word;
   words >> word;
+  if (word == "interrupt") {
+    interrupt();
+    throw std::runtime_error("KeyboardInterrupt");
+  }
   if (word == "error") throw std::runtime_error(answer.substr(word.size() + 1));
   if (word != "fitting") return;
   uintptr_t function = 0;
@@ -258,8 +263,10 @@ void launch(StableIValue* stack, uint64_t, uint64_t) {
 }  // namespace
 
 /// Register the kernel; nonzero if PyTorch refuses. to: two numbers that launches and their bytes are added to.
-extern "C" int weft_launcher_register(int64_t* to) {
+/// set_interrupt: Python's PyErr_SetInterrupt.
+extern "C" int weft_launcher_register(int64_t* to, void (*set_interrupt)()) {
   counts = to;
+  interrupt = set_interrupt;
   TorchLibraryHandle library = nullptr;  // never deleted, which would take the kernel away
   if (const auto error = aoti_torch_library_init_impl("weft", "CPU", __FILE__, __LINE__, &library)) return error;
   return torch_library_impl(library, "launch", launch, TORCH_ABI_VERSION);

@@ -42,7 +42,8 @@ def load(options: Options) -> None:
             library = build.open_auxiliary(build.auxiliary("weft_launcher", _text(), options), "weft_launcher")
             library.weft_launcher_forget.argtypes = [ctypes.c_char_p]
             library.weft_launcher_forget.restype = None
-            if library.weft_launcher_register(counters.launched_without_python) != 0:
+            interrupt = ctypes.pythonapi.PyErr_SetInterrupt
+            if library.weft_launcher_register(counters.launched_without_python, interrupt) != 0:
                 raise OSError("PyTorch refused the kernel")
             _LAUNCHER.library = library
         except Exception as error:
