@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import warnings
+from _ctypes import CFuncPtr
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -37,7 +38,7 @@ _LIBRARY.define(
     tags=(torch.Tag.needs_exact_strides,),
 )
 _LIBRARY.define(
-    "_launch_checked(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> str",
+    "_launch_checked(int texts, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes) -> str",
     tags=(torch.Tag.needs_exact_strides,),
 )
 _KERNELS: dict[str, Executable] = {}
@@ -45,8 +46,6 @@ FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
 _FITTING_LIMIT = 4096
-_COMPILED = ctypes._CFuncPtr
-"""What a compiled function is to ctypes."""
 
 
 class Executable:
@@ -87,8 +86,10 @@ class Executable:
         its outputs were ever compared with the reference, and for each output the bytes worth large pages. Nothing if
         a call takes more than that."""
         function, compared = self._function, self._compared
-        fitting = self._find_fitting(inputs, outputs, parameters) if isinstance(function, _COMPILED) else None
-        if fitting is None or fitting.empty:
+        if not isinstance(function, CFuncPtr):
+            return []
+        fitting = self._find_fitting(inputs, outputs, parameters)
+        if fitting.empty:
             return []
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         large = [large_page_bytes(t) for t in outputs]
@@ -256,15 +257,15 @@ def _launch(
     find(digest, kernel)(inputs, outputs, sizes, check)
 
 
-def _launch_checked(
-    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], check: str
-) -> str:
+def _launch_checked(texts: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int]) -> str:
     """As ``_launch``, for the launcher in C++, to which PyTorch's C interface passes no exceptions.
 
+    texts: the address of three C strings, digest, kernel and check.
     Returns "fitting" and what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error"
     and a message, or "interrupt".
     """
     try:
+        digest, kernel, check = (c.decode() for c in (ctypes.c_char_p * 3).from_address(texts))
         executable = find(digest, kernel)
         executable(inputs, outputs, sizes, check)
         found = executable.repeatable(inputs, outputs, sizes)

@@ -5,7 +5,8 @@
 // than the kernel's function; then the next one is a comparison of numbers and a call from here.
 //
 // Only PyTorch's C interface is used, whose types and functions stay the same from release to release. A kernel owns the
-// handles of its arguments, and so does torch_call_dispatcher.
+// handles of its arguments, and torch_call_dispatcher takes those it is given; it leaks strings (torch 2.13), which
+// therefore go to Python as addresses.
 
 #include <torch/csrc/stable/c/shim.h>
 
@@ -51,13 +52,10 @@ T from(StableIValue value) {
   return result;
 }
 
-std::string_view text(StableIValue value) {
-  const auto handle = from<StringHandle>(value);
+const char* text(StableIValue value) {
   const char* data = nullptr;
-  size_t length = 0;
-  require(torch_string_c_str(handle, &data), "a string");
-  require(torch_string_length(handle, &length), "a string");
-  return {data, length};
+  require(torch_string_c_str(from<StringHandle>(value), &data), "a string");
+  return data;
 }
 
 template <class T>
@@ -104,25 +102,32 @@ struct Layout {
   }
 };
 
-/// The arguments of a call. Text and tensors are those of the handles it was made of.
+/// The arguments of a call. It owns the strings; the tensors are those of the lists, which somebody has to take or free.
 struct Call {
-  std::string_view digest, check;
+  const StableIValue* stack;
+  const char *digest, *kernel;
+  std::string_view check;
   std::vector<AtenTensorHandle> tensors;  // inputs, then outputs
   std::vector<int64_t> parameters;
   size_t inputs = 0;
 
-  explicit Call(const StableIValue* stack) : digest(text(stack[DIGEST])), check(text(stack[CHECK])) {
+  explicit Call(const StableIValue* given)
+      : stack(given), digest(text(stack[DIGEST])), kernel(text(stack[KERNEL])), check(text(stack[CHECK])) {
     tensors.reserve(16);
     append(stack[INPUTS], tensors);
     inputs = tensors.size();
     append(stack[OUTPUTS], tensors);
     append(stack[SIZES], parameters);
   }
+  Call(const Call&) = delete;
 
-  void free(const StableIValue* stack) const {
+  ~Call() {
+    for (const auto string : {DIGEST, KERNEL, CHECK}) torch_delete_string(from<StringHandle>(stack[string]));
+  }
+
+  void free_lists() const {
     for (const auto tensor : tensors) aoti_torch_delete_tensor_object(tensor);
     for (const auto list : {INPUTS, OUTPUTS, SIZES}) torch_delete_list(from<StableListHandle>(stack[list]));
-    for (const auto string : {DIGEST, KERNEL, CHECK}) torch_delete_string(from<StringHandle>(stack[string]));
   }
 };
 
@@ -160,7 +165,7 @@ class Table {
  public:
   std::shared_ptr<const Fitting> find(const Call& call) const {
     const std::shared_lock lock(mutex_);
-    const auto found = kernels_.find(call.digest);
+    const auto found = kernels_.find(std::string_view(call.digest));
     if (found == kernels_.end()) return nullptr;
     for (const auto& fitting : found->second)
       if (fitting->fits(call)) return fitting;
@@ -171,10 +176,10 @@ class Table {
   uint64_t age() const { return age_.load(); }
 
   /// Keep a fitting, unless something was forgotten since that age: it may be what the fitting was made of.
-  void add(std::string_view digest, std::shared_ptr<const Fitting> fitting, uint64_t age) {
+  void add(const char* digest, std::shared_ptr<const Fitting> fitting, uint64_t age) {
     const std::unique_lock lock(mutex_);
     if (age != age_) return;
-    auto& known = kernels_[std::string(digest)];
+    auto& known = kernels_[digest];
     std::erase_if(known, [&](const auto& other) { return other->is_like(*fitting); });
     if (known.size() == MOST_FITTINGS) known.pop_back();
     known.insert(known.begin(), std::move(fitting));
@@ -227,10 +232,11 @@ void run(const Fitting& fitting, const Call& call) {
 }
 
 /// Have Python do a call, and keep what it says of calls like it.
-void run_checked(StableIValue* stack, const Call& call) {
-  const std::string digest(call.digest);
+void run_checked(const Call& call) {
   const auto fitting = std::make_shared<Fitting>(call);
   const uint64_t age = table().age();
+  const char* const texts[] = {call.digest, call.kernel, call.check.data()};
+  StableIValue stack[] = {reinterpret_cast<StableIValue>(texts), call.stack[INPUTS], call.stack[OUTPUTS], call.stack[SIZES]};
   require(torch_call_dispatcher("weft::_launch_checked", "", stack, TORCH_ABI_VERSION), "a launch");
   const std::string answer(text(stack[0]));  // see launch.py for what it says
   torch_delete_string(from<StringHandle>(stack[0]));
@@ -247,16 +253,16 @@ void run_checked(StableIValue* stack, const Call& call) {
   words >> function >> fitting->threads >> fitting->bytes >> fitting->compared;
   fitting->function = reinterpret_cast<Function>(function);
   for (int64_t bytes = 0; words >> bytes;) fitting->large.push_back(bytes);
-  table().add(digest, fitting, age);
+  table().add(call.digest, fitting, age);
 }
 
 void launch(StableIValue* stack, uint64_t, uint64_t) {
   const Call call(stack);
   if (const auto fitting = table().find(call)) {
     run(*fitting, call);
-    call.free(stack);
+    call.free_lists();
   } else {
-    run_checked(stack, call);
+    run_checked(call);
   }
 }
 
