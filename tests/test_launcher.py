@@ -374,8 +374,10 @@ MODEL = """
     logging.getLogger("weft").addHandler(logging.StreamHandler())
     def refuse(*_):
         raise build.BuildError("no launcher today")
-    if os.environ.get("REFUSE"):
+    if os.environ.get("REFUSE") == "compile":
         build.auxiliary = refuse
+    if os.environ.get("REFUSE") == "probe":
+        launch.parse_kernel = refuse
     entered = []
     original = launch.Executable.__call__
     launch.Executable.__call__ = lambda *args: entered.append(1) or original(*args)
@@ -396,10 +398,18 @@ def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_p
         assert found["builds"] + found["cache_hits"] == 1
 
 
-def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(tmp_path: Path) -> None:
-    for _ in range(2):
-        found = run_python(MODEL, tmp_path, REFUSE="1")
-        assert (found["right"], found["loaded"], found["entered"]) == (True, False, 4)
-        assert (found["launches"], found["fallbacks"]) == (4, 0)
-        assert found["stderr"].count("weft::launch runs in Python: BuildError: no launcher today") == 1
-        assert "Warning" not in found["stderr"]
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("compile", "BuildError: no launcher today"),
+        ("probe", "OSError: PyTorch's C interface is not what it was: no launcher today"),
+    ],
+)
+def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(
+    what: str, reason: str, tmp_path: Path
+) -> None:
+    found = run_python(MODEL, tmp_path, REFUSE=what)
+    assert (found["right"], found["loaded"], found["entered"]) == (True, False, 4)
+    assert (found["launches"], found["fallbacks"]) == (4, 0)
+    assert found["stderr"].count(f"weft::launch runs in Python: {reason}") == 1
+    assert "Warning" not in found["stderr"]

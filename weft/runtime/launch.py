@@ -33,10 +33,11 @@ from weft.runtime.pages import large_page_bytes, prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 # no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
-_LIBRARY.define(
-    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> ()",
-    tags=(torch.Tag.needs_exact_strides,),
-)
+for _name in ("launch", "_launch_probe"):
+    _LIBRARY.define(
+        f"{_name}(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> ()",
+        tags=(torch.Tag.needs_exact_strides,),
+    )
 _LIBRARY.define(
     "_launch_checked(int texts, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes) -> str",
     tags=(torch.Tag.needs_exact_strides,),

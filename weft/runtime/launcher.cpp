@@ -268,14 +268,14 @@ void launch(StableIValue* stack, uint64_t, uint64_t) {
 
 }  // namespace
 
-/// Register the kernel; nonzero if PyTorch refuses. to: two numbers that launches and their bytes are added to.
-/// set_interrupt: Python's PyErr_SetInterrupt.
-extern "C" int weft_launcher_register(int64_t* to, void (*set_interrupt)()) {
+/// Register the kernel for an operator of weft's; nonzero if PyTorch refuses. to: two numbers that launches and their
+/// bytes are added to. set_interrupt: Python's PyErr_SetInterrupt.
+extern "C" int weft_launcher_register(const char* name, int64_t* to, void (*set_interrupt)()) {
   counts = to;
   interrupt = set_interrupt;
   TorchLibraryHandle library = nullptr;  // never deleted, which would take the kernel away
   if (const auto error = aoti_torch_library_init_impl("weft", "CPU", __FILE__, __LINE__, &library)) return error;
-  return torch_library_impl(library, "launch", launch, TORCH_ABI_VERSION);
+  return torch_library_impl(library, name, launch, TORCH_ABI_VERSION);
 }
 
 /// Let the next call of a kernel go to Python, or of every kernel if the digest is null.

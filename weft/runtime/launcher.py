@@ -7,6 +7,8 @@ import logging
 from importlib import resources
 from threading import Lock
 
+import torch
+
 from weft.options import Options
 from weft.runtime import build
 from weft.runtime.counters import counters
@@ -42,13 +44,32 @@ def load(options: Options) -> None:
             library = build.open_auxiliary(build.auxiliary("weft_launcher", _text(), options), "weft_launcher")
             library.weft_launcher_forget.argtypes = [ctypes.c_char_p]
             library.weft_launcher_forget.restype = None
-            interrupt = ctypes.pythonapi.PyErr_SetInterrupt
-            if library.weft_launcher_register(counters.launched_without_python, interrupt) != 0:
-                raise OSError("PyTorch refused the kernel")
+            _register(library, "_launch_probe")
+            _probe()
+            _register(library, "launch")
             _LAUNCHER.library = library
         except Exception as error:
             _LOG.info("weft::launch runs in Python: %s: %s", type(error).__name__, error)
         _LAUNCHER.tried = True
+
+
+def _register(library: ctypes.PyDLL, name: str) -> None:
+    interrupt = ctypes.pythonapi.PyErr_SetInterrupt
+    if library.weft_launcher_register(name.encode(), counters.launched_without_python, interrupt) != 0:
+        raise OSError("PyTorch refused the kernel")
+
+
+def _probe() -> None:
+    """Have an operator like ``weft::launch`` take an argument of each type to Python and bring an error back, before
+    every launch depends on it. Raises OSError."""
+    tensors = [torch.zeros(1)]
+    try:
+        torch.ops.weft._launch_probe("", "no kernel", tensors, tensors, [1], "off")
+    except RuntimeError as error:
+        if str(error).startswith("line 1: not a schedule"):
+            return
+        raise OSError(f"PyTorch's C interface is not what it was: {error}") from error
+    raise OSError("PyTorch's C interface is not what it was: an error was lost")
 
 
 def forget(digest: str | None = None) -> None:
