@@ -789,8 +789,8 @@ def test_memory_and_arithmetic_overlap() -> None:
     found = estimate(kernel, target, {})
     assert (found.bytes_read, found.bytes_written) == (10 * 32 * 4, moved - 10 * 32 * 4)
     assert moved > 10 * 32 * 2
-    assert found.predicted_us == pytest.approx(2 * 7 + moved)  # threads start for the rows and for the finish
-    assert ideal_us(kernel, target, {}) == pytest.approx(2 * 7 + moved)  # threads start for the rows and for the finish
+    assert found.predicted_us == pytest.approx(2 * 7 + moved)  # two parallel loops
+    assert ideal_us(kernel, target, {}) == pytest.approx(2 * 7 + moved)  # two parallel loops
 
 
 def test_workspace_is_a_row_of_partial_sums_a_chunk() -> None:
@@ -816,7 +816,7 @@ def test_workspace_is_a_row_of_partial_sums_a_chunk() -> None:
         replace(EXAMPLE, bandwidth_gbps=1e-3, vector_op_us_per_mega=0.0), "chunk_overhead_us", "row_overhead_us"
     )
     moved = found.bytes_read + found.bytes_written + 2 * found.workspace_bytes
-    assert estimate(kernel, slow, {}).predicted_us == pytest.approx(2 * 7 + moved)  # threads start for the rows and for the finish
+    assert estimate(kernel, slow, {}).predicted_us == pytest.approx(2 * 7 + moved)  # two parallel loops
 
 
 def test_chunks_do_not_straddle_segments() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import warnings
 from _ctypes import CFuncPtr
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -221,8 +222,9 @@ def prepare(kernels: Sequence[Kernel], sources: Sequence[Source], options: Optio
     """Compile kernels side by side and keep them by digest. Raises CompilerNotFoundError or BuildError."""
     with _LOCK:
         new = {d: (k, s) for k, s in zip(kernels, sources, strict=True) if (d := digest_of(k)) not in _KERNELS}
-    launcher.load(options)
-    libraries = build.build_all([source for _, source in new.values()], options)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        beside.submit(launcher.load, options)
+        libraries = build.build_all([source for _, source in new.values()], options)
     for digest, (kernel, source) in new.items():
         executable = Executable(kernel, build.open_library(libraries[source.digest], source.entry))
         with _LOCK:
