@@ -39,15 +39,15 @@ program names($p0, $p1, $p2)
   output $o1: f32 [$d0:$p2, $d1:24, $d2:1] = $v5
 end
 """)
-SLOTS = "p0 p1 p2 d0 d1 d2 i0 i1 i2 v0 v1 v2 v3 v4 v5 v6 v7 v8 o0 o1".split()
+SLOTS = [kind + str(i) for kind, count in (("p", 3), ("d", 3), ("i", 3), ("v", 9), ("o", 2)) for i in range(count)]
 SIZES = (3, 50, 50 * 24)
 TAKEN = sorted(cpp_names.TAKEN)
 GROUPS = [TAKEN[start : start + len(SLOTS)] for start in range(0, len(TAKEN), len(SLOTS))]
 OURS = sorted(cpp_names.OURS)
-MADE = (
-    "rows rows_ rows__ x x_size y tile x_data y_data r sum x_size_ size sum_partial sum_tile sum_ sum__tile sum_chunk "
-    "sum_total y_lanes".split()
-)
+MADE = [
+    *("rows", "rows_", "rows__", "x", "x_size", "y", "tile", "x_data", "y_data", "r", "sum", "x_size_", "size"),
+    *("sum_partial", "sum_tile", "sum_", "sum__tile", "sum_chunk", "sum_total", "y_lanes"),
+]
 """Names that the renderer makes of others here."""
 
 
