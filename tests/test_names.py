@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from string import Template
 
 import pytest
@@ -39,19 +40,21 @@ program names($p0, $p1, $p2)
   output $o1: f32 [$d0:$p2, $d1:24, $d2:1] = $v5
 end
 """)
-SLOTS = [kind + str(i) for kind, count in (("p", 3), ("d", 3), ("i", 3), ("v", 9), ("o", 2)) for i in range(count)]
+SLOTS: list[str] = [
+    kind + str(i) for kind, count in (("p", 3), ("d", 3), ("i", 3), ("v", 9), ("o", 2)) for i in range(count)
+]
 SIZES = (3, 50, 50 * 24)
 TAKEN = sorted(cpp_names.TAKEN)
 GROUPS = [TAKEN[start : start + len(SLOTS)] for start in range(0, len(TAKEN), len(SLOTS))]
 OURS = sorted(cpp_names.OURS)
-MADE = [
+MADE: list[str] = [
     *("rows", "rows_", "rows__", "x", "x_size", "y", "tile", "x_data", "y_data", "r", "sum", "x_size_", "size"),
     *("sum_partial", "sum_tile", "sum_", "sum__tile", "sum_chunk", "sum_total", "y_lanes"),
 ]
 """Names that the renderer makes of others here."""
 
 
-def check_runs(names: list[str]) -> str:
+def check_runs(names: Sequence[str]) -> str:
     """The text of the kernel with these names, which gives the results of the interpreter."""
     chosen = dict(zip(SLOTS, [*names, *(f"other{i}" for i in range(len(SLOTS)))], strict=False))
     program = parse(PROGRAM.substitute(chosen))
