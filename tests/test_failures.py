@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.utils import fresh_cache
 
 import weft
 from tests.test_backend import run_python
@@ -283,7 +284,7 @@ def test_the_next_compile_refuses_the_region_of_a_failed_kernel(monkeypatch: pyt
 
     calls: list[str] = []
     monkeypatch.setattr(build, "open_library", damaged)
-    with warned() as messages:
+    with warned() as messages, fresh_cache():
         for _ in range(2):
             result = torch.compile(two, backend="weft", fullgraph=True)(x, w)
             torch.testing.assert_close(result, two(x, w))
