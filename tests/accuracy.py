@@ -11,12 +11,28 @@ AVERAGED = 1024
 """Elements from which on root mean squares of rounding errors are compared; with fewer, which of two results is nearer
 is luck."""
 AVERAGED_ROWS = 16
-"""The same for rows: all elements of one share the rounding of its statistics."""
+"""The same for rows of which no two are equal: all elements of one share the rounding of its statistics, and equal rows
+share all of theirs."""
 
 
 def rms(x: Tensor) -> float:
     """Root mean square of all elements; 0 if there is none."""
     return x.double().pow(2).mean().sqrt().item() if x.numel() else 0.0
+
+
+def is_averaged(exact: Tensor) -> bool:
+    """Whether a result, the float64 one of any shape, holds enough roundings for root mean squares to be compared."""
+    if exact.numel() < AVERAGED:
+        return False
+    if exact.ndim < 2:
+        return True
+    distinct: list[Tensor] = []
+    for row in exact.reshape(-1, exact.shape[-1]):
+        if not any(torch.equal(row, other) for other in distinct):
+            distinct.append(row)
+            if len(distinct) == AVERAGED_ROWS:
+                return True
+    return False
 
 
 def rounding_excess(mine: Tensor, eager: Tensor, exact: Tensor, is_weight_gradient: bool = False) -> str | None:

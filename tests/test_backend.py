@@ -245,6 +245,44 @@ def test_another_custom_pass_stays_in_place() -> None:
     assert Counting.calls == weft.counters.launches == 1
 
 
+@pytest.mark.parametrize(("options", "expected"), [({}, False), ({"triton.mix_order_reduction": True}, True)])
+def test_inductors_own_mix_order_fusion_is_off_while_it_compiles_unless_asked_for(
+    options: dict[str, Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The switch as Inductor's scheduler finds it, in the forward and in the backward."""
+    from torch._inductor import config, scheduler
+
+    seen: list[bool] = []
+
+    class Watched(scheduler.Scheduler):
+        def __init__(self, nodes: Any) -> None:
+            seen.append(config.triton.mix_order_reduction)
+            super().__init__(nodes)
+
+    monkeypatch.setattr(scheduler, "Scheduler", Watched)
+    x = torch.randn(12, 40, requires_grad=True)
+    with config.patch({"triton.mix_order_reduction": True, "force_disable_caches": True}):
+        torch.compile(lambda x: F.softmax(x.sin(), -1).cos(), backend="weft", options=options)(x).sum().backward()
+        assert seen == [expected, expected]
+        assert config.triton.mix_order_reduction
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_switch_of_mix_order_fusion_is_only_set_where_inductor_has_it(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import compile_fx, config
+
+    name = "triton.mix_order_reduction"
+    entries: dict[str, Any] = config._config  # type: ignore[attr-defined]
+    if not known:
+        monkeypatch.delitem(entries, name)
+    patches: list[dict[str, Any]] = []
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda gm, inputs, config_patches: patches.append(config_patches))
+    backend.weft_backend(torch.fx.symbolic_trace(torch.nn.Softmax(-1)), [torch.randn(9, 33)])
+    assert [p.get(name, "not set") for p in patches] == [False if known else "not set"]
+
+
 def test_the_uuid_changes_with_options_and_other_passes() -> None:
     plain = backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()
     assert plain == backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()

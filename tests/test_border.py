@@ -10,6 +10,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config
+import torch.nn.functional as F
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor, fx
 
@@ -363,3 +365,72 @@ def test_gradients_are_those_of_eager_mode(name: str) -> None:
     members = [n for r in weft.last_reports()[-1].compilation.regions for n in r.region.members]
     if name == "residual_mix":
         assert len(set(members)) < len(members), "nothing is computed again"
+
+
+# dropout: random numbers are drawn by Inductor
+
+
+def dropped(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands between a linear layer and the next: dropout, the residual stream, a norm."""
+    total = residual + F.dropout(x, 0.1)
+    return F.rms_norm(total, (N,), weight), total
+
+
+def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor]:
+    """Results and gradients in a compiled graph, or in eager mode; always with the same seed and numbers."""
+    torch._dynamo.reset()
+    weft.clear_reports()
+    generator = torch.Generator().manual_seed(1)
+    x, residual, dy, dtotal = (torch.randn(M, N, generator=generator).to(dtype) for _ in range(4))
+    inputs = [t.requires_grad_() for t in (x, residual, torch.ones(N, dtype=dtype))]
+    torch.manual_seed(2)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        compiled = torch.compile(function, backend=backend, fullgraph=True)
+        outputs = compiled(*inputs)
+        return [*outputs, *torch.autograd.grad(outputs, inputs, (dy, dtotal))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_mask_of_a_dropout_crosses_and_not_its_random_numbers(dtype: torch.dtype) -> None:
+    results = trained(dropped, "weft", dtype)
+    width = dtype.itemsize
+    forward, backward = (report.compilation.regions for report in weft.last_reports())
+    (first,), (last,) = forward, backward
+    masks = [[n for n in each.region.inputs if n.meta["val"].dtype == torch.bool] for each in (first, last)]
+    assert [bytes_of(found) for found in masks] == [M * N, M * N]
+    assert bytes_of(first.region.inputs) == M * N * (1 + 2 * width) + N * width
+    assert bytes_of(first.region.outputs) == M * N * 2 * width + M * 4
+    assert weft.counters.fallbacks == 0
+    theirs = trained(dropped, "inductor", dtype)  # draws the same numbers
+    check_dropped(results, theirs, 4e-3 if width == 2 else 1e-5)
+
+
+def check_dropped(mine: Sequence[Tensor], theirs: Sequence[Tensor], error: float) -> None:
+    """error: largest norm of a difference, as a part of the result's. A tenth of the gradient is dropped; a few more
+    elements may be rounded to zero."""
+    for a, b in ((mine[2], theirs[2]), (theirs[2], mine[2])):
+        assert b[a == 0].abs().max() < 0.05
+    assert 0.09 < (mine[2] == 0).float().mean() < 0.11
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a - b).norm() <= error * b.norm()
+
+
+def test_dropout_has_the_gradients_of_eager_where_random_numbers_are_eagers() -> None:
+    with torch._inductor.config.patch(fallback_random=True):
+        results = trained(dropped, "weft", torch.float32)
+    assert sum(report.compilation.regions != () for report in weft.last_reports()) == 2
+    check_dropped(results, trained(dropped, "eager", torch.float32), 1e-5)
+
+
+def test_random_numbers_that_are_read_themselves_are_compared_where_they_are() -> None:
+    def function(x: Tensor) -> Tensor:
+        drawn = torch.rand_like(x)
+        return (torch.where(drawn > 0.5, x, drawn) - x.amax(1, keepdim=True)).exp().sum(1)
+
+    torch._dynamo.reset()
+    weft.clear_reports()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        torch.compile(function, backend="weft", fullgraph=True)(torch.randn(M, N))
+    (found,) = weft.last_reports()[-1].compilation.regions
+    assert [n.meta["val"].dtype for n in found.region.inputs] == [torch.float32, torch.float32]
+    assert bytes_of(found.region.inputs) == 2 * M * N * 4

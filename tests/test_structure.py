@@ -399,3 +399,18 @@ def test_loops_are_those_of_one_pass() -> None:
     with pytest.raises(AssertionError, match="p is 3 passes"):
         loops_of(BATCH_NORM, ROWS, COLUMNS)
     assert len(loops_of(BATCH_NORM, COLUMNS, ROWS).values) == 3
+
+
+def test_what_only_the_epilogue_needs_is_not_computed_for_every_tile() -> None:
+    body = """
+  size: f32{} = size[m]()
+  square: f32{} = mul(size, size)
+  half: f32{} = const[0.5]()
+  scaled: f32{m, n} = mul(x, half)
+  total: f32{n} = sum[m](scaled)
+  mean: f32{n} = div(total, square)
+  output out0: f32 [n:1] = mean
+"""
+    loops = loops_of(program(DATA, body), ROWS, COLUMNS)
+    assert loops.scalars == ("half",)
+    assert loops.epilogue_scalars == ("size", "square")

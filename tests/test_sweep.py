@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.accuracy import is_averaged
 from tests.fuzz.outcome import Mismatch
 from tests.sweep import check as sweep_check
 from tests.sweep import huge, pool, worker
@@ -15,6 +16,7 @@ from tests.sweep.cases import SweepCase, all_cases
 from tests.sweep.check import check, compare_all
 from tests.sweep.layouts import LAYOUTS, lay_out
 from tests.sweep.pool import run_cases
+from weft.bench.inputs.kinds import batch_and_sequence, batch_sequence_heads
 from weft.bench.workloads import WORKLOADS
 
 STATIC = [
@@ -97,6 +99,53 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         check(case)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "static:row_column_sum:f64:512x257:contiguous",
+        "static:softmax_backward:f64:64x257:padded",
+        "static:layer_norm_backward:f64:64x257:contiguous",
+        "rows:gelu_backward_bias:f64:300x257:contiguous",
+    ],
+)
+@pytest.mark.parametrize("elements", [sweep_check.EACH_CHECKED, 0])
+def test_a_slightly_wrong_element_in_double_precision_is_found(
+    text: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the check of each element, whatever its size, and by the one of the largest error if the element is large."""
+    case, right = SweepCase.parse(text), sweep_check.run_plan
+    monkeypatch.setattr(sweep_check, "EACH_CHECKED", elements)
+
+    def wrong(*args: object) -> list[torch.Tensor]:
+        made = right(*args)  # type: ignore[arg-type]
+        for tensor in made:
+            by_size = tensor.abs().reshape(-1).argsort()
+            place = by_size[tensor.numel() // 2 if elements else -1]
+            tensor[tuple(int(i) for i in torch.unravel_index(place, tensor.shape))] *= 1 + 1e-12
+        return made
+
+    check(case)
+    monkeypatch.setattr(sweep_check, "run_plan", wrong)
+    with pytest.raises(Mismatch, match="element" if elements else "value"):
+        check(case)
+
+
+def test_cancellation_in_double_precision_is_no_finding() -> None:
+    """The gradient of a softmax whose incoming gradient is constant along its rows is zero but for rounding."""
+    check(SweepCase.parse("static:softmax_backward:f64:64x257:expanded_columns"))
+
+
+@pytest.mark.parametrize(
+    ("distinct", "copies", "averaged"), [(60, 1, True), (1, 60, False), (15, 4, False), (16, 4, True)]
+)
+def test_roundings_are_averaged_over_rows_that_differ(distinct: int, copies: int, averaged: bool) -> None:
+    assert is_averaged(torch.randn(distinct, 768, dtype=torch.float64).repeat(copies, 1)) == averaged
+
+
+def test_equal_rows_are_one_rounding() -> None:
+    check(SweepCase.parse("static:softmax_forward:f32:60x768:expanded_rows"))
+
+
 def test_what_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sweep_check.run_plan
 
@@ -126,13 +175,13 @@ def test_an_input_that_is_written_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_types_and_errors_are_compared() -> None:
     exact = torch.randn(2000, dtype=torch.float64)
     right = exact.to(torch.bfloat16)
-    compare_all([right], [right], [exact], ())
+    compare_all([right], [right], [exact], (), [0.0])
     with pytest.raises(Mismatch, match="type"):
-        compare_all([right.float()], [right], [exact], ())
+        compare_all([right.float()], [right], [exact], (), [0.0])
     with pytest.raises(Mismatch, match="finite"):
-        compare_all([torch.where(torch.arange(2000) == 7, float("nan"), right)], [right], [exact], ())
+        compare_all([torch.where(torch.arange(2000) == 7, float("nan"), right)], [right], [exact], (), [0.0])
     with pytest.raises(Mismatch, match="root-mean-square"):
-        compare_all([(exact * 1.004).to(torch.bfloat16)], [right], [exact], ())
+        compare_all([(exact * 1.004).to(torch.bfloat16)], [right], [exact], (), [0.0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -148,6 +197,12 @@ def test_layouts_change_strides_only(name: str, layout: str) -> None:
     ]
     nothing_small = all(t.shape == inputs[0].shape for t in inputs)
     assert any(moved) or layout == "contiguous" or (layout == "expanded_small" and nothing_small)
+
+
+def test_run_time_rows_are_several_batches() -> None:
+    for case in all_cases(WORKLOADS, ["f32", "f64"], ["rows"]):
+        assert batch_and_sequence(case.rows)[0] > 1, case
+        assert batch_sequence_heads(case.rows)[0] > 1, case
 
 
 def test_cases_have_names() -> None:

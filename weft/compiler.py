@@ -63,11 +63,12 @@ class Compilation:
 
 
 def compile_graph(
-    graph: fx.Graph, name: str = "region", symbols: Mapping[Any, int] | None = None, target: Target | None = None
+    graph: fx.Graph, name: str | None = None, symbols: Mapping[Any, int] | None = None, target: Target | None = None
 ) -> Compilation:
     """All stages up to render for every region of a functional ATen graph.
 
-    symbols: likely values of the graph's symbolic sizes. target: the machine to plan for; by default the one at hand.
+    name: of every program, by default what it computes. symbols: likely values of the graph's symbolic sizes. target:
+    the machine to plan for; by default the one at hand.
     """
     with in_stage("capture"):
         captured: Capture = capture(graph, name)

@@ -49,7 +49,6 @@ extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parame
       w::fill(sum_1_chunk, n_size, 0.0f);
       w::for_tiles<4>(first, last, m_size, [&](int64_t tile, auto whole) {
         constexpr int tile_rows = whole.count;
-        const auto size = float(m_size);
         w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           auto sum_tile = w::vec(0.0f);
           auto sum_1_tile = w::vec(0.0f);

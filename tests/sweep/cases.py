@@ -68,6 +68,11 @@ def fitting_rows(rows: int, columns: int) -> int:
     return min(rows, MEMORY_BYTES // (8 * VALUES * columns))
 
 
+def batched_rows(rows: int, columns: int) -> int:
+    """As ``fitting_rows``, but a multiple of 64: several batches, heads and positions. A single one is compiled in."""
+    return max(64, fitting_rows(rows, columns) // 64 * 64)
+
+
 def all_cases(workloads: Iterable[str], dtypes: Iterable[str], modes: Iterable[str]) -> list[SweepCase]:
     """The cases of these workloads, dtypes and modes, shuffled (always alike): any part of them is a fair sample."""
     workloads, wanted = list(workloads), set(modes)
@@ -81,7 +86,7 @@ def _cases(workload: str, dtype: str) -> Iterator[SweepCase]:
         for rows in ROWS:
             mode: Mode = "static" if rows else "fuse"
             yield SweepCase(mode, workload, dtype, fitting_rows(rows, columns), columns)
-        yield SweepCase("rows", workload, dtype, fitting_rows(1024, columns), columns)
+        yield SweepCase("rows", workload, dtype, batched_rows(1024, columns), columns)
     for rows in WIDE_ROWS:
         yield SweepCase("static", workload, dtype, rows, WIDE)
     for rows, columns in LAYOUT_SHAPES if dtype in ("f32", "bf16") else LAYOUT_SHAPES[:1]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 import sympy
 import torch
 from torch import fx
+from torch._inductor import inductor_prims
 
 from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
 from weft.capture.lower import POINTWISE, REDUCTIONS, reduced_axes, unsupported
@@ -30,6 +31,8 @@ class Growth:
         self.refine = Refinement()
         self.refusals: dict[fx.Node, Refusal] = {}
         self.spaces: dict[fx.Node, Space] = {}
+        self.drawn: set[fx.Node] = set()
+        """Random numbers, and what Inductor makes of them as it draws them."""
         for node in graph.nodes:
             self._admit(node)
         self.depends = {node: self._dependencies(node) for node in graph.nodes}
@@ -54,11 +57,19 @@ class Growth:
         if not isinstance(value, torch.Tensor | list | tuple):
             return  # sizes and other numbers
         if target not in POINTWISE and target not in REDUCTIONS:
+            if target in RANDOM:
+                self.drawn.add(node)
             if not _is_view(node):
                 self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
             return
         if (reason := unsupported(node)) is not None:
             self.refuse(node, "unsupported_form", reason)
+            return
+        if self._narrows_drawn(node):
+            self.drawn.add(node)
+            self.refuse(
+                node, "narrows_random", "moves fewer bytes than the random numbers it is made of as they are drawn"
+            )
             return
         try:
             with self.refine.transaction():
@@ -74,6 +85,14 @@ class Growth:
             self.refuse(node, "misaligned", str(error))
             return
         self.spaces[node] = space
+
+    def _narrows_drawn(self, node: fx.Node) -> bool:
+        """Whether a node is all that is made of random numbers, and takes fewer bytes than they do: a dropout's mask.
+        Random numbers need not be in memory, Inductor's kernel draws them where they are used."""
+        (drawn, *others) = node.all_input_nodes or [None]
+        if drawn not in self.drawn or others or len(drawn.users) > 1:
+            return False
+        return 0 < storage_bytes(node) < storage_bytes(drawn)
 
     def refuse(self, node: fx.Node, rule: str, message: str) -> None:
         self.refusals[node] = Refusal(rule, node.name, message, where=user_line(node))
@@ -212,6 +231,8 @@ def _is_view(node: fx.Node) -> bool:
     returns = [] if schema is None else schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
+
+RANDOM = (inductor_prims.random, inductor_prims.randint)
 
 MULTIPLE = (torch.ops.aten.var_mean.correction,)
 

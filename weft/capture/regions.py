@@ -18,6 +18,7 @@ from weft.capture.growth import Growth, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
+from weft.capture.naming import name_of
 from weft.capture.refine import Extent, MisalignedError
 from weft.capture.sources import user_line
 from weft.errors import Refusal, WeftError, in_stage
@@ -57,8 +58,11 @@ class Capture:
         return "\n".join([*(str(r.program) for r in self.regions), *map(str, self.refusals)])
 
 
-def capture(graph: fx.Graph, name: str = "region") -> Capture:
-    """Regions and refusals of a functional ATen graph whose nodes carry ``meta["val"]``."""
+def capture(graph: fx.Graph, name: str | None = None) -> Capture:
+    """Regions and refusals of a functional ATen graph whose nodes carry ``meta["val"]``.
+
+    name: of every program; by default each is named after what it computes.
+    """
     growth = Growth(graph)
     growth.grow_along_edges()
     growth.join_siblings()
@@ -72,7 +76,7 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
                 growth.refuse(node, "misaligned", str(lowered))
         else:  # a defect of weft: one refusal for the region, the others go on
             where = next((line for node in group if (line := user_line(node))), None)
-            growth.refusals[group[0]] = Refusal("internal_error", name, str(lowered), where=where)
+            growth.refusals[group[0]] = Refusal("internal_error", name or "region", str(lowered), where=where)
             failed.update(group)
     members = {node for region in regions for node in region.members}
     for node in growth.spaces:
@@ -85,7 +89,7 @@ def capture(graph: fx.Graph, name: str = "region") -> Capture:
     return Capture(tuple(regions), tuple(refusals))
 
 
-def _lower_all(growth: Growth, name: str) -> list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]:
+def _lower_all(growth: Growth, name: str | None) -> list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]:
     """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region
     can compute what it should."""
     groups = growth.groups()
@@ -153,7 +157,7 @@ class _Lowered:
 
 
 def _lower_group(
-    growth: Growth, name: str, group: list[fx.Node], computed: frozenset[fx.Node], outputs: Sequence[_Output]
+    growth: Growth, name: str | None, group: list[fx.Node], computed: frozenset[fx.Node], outputs: Sequence[_Output]
 ) -> _Lowered:
     """The region of a group that computes ``computed``, of which those outside the group are computed again. These must
     align with the rest, and make the region no harder to run: no further dimension, no tensor read across the
@@ -214,13 +218,15 @@ def _check_as_simple(plain: Region, region: Region) -> None:
         raise MisalignedError("what is computed again reads a tensor across its layout")
 
 
-def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Output], name: str) -> Region:
+def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Output], name: str | None) -> Region:
     """Raises MisalignedError, or a WeftError that names this stage for whatever else goes wrong."""
     with in_stage("capture"):
         try:
             written = [(output.node, output.strides) for output in outputs]
-            lowered = GroupLowering(name, list(spaces), spaces, growth.refine).run(written)
+            lowered = GroupLowering(name or "region", list(spaces), spaces, growth.refine).run(written)
             program, parameters = merge_dimensions(lowered.program, lowered.parameters)
+            if name is None:
+                program = replace(program, name=name_of(program))
             nodes, slots = tuple(o.node for o in outputs), tuple(o.slot for o in outputs)
             return Region(program, tuple(spaces), lowered.inputs, nodes, slots, parameters, lowered.lines)
         except MisalignedError as error:

@@ -175,15 +175,15 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
         needed = _closure(roots, by_name, is_fresh_vector)
         values.append(tuple(v.name for v in program.values if v.name in needed))
         done |= needed & set(held)
-    main = [v.name for v in program.values if not is_vector(v.name) and not found.is_epilogue(v.name)]
+    roots = [o.value for o in early] + [v.args[0] for v in (*inner, *outer)]
+    during = _closure(roots, by_name, lambda name: True)
     after = _closure([o.value for o in late], by_name, lambda name: True, stop={v.name for v in outer})
-    inner_names = {v.name for v in inner}
     return Loops(
         tuple(values),
         stores,
         inner_at,
         outer_at,
-        tuple(n for n in main if n not in inner_names),
+        tuple(v.name for v in program.values if v.name in during and not is_vector(v.name)),
         tuple(v.name for v in program.values if v.name in after and not is_vector(v.name)),
         tuple(v.name for v in program.values if v.name in after and is_vector(v.name)),
         tuple(late),

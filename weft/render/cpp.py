@@ -11,7 +11,7 @@ from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.render.cpp_finish import Finish
-from weft.render.cpp_names import Names
+from weft.render.cpp_names import Names, with_free_names
 from weft.render.cpp_rows import Rows
 from weft.render.expressions import C_TYPES
 from weft.render.source import Source, Writer
@@ -34,6 +34,7 @@ def render(kernel: Kernel) -> Source:
     writer.line('#include "weft_cpu.h"')
     writer.line()
     signature = f'extern "C" void {kernel.name}(void* const* buffers, const int64_t* parameters, int threads)'
+    kernel = with_free_names(kernel)
     with writer.block(signature):
         _declare(kernel, writer)
         loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.held)

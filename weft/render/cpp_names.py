@@ -3,34 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from weft.ir.program import Buffer, Size
+from weft.ir.ops import lookup
+from weft.ir.program import Buffer, Dim, Output, Program, Size, Value
 from weft.plan.kernel import Kernel
 
 _CPP = (
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default "
-    "delete do double else enum explicit export extern false float for friend goto if inline int long "
-    "mutable namespace new not operator or private protected public register return short signed sizeof "
-    "static struct switch template this throw true try typedef union unsigned using virtual void volatile "
-    "while xor "
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
+    "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int "
+    "long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
+    "xor_eq std int8_t int32_t int64_t uint8_t errno stdin stdout stderr int_vector sched_priority math_errhandling"
 )
 _OURS = (
     "w buffers parameters threads lanes r rows chunk chunks segment segments first last tile tile_rows whole block end "
     "rows_per_chunk finish_columns all more"
 )
-_TAKEN = frozenset((_CPP + _OURS).split())
+OURS = frozenset(_OURS.split())
+TAKEN = OURS | frozenset(_CPP.split())
+"""Names that no dimension, parameter, buffer or value has in the C++; OURS: those of the renderer's own variables."""
+_DERIVED = ("_data", "_size", "_first", "_held", "_lanes", "_tile", "_chunk", "_partial", "_total", "_rows")
+"""What the renderer puts behind the name of a dimension, a value or a buffer to make another."""
+
+
+def with_free_names(kernel: Kernel) -> Kernel:
+    """The same kernel, with underscores behind names that the C++ has for something else."""
+    program, schedule = kernel.program, kernel.schedule
+    outputs = (o.buffer.name for o in program.outputs)
+    edges_and_values = dict.fromkeys((*(b.name for b in program.inputs), *(v.name for v in program.values), *outputs))
+    stems = {name.rstrip("_") for name in (*(d.name for d in program.dims), *edges_and_values)}
+    used: set[str] = set()
+
+    def is_taken(name: str) -> bool:
+        derived = (name.removesuffix(end) for end in _DERIVED if name.endswith(end))
+        return name in TAKEN or name in used or any(stem.rstrip("_") in stems for stem in derived)
+
+    def free(names: Iterable[str]) -> dict[str, str]:
+        chosen: dict[str, str] = {}
+        for name in names:
+            new = name
+            while is_taken(new):
+                new += "_"
+            chosen[name] = new
+            used.add(new)
+        return chosen
+
+    parameters = free(program.parameters)
+    dims = free(d.name for d in program.dims)
+    values = free(edges_and_values)
+
+    def size(given: Size) -> Size:
+        return parameters[given] if isinstance(given, str) else given
+
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dims[name] for name in names)
+
+    def buffer(b: Buffer) -> Buffer:
+        return replace(b, name=values[b.name], dims=renamed(b.dims), strides=tuple(map(size, b.strides)))
+
+    def value(v: Value) -> Value:
+        attributes = v.attributes
+        if v.op == "parameter":
+            attributes = (parameters[str(attributes[0])],)
+        elif lookup(v.op).names_dims:
+            attributes = renamed(map(str, attributes))
+        args = tuple(values[arg] for arg in v.args)
+        return replace(v, name=values[v.name], args=args, attributes=attributes, dims=renamed(v.dims))
+
+    return Kernel(
+        Program(
+            program.name,
+            tuple(parameters.values()),
+            tuple(Dim(dims[d.name], size(d.size)) for d in program.dims),
+            tuple(map(buffer, program.inputs)),
+            tuple(map(value, program.values)),
+            tuple(Output(buffer(o.buffer), values[o.value]) for o in program.outputs),
+        ),
+        replace(
+            schedule,
+            rows=renamed(schedule.rows),
+            columns=renamed(schedule.columns),
+            segments=renamed(schedule.segments),
+            held=tuple(values[name] for name in schedule.held),
+        ),
+    )
 
 
 class Names:
-    """Names of one kernel, free of collisions with C++ and with each other."""
+    """C++ of addresses, sizes and indices of one kernel, whose own names are free."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.dims = {d.name: d.size for d in kernel.program.dims}
-        self._taken = _TAKEN | self.dims.keys() | {f"{d}_size" for d in self.dims} | {*kernel.program.parameters}
-
-    def value(self, name: str) -> str:
-        """A value or loaded input."""
-        return f"{name}_" if name in self._taken else name
 
     def data(self, buffer: str) -> str:
         """Pointer to the first element of a buffer."""

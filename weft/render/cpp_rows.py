@@ -173,7 +173,7 @@ class Rows(Statements):
         with self._each_row():
             for buffer in loads:
                 if buffer.name in self.indexed:
-                    self.out.line(f"{self.names.value(buffer.name)}[r] = {self.names.element(buffer)};")
+                    self.out.line(f"{buffer.name}[r] = {self.names.element(buffer)};")
             self._assign(scalars)
 
     def _scalars(self, stage: int) -> list[Value]:
@@ -184,14 +184,14 @@ class Rows(Statements):
         """Arrays with one number a row of the tile, a line a type."""
         by_kind: dict[str, list[str]] = {}
         for name in names:
-            by_kind.setdefault(C_TYPES[self.types[name][0]], []).append(f"{self.names.value(name)}[tile_rows]")
+            by_kind.setdefault(C_TYPES[self.types[name][0]], []).append(f"{name}[tile_rows]")
         for kind, arrays in by_kind.items():
             self.out.line(f"{kind} {', '.join(arrays)};")
 
     def _assign(self, scalars: Iterable[Value]) -> None:
         for value in scalars:
             if value.name in self.indexed:
-                self.out.line(f"{self.names.value(value.name)}[r] = {self._expression(value, vector=False)};")
+                self.out.line(f"{value.name}[r] = {self._expression(value, vector=False)};")
 
     def _used_by_rows(self) -> set[str]:
         loops = self.loops
@@ -270,7 +270,7 @@ class Rows(Statements):
                 continue
             self._define(name, self._expression(self.by_name[name], vector=True))
             if name in self.schedule.held and place_in_output(self.program, name) is None:
-                self.out.line(f"w::store({self._held_at(name)}, {self.names.value(name)}, lanes);")
+                self.out.line(f"w::store({self._held_at(name)}, {name}, lanes);")
 
     def _held(self, name: str) -> str:
         """A value that an earlier loop computed, from the output or from the memory that keeps it."""
@@ -318,7 +318,7 @@ class Rows(Statements):
             with self._each_row():
                 for value in inner:
                     if value.name in self.indexed:
-                        line(f"{self.names.value(value.name)}[r] = {value.name}_lanes[r].result();")
+                        line(f"{value.name}[r] = {value.name}_lanes[r].result();")
                 for output in stores:
                     text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
                     self._guarded(text, output.buffer.dims)

@@ -26,11 +26,11 @@ class Statements:
         """Numbers held for every row of a tile, as arrays indexed by ``r``."""
 
     def _define(self, name: str, text: str) -> None:
-        self.out.line(f"const auto {self.names.value(name)} = {text};")
+        self.out.line(f"const auto {name} = {text};")
 
     def _operand(self, name: str, vector: bool) -> str:
         value = self.by_name.get(name)
-        text = self.names.value(name)
+        text = name
         if value is not None and value.op == "const":
             text = literal(value.attributes[0], value.dtype)
         if name in self.indexed:
