@@ -329,23 +329,31 @@ def test_a_kernel_is_made_from_its_text_once(monkeypatch: pytest.MonkeyPatch) ->
     assert launch.FOUND_BY_TEXT == [KERNEL]
 
 
-@pytest.mark.parametrize("error", [CompilerNotFoundError("no compiler"), OSError("disk full")])
+@pytest.mark.parametrize(
+    ("error", "subjects"),
+    [
+        (CompilerNotFoundError("no compiler"), ["every kernel that is not built yet"]),
+        (OSError("disk full"), ["kernel p", "kernel q"]),
+    ],
+)
 def test_a_kernel_that_cannot_be_built_runs_on_aten_with_one_warning(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, subjects: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A warning for each kernel, but only one for all of them where there is no compiler."""
+
     def load(*_: Any) -> Any:
         raise error
 
     monkeypatch.setattr(launch.build, "load", load)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(3):
+        for kernel in (KERNEL, replace(KERNEL, program=replace(KERNEL.program, name="q"))) * 2:
             made = outputs()
-            find(digest_of(KERNEL), str(KERNEL))(inputs(), made, [5])
+            find(digest_of(kernel), str(kernel))(inputs(), made, [5])
             assert not made[0].isnan().any()
     shown = [str(w.message) for w in caught if w.category is UserWarning]
-    assert shown == [f"weft: kernel p runs on ATen, slowly: {error}"]
-    assert counters.fallbacks == 3
+    assert shown == [f"weft: {subject} runs on ATen, slowly: {error}" for subject in subjects]
+    assert counters.fallbacks == 4
 
 
 @pytest.mark.parametrize(

@@ -598,6 +598,7 @@ struct Total {
 template <class T>
 struct M2 {
   Vec<T> pivot, sum, squares;
+  Vec<T> tile_sum = Vec<T>(T(0)), tile_squares = Vec<T>(T(0));  // of a few rows first: fewer additions follow each other
   static constexpr double start = 0;
 
   template <class Lanes>
@@ -607,14 +608,14 @@ struct M2 {
   template <class Lanes>
   void store(T* p, int64_t width, Lanes lanes) const {
     w::store(p, pivot, lanes);
-    w::store(p + width, sum, lanes);
-    w::store(p + 2 * width, squares, lanes);
+    w::store(p + width, sum + tile_sum, lanes);
+    w::store(p + 2 * width, squares + tile_squares, lanes);
   }
   void add(const Vec<T>& x, bool first) {
     if (first) pivot = x;
     const auto difference = x - pivot;
-    sum = sum + difference;
-    squares = squares + difference * difference;
+    tile_sum = tile_sum + difference;
+    tile_squares = tile_squares + difference * difference;
   }
   static void merge(Total& all, const M2& chunk, int64_t before, int64_t more) {
     const auto count = Vec<double>(more);

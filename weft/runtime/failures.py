@@ -12,13 +12,17 @@ _FAILED: dict[str, str] = {}
 _LOCK = Lock()
 
 
-def record(digest: str, name: str, reason: str) -> None:
-    """Remember that a kernel failed, with one warning the first time."""
+def record(digest: str, name: str | None, reason: str) -> None:
+    """Remember that a kernel failed, with one warning the first time. name: None if the reason is not the kernel's own,
+    then there is one warning for all kernels."""
     with _LOCK:
         if digest in _FAILED:
             return
+        told = name is None and reason in _FAILED.values()
         _FAILED[digest] = reason
-    warnings.warn(f"weft: kernel {name} runs on ATen, slowly: {reason}", stacklevel=2)
+    if not told:
+        what = "every kernel that is not built yet" if name is None else f"kernel {name}"
+        warnings.warn(f"weft: {what} runs on ATen, slowly: {reason}", stacklevel=2)
 
 
 def has_failed(digest: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.errors import LaunchError, WeftError
+from weft.errors import CompilerNotFoundError, LaunchError, WeftError
 from weft.ir.interpret import bind, interpret_into, resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.options import Options
@@ -247,6 +247,8 @@ def find(digest: str, text: str) -> Executable:
     if not failures.has_failed(digest):
         try:
             function = build.load(cpp.render(kernel), options)
+        except CompilerNotFoundError as error:
+            failures.record(digest, None, _reason(error))
         except Exception as error:
             failures.record(digest, kernel.name, _reason(error))
     with _LOCK:

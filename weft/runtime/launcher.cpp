@@ -13,11 +13,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -231,6 +231,17 @@ void run(const Fitting& fitting, const Call& call) {
   __atomic_fetch_add(&counts[1], fitting.bytes, __ATOMIC_RELAXED);
 }
 
+/// Numbers in a text. Not with a stream: where PyTorch carries a C++ library of its own, theirs read through another one's
+/// tables and crash (2.11 with CUDA).
+std::vector<int64_t> numbers_in(const char* text) {
+  std::vector<int64_t> numbers;
+  for (char* end = nullptr;; text = end) {
+    const int64_t number = std::strtoll(text, &end, 10);
+    if (end == text) return numbers;
+    numbers.push_back(number);
+  }
+}
+
 /// Have Python do a call, and keep what it says of calls like it.
 void run_checked(const Call& call) {
   const auto fitting = std::make_shared<Fitting>(call);
@@ -240,19 +251,19 @@ void run_checked(const Call& call) {
   require(torch_call_dispatcher("weft::_launch_checked", "", stack, TORCH_ABI_VERSION), "a launch");
   const std::string answer(text(stack[0]));  // see launch.py for what it says
   torch_delete_string(from<StringHandle>(stack[0]));
-  std::istringstream words(answer);
-  std::string word;
-  words >> word;
+  const std::string word = answer.substr(0, answer.find(' '));
   if (word == "interrupt") {
     interrupt();
     throw std::runtime_error("KeyboardInterrupt");
   }
   if (word == "error") throw std::runtime_error(answer.substr(word.size() + 1));
   if (word != "fitting") return;
-  uintptr_t function = 0;
-  words >> function >> fitting->threads >> fitting->bytes >> fitting->compared;
-  fitting->function = reinterpret_cast<Function>(function);
-  for (int64_t bytes = 0; words >> bytes;) fitting->large.push_back(bytes);
+  const std::vector<int64_t> numbers = numbers_in(answer.c_str() + word.size());
+  fitting->function = reinterpret_cast<Function>(numbers.at(0));
+  fitting->threads = static_cast<int>(numbers.at(1));
+  fitting->bytes = numbers.at(2);
+  fitting->compared = numbers.at(3) != 0;
+  fitting->large.assign(numbers.begin() + 4, numbers.end());
   table().add(call.digest, fitting, age);
 }
 
