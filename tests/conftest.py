@@ -9,7 +9,7 @@ import tempfile
 import pytest
 import torch
 
-from weft.runtime import failures
+from weft.runtime import failures, launcher
 
 GENERATED_WITH = "2.13"
 """The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""
@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _seed() -> None:
     torch.manual_seed(0)
     failures.forget()
+    launcher.forget()
 
 
 @pytest.fixture

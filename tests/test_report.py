@@ -46,7 +46,7 @@ def in_passes() -> Compilation:
         centred = x - x.mean(0)
         return centred / centred.abs().mean(0)
 
-    found = compiled(function, torch.randn(64, 32))
+    found = compiled(function, torch.randn(2048, 64))
     (region,) = found.regions
     plan = plan_split(region.program, ("m",), ("n",), Target.named("cpu"), {})
     assert not isinstance(plan, Refusal)

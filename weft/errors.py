@@ -59,8 +59,9 @@ class BuildError(WeftError):
     """The C++ compiler refused a generated kernel."""
 
 
-class LaunchError(WeftError):
-    """Tensors given to a kernel do not have the dtype, device, shape or strides it was compiled for."""
+class LaunchError(WeftError, RuntimeError):
+    """Tensors given to a kernel do not have the dtype, device, shape or strides it was compiled for. An error that
+    crosses the operator ``weft::launch`` arrives as a plain RuntimeError with the same message."""
 
 
 class RefusedError(WeftError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +21,9 @@ class Target:
     launch. vector_op_us_per_mega: time of 2^20 float32 vector adds on data in cache. row_overhead_us: time of one loop
     over the columns of a row beyond its elements. chunk_overhead_us: time of a chunk of rows beyond its rows.
     strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM;
-    0 on a CPU. measured: whether the figures come from a measurement; origin: from which.
+    0 on a CPU. cache_bytes: of a core's own cache. resident_bytes: tensors that together are larger come from memory,
+    and are read faster one stream at a time than several; 0 where that makes no difference. measured: whether the
+    figures come from a measurement; origin: from which.
     """
 
     name: str
@@ -35,12 +39,13 @@ class Target:
     registers: int
     shared_bytes: int
     cache_bytes: int
+    resident_bytes: int
     measured: bool
     origin: str
 
     @staticmethod
     def named(name: str) -> Target:
-        """``cpu``, ``h100``, ``h200`` or ``gb200``. Raises ValueError with the known names."""
+        """``cpu``, ``cpu_amd``, ``h100``, ``h200`` or ``gb200``. Raises ValueError with the known names."""
         table = _table()
         if name not in table:
             raise ValueError(f"no target named {name!r}; known: {', '.join(sorted(table))}")
@@ -51,13 +56,26 @@ class Target:
         """The machine at hand. Raises ValueError for a device there are no figures for."""
         device = torch.device(device)
         if device.type == "cpu":
-            return Target.named("cpu")
+            return Target.named(_BY_VENDOR.get(vendor(), "cpu"))
         if device.type == "cuda":
             model = torch.cuda.get_device_name(device).lower()
             for name in ("gb200", "h200", "h100"):
                 if name in model:
                     return Target.named(name)
         raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
+
+
+_BY_VENDOR = {"AuthenticAMD": "cpu_amd"}
+
+
+@cache
+def vendor() -> str:
+    """Who made the CPU, as Linux says it; empty where it does not."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 @cache

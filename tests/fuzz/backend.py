@@ -27,7 +27,7 @@ from weft.integration.sizes import symbol_hints
 from weft.ir.program import Program
 from weft.plan import planner
 from weft.plan.kernel import Plan
-from weft.runtime import launch
+from weft.runtime import launch, launcher
 from weft.runtime.launch import Executable, digest_of
 from weft.target import Target
 
@@ -87,4 +87,5 @@ class GraphBackend:
 def reset() -> None:
     """Forget everything compiled so far."""
     launch._KERNELS.clear()
+    launcher.forget()
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=() finish=none
+// schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 rows_per_chunk=64 held=(cast_2) finish=none
 // program add_rms_norm_forward(s0)
 //   dim m = s0
 //   dim n = 1024
@@ -79,12 +79,7 @@ extern "C" void add_rms_norm_forward(void* const* buffers, const int64_t* parame
           #pragma GCC unroll 16
           for (int r = 0; r < tile_rows; ++r) {
             const int64_t m = tile + r;
-            const auto x = w::load(x_data + m * 1024 + n, lanes);
-            const auto residual = w::load(residual_data + m * 1024 + n, lanes);
-            const auto cast = w::cast<float>(residual);
-            const auto cast_1 = w::cast<float>(x);
-            const auto add = cast_1 + cast;
-            const auto cast_2 = w::cast<w::bf16>(add);
+            const auto cast_2 = w::load(out0_data + m * 1024 + n, lanes);
             const auto cast_3 = w::cast<float>(cast_2);
             const auto mul_2 = cast_3 * w::vec(rsqrt[r]);
             const auto mul_3 = mul_2 * cast_4;

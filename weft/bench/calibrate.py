@@ -1,7 +1,8 @@
 """Measures CPU kernels over a sweep of shapes and fits the constants of the cost model to it.
 
-``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants) and ``cpu_sweep.csv``
-beside it (what they were fitted to). The fit minimises the squared logarithm of predicted over measured time.
+``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants; on a machine by AMD
+``cpu_amd.json``) and ``cpu_sweep.csv`` beside it (what they were fitted to). The fit minimises the squared logarithm of
+predicted over measured time.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = [measure(*case) for case in track(cases, description="measuring")]
     target, worst, typical = fit(samples)
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "cpu_sweep.csv").open("w", newline="") as file:
+    with (options.out / f"{target.name}_sweep.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["workload", "rows", "columns", "dtype", "measured_us", "predicted_us"])
         for s in samples:
             predicted = estimate(s.kernel, target, {}).predicted_us
             writer.writerow([s.name, s.rows, s.columns, "bf16", f"{s.measured_us:.2f}", f"{predicted:.2f}"])
-    (options.out / "cpu.json").write_text(json.dumps(vars(target), indent=2) + "\n")
+    (options.out / f"{target.name}.json").write_text(json.dumps(vars(target), indent=2) + "\n")
     print(f"{len(samples)} kernels; predicted over measured: {typical:.2f}x typical, {worst:.2f}x worst")
     return 0
 
@@ -88,7 +89,7 @@ def measure(name: str, rows: int, columns: int) -> Sample:
     (region,) = capture(graph.graph, name).regions
     program = simplify(region.program)
     dims = [d.name for d in program.dims]
-    plan = plan_split(program, tuple(d for d in dims if d != "n"), ("n",), Target.named("cpu"), {})
+    plan = plan_split(program, tuple(d for d in dims if d != "n"), ("n",), Target.current(), {})
     assert isinstance(plan, Plan)
     (kernel,) = plan.kernels
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -126,7 +127,7 @@ def fit(samples: Sequence[Sample]) -> tuple[Target, float, float]:
 
     machine = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
     start = replace(
-        Target.named("cpu"),
+        Target.current(),
         units=torch.get_num_threads(),
         lanes=16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8,
         measured=True,

@@ -22,6 +22,7 @@ from weft.integration.fuse import fuse
 from weft.ir.interpret import sizes_of
 from weft.ir.simplify import simplify
 from weft.options import Options
+from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.render import cpp
 from weft.runtime import launch
@@ -41,8 +42,11 @@ def copy_candidate(total_bytes: int) -> Candidate:
     return Candidate("copy", lambda: target.copy_(source))
 
 
-def weft_kernels(workload: Workload, inputs: Sequence[Tensor], options: Options) -> tuple[Candidate, int]:
-    """weft's kernels for a workload, and how many. Raises RefusedError where weft leaves it to Inductor."""
+def weft_kernels(
+    workload: Workload, inputs: Sequence[Tensor], options: Options, change: Callable[[Kernel], Kernel] = lambda k: k
+) -> tuple[Candidate, int]:
+    """weft's kernels for a workload, and how many. change: what to run in place of a kernel that was planned. Raises
+    RefusedError where weft leaves it to Inductor."""
     graph = trace(workload.fn, inputs).graph
     found = capture(graph, workload.name)
     if len(found.regions) != 1:
@@ -55,10 +59,11 @@ def weft_kernels(workload: Workload, inputs: Sequence[Tensor], options: Options)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     bound = dict(zip(placeholders, inputs, strict=True))
     tensors = {b.name: bound[node] for b, node in zip(region.program.inputs, region.inputs, strict=True)}
-    launch.prepare(planned.kernels, [cpp.render(kernel) for kernel in planned.kernels], options)
+    kernels = [change(kernel) for kernel in planned.kernels]
+    launch.prepare(kernels, [cpp.render(kernel) for kernel in kernels], options)
     calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
     sizes = sizes_of(program, ())
-    for kernel in planned.kernels:
+    for kernel in kernels:
         for output in kernel.program.outputs:
             tensors[output.buffer.name] = allocate(output.buffer, sizes, torch.device("cpu"))
         executable = launch.find(launch.digest_of(kernel), str(kernel))

@@ -190,6 +190,12 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
     )
 
 
+def place_in_output(program: Program, name: str) -> Output | None:
+    """The output that holds a value as it is: one element for each of its own."""
+    dims = set(program.types()[name][1])
+    return next((o for o in program.outputs if o.value == name and set(o.buffer.dims) == dims), None)
+
+
 def _is_late(
     output: Output, found: Structure, types: dict[str, tuple[str, tuple[str, ...]]], rows: tuple[str, ...]
 ) -> bool:

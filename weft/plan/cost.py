@@ -49,7 +49,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
         sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
     )
     strided_us = strided / 2**20 * target.strided_us_per_mega
-    time = launches * target.launch_us + max(memory_us, compute_us) + strided_us
+    time = _starts(kernel, target) * target.launch_us + max(memory_us, compute_us) + strided_us
     return Estimate(read, written, workspace, launches, time)
 
 
@@ -61,7 +61,15 @@ def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
     split = splits_sums(kernel, hints)
     moved = sum(map(sizes.bytes, buffers)) + (2 * _workspace_bytes(kernel, sizes) if split else 0)
     memory_us = moved / target.bandwidth_gbps / 1e3
-    return target.launch_us + max(memory_us, _compute_us(kernel, target, sizes, _chunks(kernel, sizes) if split else 0))
+    starts = _starts(kernel, target) if split else 1
+    compute_us = _compute_us(kernel, target, sizes, _chunks(kernel, sizes) if split else 0)
+    return starts * target.launch_us + max(memory_us, compute_us)
+
+
+def _starts(kernel: Kernel, target: Target) -> int:
+    """How often threads start: once, and once more for a finish, which on a CPU is a parallel loop of its own."""
+    again = kernel.schedule.finish == "separate" or (kernel.schedule.finish == "same" and target.kind == "cpu")
+    return 1 + again
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:

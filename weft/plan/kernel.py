@@ -24,8 +24,9 @@ class Schedule:
     reduction keeps; a chunk never straddles two of them. rows_per_tile: rows along the fastest row dimension that are
     taken together; their column sums are added up first. rows_per_chunk: rows whose column sums are taken together, in
     order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
-    held: values kept from one loop over the columns to the next instead of being computed again. finish: where column
-    sums are completed: in the same launch or in a separate one.
+    held: values kept from one loop over the columns to the next instead of being computed again: in the output
+    that they are, or in memory of their own. finish: where column sums are completed: in the same launch or in a
+    separate one.
     """
 
     scheme: Scheme

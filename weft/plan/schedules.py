@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
-from weft.ir.program import Program
-from weft.ir.structure import loops_of
+from weft.ir.program import Program, Value
+from weft.ir.structure import loops_of, place_in_output
 from weft.plan.cost import Sizes
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
@@ -15,6 +15,8 @@ from weft.target import Target
 
 ROWS_PER_TILE = 4
 """Rows that go through the loops over columns together; see docs/notes/cpu_backend.md for the measurement."""
+LONG_ROW_BYTES = 4096
+"""Rows of a page and more: those of a tile are streams that the machine's prefetchers follow side by side."""
 ROWS_PER_CHUNK = 64
 """Partial column sums are 1/64 of the rows: 1-3 % more bytes, while 4096 rows still make 64 units of parallel work."""
 LONGEST_CHAIN = 32
@@ -40,6 +42,7 @@ def schedule_for(
     ordered = (*segments, *(r for r in rows if r not in segments))
     held = held_values(program, rows, columns)
     if target.kind == "cpu":
+        held = (*held, *stored_values(program, rows, columns, held))
         scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
         tiled = tuple(r for r in rows if r not in segments)
         tile = rows_per_tile(program, tiled, columns, held, target, hints)
@@ -60,19 +63,35 @@ def rows_per_tile(
     target: Target,
     hints: Mapping[str, int],
 ) -> int:
-    """Rows of a tile: as many as half of the core's own cache holds, so that the later loops find them there."""
-    if not rows:
-        return 1
+    """Rows of a tile: as many as half of the core's own cache holds, so that the later loops find them there; one where
+    the machine reads rows from memory faster one after the other."""
     sizes, types = Sizes(program, hints), program.types()
+    if not rows or _streams(program, rows, columns, target, sizes):
+        return 1
     width = sizes.elements(columns)
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
     per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(columns))
-    per_row += sum(dtypes.itemsize(types[name][0]) for name in held)
+    scratch = [name for name in held if place_in_output(program, name) is None]
+    per_row += sum(dtypes.itemsize(types[name][0]) for name in scratch)
     fitting = target.cache_bytes // 2 // max(1, width * per_row)
     count = ROWS_PER_TILE
     while count > 1 and count > min(fitting, sizes.elements(rows[-1:])):
         count //= 2
     return count
+
+
+def _streams(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, sizes: Sizes) -> bool:
+    """Whether rows should be taken one by one: their neighbours follow in memory, they are written, and all of it is
+    more than stays in the machine's caches. Long rows with column sums gain more from sharing the loads of those."""
+    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+    if not target.resident_bytes or sum(map(sizes.bytes, buffers)) <= target.resident_bytes:
+        return False
+    tall = [b for b in buffers if rows[-1] in b.dims and columns and columns[-1] in b.dims]
+    width = sizes.elements(columns)
+    adjacent = all(dict(zip(b.dims, b.strides, strict=True))[rows[-1]] == width for b in tall)
+    written = any(o.buffer in tall for o in program.outputs)
+    longest = max((width * dtypes.itemsize(b.dtype) for b in tall), default=0)
+    return adjacent and written and (not kinds_of(program, columns)[1] or longest < LONG_ROW_BYTES)
 
 
 def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
@@ -105,6 +124,36 @@ def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...
         for name in names:
             counts[name] = counts.get(name, 0) + 1
     return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
+
+
+def stored_values(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], held: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Results of two or more inputs that one loop over the columns stores and another one needs: to read one tensor
+    back from cache is less than to read and combine several."""
+    loops, types, by_name = loops_of(program, rows, columns, held), program.types(), program.by_name()
+    found: list[str] = []
+    for names, stores in zip(loops.values, loops.stores, strict=True):
+        for name in (o.value for o in stores if place_in_output(program, o.value) is o):
+            again = sum(name in others for others in loops.values) > 1
+            full = name in names and set(types[name][1]) == {*rows, *columns}
+            if again and full and _vector_inputs(name, by_name, types, columns) > 1:
+                found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def _vector_inputs(
+    name: str, by_name: Mapping[str, Value], types: Mapping[str, tuple[str, tuple[str, ...]]], columns: tuple[str, ...]
+) -> int:
+    """Inputs of whole rows that a value is made from."""
+    seen: set[str] = set()
+    stack = [name]
+    while stack:
+        each = stack.pop()
+        if each not in seen and set(types[each][1]) & set(columns):
+            seen.add(each)
+            stack.extend(by_name[each].args if each in by_name else ())
+    return len(seen - by_name.keys())
 
 
 def row_registers(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]) -> int:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
-from weft.ir.structure import Loops, analyse
+from weft.ir.structure import Loops, analyse, place_in_output
 from weft.plan.kernel import Kernel
 from weft.render.cpp_statements import Statements
 from weft.render.expressions import C_TYPES, COMBINE, literal
@@ -115,6 +115,8 @@ class Rows(Statements):
 
     def _held_scratch(self) -> None:
         for name in self.schedule.held:
+            if place_in_output(self.program, name) is not None:
+                continue
             kind = C_TYPES[self.types[name][0]]
             count = self.names.product(self.columns)
             rows = f"{self.schedule.rows_per_tile} * " if self._is_per_row(name) else ""
@@ -262,13 +264,18 @@ class Rows(Statements):
         self._load_inputs({name for name in used if self._is_per_row(name) == per_row})
         for name in self.schedule.held:
             if name in used and name not in loops.values[stage] and self._is_per_row(name) == per_row:
-                self._define(name, f"w::load({self._held_at(name)}, lanes)")
+                self._define(name, self._held(name))
         for name in loops.values[stage]:
             if self._is_per_row(name) != per_row:
                 continue
             self._define(name, self._expression(self.by_name[name], vector=True))
-            if name in self.schedule.held:
+            if name in self.schedule.held and place_in_output(self.program, name) is None:
                 self.out.line(f"w::store({self._held_at(name)}, {name}, lanes);")
+
+    def _held(self, name: str) -> str:
+        """A value that an earlier loop computed, from the output or from the memory that keeps it."""
+        output = place_in_output(self.program, name)
+        return f"w::load({self._held_at(name)}, lanes)" if output is None else self._load(output.buffer)
 
     def _held_at(self, name: str) -> str:
         row = ""

@@ -5,8 +5,10 @@
 #include <c10/util/generic_math.h>
 #include <omp.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <type_traits>
@@ -147,6 +149,30 @@ inline To cast(From x) {
   else return static_cast<To>(x);
 }
 
+// Floats of eight bits, without branches, so that the compiler makes vectors of it: rounded to nearest even. Normal numbers
+// are rounded in their bits, small ones by an addition that leaves them in the last bits. What is too large is infinite in
+// e5m2, and in e4m3 what PyTorch makes of it: NaN, or since 2.13 the largest number.
+static const uint32_t f8e4m3_beyond = f8e4m3(1e30f).x;
+using Floats = float __attribute__((vector_size(sizeof(Vectorized<float>))));
+using Bits = uint32_t __attribute__((vector_size(sizeof(Vectorized<float>))));
+using Octets = uint8_t __attribute__((vector_size(sizeof(Vectorized<float>) / 4)));
+template <class To>
+inline Octets eight_bits(const Vectorized<float>& x) {
+  constexpr bool e4m3 = std::is_same_v<To, f8e4m3>;
+  constexpr uint32_t mantissa = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, dropped = 23 - mantissa;
+  constexpr uint32_t smallest_normal = (128 - bias) << 23, too_large = e4m3 ? 1087u << 20 : 143u << 23;
+  constexpr float magic = e4m3 ? 16384.0f : 128.0f;
+  const uint32_t beyond = e4m3 ? f8e4m3_beyond : 0x7Cu;
+  const Bits bits = std::bit_cast<Bits>(x), magnitude = bits & 0x7FFFFFFFu;
+  const Bits odd = (magnitude >> dropped) & 1;
+  const Bits normal = (magnitude + (((bias - 127u) << 23) + ((1u << (dropped - 1)) - 1)) + odd) >> dropped;
+  const Bits small = std::bit_cast<Bits>(std::bit_cast<Floats>(magnitude) + magic) - std::bit_cast<uint32_t>(magic);
+  const Bits inside = magnitude < smallest_normal ? small : normal;
+  const Bits finite = magnitude >= too_large || inside > beyond ? Bits{} + beyond : inside;
+  const Bits value = magnitude > 0x7F800000u ? Bits{} + 0x7Fu : finite;
+  return __builtin_convertvector(value | ((bits >> 24) & 0x80u), Octets);
+}
+
 template <class To, class From, int N>
 inline auto cast(const VectorizedN<From, N>& v) {
   if constexpr (std::is_same_v<To, bool>) {
@@ -156,10 +182,17 @@ inline auto cast(const VectorizedN<From, N>& v) {
   } else if constexpr (is_narrow_float<To> && !std::is_same_v<From, float>) {
     return cast<To>(cast<float>(v));
   } else if constexpr (is_byte<To>) {
-    From wide[W];
-    v.store(wide);
     Bytes<To> result;
-    for (int i = 0; i < W; ++i) result.lanes[i] = cast<To>(wide[i]);
+    if constexpr (is_narrow_float<To>) {
+      for (int i = 0; i < N; ++i) {
+        const Octets part = eight_bits<To>(v[i]);
+        std::memcpy(&result.lanes[i * Vectorized<float>::size()], &part, sizeof(part));
+      }
+    } else {
+      From wide[W];
+      v.store(wide);
+      for (int i = 0; i < W; ++i) result.lanes[i] = cast<To>(wide[i]);
+    }
     return result;
   } else {
     return Vec<To>(at::vec::convert<To, registers<To>, From, N>(v));
@@ -264,15 +297,17 @@ inline Vectorized<float> exp_of(const Vectorized<float>& x) {
   return times_power_of_two(sum + at::vec::fmadd(r * r, q, lost), n);
 }
 inline Vectorized<float> erf_of(const Vectorized<float>& x) {
-  // x + x * p(x^2) up to one; beyond, 1 - e^-q(|x|), which is 1 from four on
+  // x + x * p(x^2) up to one; beyond, 1 - 2^-q(|x|), which is 1 from four on and where the power is at most a sixth
   const auto t = smaller(Vectorized<float>(4.0f), x.abs());
   const auto p = polynomial<6>(
       t * t,
-      {0.128379166f, -0.37612626f, 0.112835854f, -0.026853811f, 0.0051883277f, -0.00080101925f, 7.853858e-5f});
-  const auto q = polynomial<7>(
-      t,
-      {-0.0001824605f, 1.129552f, 0.6332724f, 0.10836156f, -0.025171813f, 0.004190857f, -0.00043853023f, 2.1445592e-5f});
-  const auto large = (Vectorized<float>(1.0f) - exp_of(q.neg())).copysign(x);
+      {0.12837917f, -0.37612626f, 0.112835854f, -0.026853811f, 0.0051883277f, -0.00080101925f, 7.853858e-5f});
+  const auto q = polynomial<6>(
+      t, {0.0003530471f, 1.6266025f, 0.91974264f, 0.14952138f, -0.03186573f, 0.004340402f, -0.00027761215f});
+  const auto n = q.round();
+  const auto power = polynomial<5>(
+      q - n, {1.0000001f, -0.69314694f, 0.24022116f, -0.055507157f, 0.00967577f, -0.0013276238f});
+  const auto large = (Vectorized<float>(1.0f) - times_power_of_two(power, n.neg())).copysign(x);
   return Vectorized<float>::blendv(at::vec::fmadd(p, x, x), large, t >= Vectorized<float>(1.0f));
 }
 #else
@@ -382,6 +417,10 @@ template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
 inline T maximum(T x, T y) { return x != x || x > y ? x : y; }
 template <class T, std::enable_if_t<std::is_arithmetic_v<T>, int> = 0>
 inline T minimum(T x, T y) { return x != x || x < y ? x : y; }
+template <class T>
+inline Vectorized<T> maximum(const Vectorized<T>& x, const Vectorized<T>& y) { return at::vec::maximum(x, y); }
+template <class T>
+inline Vectorized<T> minimum(const Vectorized<T>& x, const Vectorized<T>& y) { return at::vec::minimum(x, y); }
 template <class T, int N>
 inline VectorizedN<T, N> maximum(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return at::vec::maximum(x, y); }
 template <class T, int N>
@@ -439,14 +478,60 @@ inline Vec<T> keep(const Vec<T>&, const Vec<T>& fresh, Full) { return fresh; }
 template <class T>
 inline Vec<T> keep(const Vec<T>& old, const Vec<T>& fresh, Tail lanes) { return Vec<T>::set(old, fresh, lanes.count); }
 
-template <class T, class Combine>
-inline T across_lanes(const Vec<T>& v, Combine combine) {
-  T lanes[W];
+#if defined(CPU_CAPABILITY_AVX512)
+inline double add_lanes(const Vectorized<float>& v) {
+  const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v)), high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+  return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+template <class Combine>
+inline float across_register(Vectorized<float> v, Combine combine) {
+  v = combine(v, Vectorized<float>(_mm512_shuffle_f32x4(v, v, 0x4E)));
+  v = combine(v, Vectorized<float>(_mm512_shuffle_f32x4(v, v, 0xB1)));
+  v = combine(v, Vectorized<float>(_mm512_permute_ps(v, 0x4E)));
+  v = combine(v, Vectorized<float>(_mm512_permute_ps(v, 0xB1)));
+  return _mm512_cvtss_f32(v);
+}
+#else
+inline double add_lanes(const Vectorized<float>& v) {
+  constexpr int count = Vectorized<float>::size();
+  float lanes[count];
   v.store(lanes);
-  for (int width = W / 2; width > 0; width /= 2)
+  double total[count];
+  for (int i = 0; i < count; ++i) total[i] = lanes[i];
+  for (int width = count / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) total[i] += total[i + width];
+  return total[0];
+}
+template <class Combine>
+inline float across_register(const Vectorized<float>& v, Combine combine) {
+  constexpr int count = Vectorized<float>::size();
+  float lanes[count];
+  v.store(lanes);
+  for (int width = count / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) lanes[i] = combine(lanes[i], lanes[i + width]);
   return lanes[0];
 }
+#endif
+template <class T, class Combine>
+inline T across_lanes(const Vec<T>& v, Combine combine) {
+  if constexpr (std::is_same_v<T, float>) {
+    return across_register(combine(v[0], v[1]), combine);
+  } else {
+    T lanes[W];
+    v.store(lanes);
+    for (int width = W / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) lanes[i] = combine(lanes[i], lanes[i + width]);
+    return lanes[0];
+  }
+}
+struct Larger {
+  template <class T>
+  T operator()(const T& x, const T& y) const { return w::maximum(x, y); }
+};
+struct Smaller {
+  template <class T>
+  T operator()(const T& x, const T& y) const { return w::minimum(x, y); }
+};
 
 template <class T>
 class Sum {
@@ -463,17 +548,14 @@ class Sum {
       }
     }
   }
-  T result() const {
-    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, T>;
-    T low[W], middle[W], high[W];  // all parts meet in double precision: there is one rounding
-    low_.store(low);
-    middle_.store(middle);
-    high_.store(high);
-    Wide total[W];
-    for (int i = 0; i < W; ++i) total[i] = Wide(high[i]) + (Wide(middle[i]) + Wide(low[i]));
-    for (int width = W / 2; width > 0; width /= 2)
-      for (int i = 0; i < width; ++i) total[i] += total[i + width];
-    return static_cast<T>(total[0]);
+  T result() const {  // all parts meet in double precision: there is one rounding
+    if constexpr (std::is_same_v<T, float>) {
+      const double low = add_lanes(low_[0]) + add_lanes(low_[1]);
+      const double middle = add_lanes(middle_[0]) + add_lanes(middle_[1]);
+      return static_cast<float>(low + (middle + (add_lanes(high_[0]) + add_lanes(high_[1]))));
+    } else {
+      return across_lanes<T>(high_ + (middle_ + low_), [](T x, T y) { return static_cast<T>(x + y); });
+    }
   }
 
  private:
@@ -486,7 +568,7 @@ class Max {
  public:
   template <class Lanes>
   void add(const Vec<T>& v, Lanes lanes) { value_ = keep<T>(value_, w::maximum(value_, v), lanes); }
-  T result() const { return across_lanes<T>(value_, [](T x, T y) { return w::maximum(x, y); }); }
+  T result() const { return across_lanes<T>(value_, Larger{}); }
 
  private:
   using Limits = std::numeric_limits<T>;
@@ -498,7 +580,7 @@ class Min {
  public:
   template <class Lanes>
   void add(const Vec<T>& v, Lanes lanes) { value_ = keep<T>(value_, w::minimum(value_, v), lanes); }
-  T result() const { return across_lanes<T>(value_, [](T x, T y) { return w::minimum(x, y); }); }
+  T result() const { return across_lanes<T>(value_, Smaller{}); }
 
  private:
   using Limits = std::numeric_limits<T>;

@@ -1,4 +1,4 @@
-"""Compiles C++ kernels: one precompiled header a machine, one shared library a kernel, several at a time."""
+"""Compiles C++: one precompiled header a machine, one shared library a kernel, several at a time; and the launcher."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 import torch
 
@@ -36,6 +37,9 @@ HEADER = "weft_cpu.h"
 _ROOM_BYTES = 16 * 1024**2
 """Free space that a folder for the compiler's files needs at the least. A library takes some 20 KB, its assembly more;
 the precompiled header takes 120 MB, and is done without where that is not there."""
+
+
+_Library = TypeVar("_Library", bound=ctypes.CDLL)
 
 
 def find_compiler(options: Options) -> str:
@@ -202,16 +206,34 @@ def load(source: Source, options: Options) -> Callable[..., None]:
     return open_library(library(source, options), source.entry)
 
 
+def auxiliary(name: str, text: str, options: Options) -> bytes:
+    """The shared library of a text that is no kernel: it needs none of weft's headers, and is not counted."""
+    compiler = find_compiler(options)
+    store = Cache(options.cache_dir, options.cache_bytes)
+    make = partial(_compile, [compiler, *flags(), *_link_flags()], name, text)
+    return store.get(_key(name, text, compiler), "kernel", name, make).content
+
+
 def open_library(content: bytes, entry: str) -> Callable[..., None]:
-    """The function of that name in a shared library. Loaded from a file of this process alone, so that the bytes that
-    run are the bytes given, whatever happens to the cache."""
-    with _private_folder() as folder:
-        path = folder / f"{entry[:80]}.so"
-        path.write_bytes(content)
-        function = getattr(ctypes.CDLL(str(path)), entry)
+    """The function of that name in a shared library, called without Python's lock."""
+    function = getattr(_open(content, entry, ctypes.CDLL), entry)
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
     function.restype = None
     return function
+
+
+def open_auxiliary(content: bytes, name: str) -> ctypes.PyDLL:
+    """A shared library whose functions are called with Python's lock."""
+    return _open(content, name, ctypes.PyDLL)
+
+
+def _open(content: bytes, name: str, opened: Callable[[str], _Library]) -> _Library:
+    """Loaded from a file of this process alone, so that the bytes that run are the bytes given, whatever happens to the
+    cache."""
+    with _private_folder() as folder:
+        path = folder / f"{name[:80]}.so"
+        path.write_bytes(content)
+        return opened(str(path))
 
 
 def build_all(sources: Sequence[Source], options: Options) -> dict[str, bytes]:

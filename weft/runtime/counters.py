@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 
-@dataclass
+@dataclass(repr=False)
 class Counters:
     """pass_calls: graphs handed to weft. regions, kernels, mixed_order_kernels: taken at compile time. refusals: by
     rule. builds, cache_hits: compiled kernels. launches: kernel calls at run time; launch_bytes: bytes of the tensors
@@ -20,35 +21,51 @@ class Counters:
     mixed_order_kernels: int = 0
     builds: int = 0
     cache_hits: int = 0
-    launches: int = 0
-    launch_bytes: int = 0
     fallbacks: int = 0
     refusals: Counter[str] = field(default_factory=Counter[str])
-    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    launched_without_python: Any = field(default_factory=lambda: (ctypes.c_int64 * 2)(), compare=False)
+    """Launches and their bytes, counted by the launcher in C++."""
+    _launched: list[int] = field(default_factory=lambda: [0, 0])
+    _lock: Lock = field(default_factory=Lock, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Counters({self.to_dict()})"
+
+    @property
+    def launches(self) -> int:
+        return self._launched[0] + self.launched_without_python[0]
+
+    @property
+    def launch_bytes(self) -> int:
+        return self._launched[1] + self.launched_without_python[1]
 
     def add(self, **amounts: int) -> None:
+        """Add to counters other than those of launches."""
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
 
     def count_launch(self, launch_bytes: int) -> None:
-        """One kernel call that was handed so many bytes."""
+        """One kernel call from Python that was handed so many bytes."""
         with self._lock:
-            self.launches += 1
-            self.launch_bytes += launch_bytes
+            self._launched[0] += 1
+            self._launched[1] += launch_bytes
 
     def reset(self) -> None:
         """All counters to zero."""
         with self._lock:
-            for name in self.to_dict():
-                if name == "refusals":
-                    self.refusals.clear()
-                else:
-                    setattr(self, name, 0)
+            for name in _PLAIN:
+                setattr(self, name, 0)
+            self.refusals.clear()
+            for counts in (self._launched, self.launched_without_python):
+                counts[0] = counts[1] = 0
 
     def to_dict(self) -> dict[str, Any]:
-        found = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return found | {"refusals": dict(self.refusals)}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        launched = {"launches": self.launches, "launch_bytes": self.launch_bytes}
+        return plain | launched | {"refusals": dict(self.refusals)}
 
+
+_PLAIN = ("pass_calls", "regions", "kernels", "mixed_order_kernels", "builds", "cache_hits", "fallbacks")
 
 counters = Counters()

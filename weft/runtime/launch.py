@@ -1,10 +1,17 @@
-"""The operator ``weft::launch`` and what stands behind it: kernels by digest, checks, the fallback."""
+"""The operator ``weft::launch`` and what stands behind it: kernels by digest, checks, the fallback.
+
+This is all of it, from import on. Calls like one that was made here are done in C++ once ``weft.runtime.launcher`` is
+loaded, which is when the first kernel is prepared or found.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import warnings
+from _ctypes import CFuncPtr
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -19,15 +26,21 @@ from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.render import cpp
 from weft.render.source import Source
-from weft.runtime import build, failures, reproducer
+from weft.runtime import build, failures, launcher, reproducer
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
 from weft.runtime.layout import Fitting, address_of_empty, allocate, check_tensors, has_elements, overlap
-from weft.runtime.pages import prefer_large_pages
+from weft.runtime.pages import large_page_bytes, prefer_large_pages
 
 _LIBRARY = torch.library.Library("weft", "DEF")
+# no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
+for _name in ("launch", "_launch_probe"):
+    _LIBRARY.define(
+        f"{_name}(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> ()",
+        tags=(torch.Tag.needs_exact_strides,),
+    )
 _LIBRARY.define(
-    "launch(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check='off') -> ()",
+    "_launch_checked(int texts, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes) -> str",
     tags=(torch.Tag.needs_exact_strides,),
 )
 _KERNELS: dict[str, Executable] = {}
@@ -58,22 +71,37 @@ class Executable:
 
         Raises LaunchError if the tensors do not fit and are not the buffers' elements in another order either.
         """
-        last = self._last
-        if last is None or not last.fits(inputs, outputs, parameters):
-            try:
-                self._last = self._find_fitting(inputs, outputs, parameters)
-            except LaunchError as error:
-                self._run_relaid(inputs, outputs, parameters, error)
-                return
+        try:
+            fitting = self._find_fitting(inputs, outputs, parameters)
+        except LaunchError as error:
+            self._run_relaid(inputs, outputs, parameters, error)
+            return
         if self._function is None:
             self._run_on_aten(inputs, outputs, parameters)
         elif check == "always" or (check == "first" and not self._compared):
-            self._run_compared(inputs, outputs, parameters)
+            self._run_compared(fitting, inputs, outputs, parameters)
         else:
-            self._run_compiled(inputs, outputs, parameters)
+            self._run_compiled(fitting, inputs, outputs, parameters)
+
+    def repeatable(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> list[int]:
+        """How to repeat a call that was made: the function's address, the threads and bytes of its ``Fitting``, whether
+        its outputs were ever compared with the reference, and for each output the bytes worth large pages. Nothing if
+        a call takes more than that."""
+        function, compared = self._function, self._compared
+        if not isinstance(function, CFuncPtr):
+            return []
+        fitting = self._find_fitting(inputs, outputs, parameters)
+        if fitting.empty:
+            return []
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        large = [large_page_bytes(t) for t in outputs]
+        return [address, fitting.threads, fitting.launch_bytes, int(compared), *large]
 
     def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Fitting:
         """What is known of tensors like these. Raises LaunchError if they do not fit."""
+        last = self._last
+        if last is not None and last.fits(inputs, outputs, parameters):
+            return last
         tensors = [*inputs, *outputs]
         signature = (*((t.dtype, t.device, t.shape, t.stride()) for t in tensors), *parameters)
         found = self._fitting.get(signature)
@@ -83,12 +111,16 @@ class Executable:
             if len(self._fitting) >= _FITTING_LIMIT:
                 self._fitting.clear()
             self._fitting[signature] = found
+        self._last = found
         return found
 
-    def _run_compiled(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
-        fitting, function = self._last, self._function
-        assert fitting is not None
-        assert function is not None
+    def _run_compiled(
+        self, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
+    ) -> None:
+        function = self._function
+        if function is None:  # another thread found it wrong
+            self._run_on_aten(inputs, outputs, parameters)
+            return
         address = address_of_empty if fitting.empty else Tensor.data_ptr
         pointers = fitting.pointers(*[address(t) for t in inputs], *[address(t) for t in outputs])
         if fitting.large:
@@ -104,13 +136,15 @@ class Executable:
             return
         counters.count_launch(fitting.launch_bytes)
 
-    def _run_compared(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+    def _run_compared(
+        self, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
+    ) -> None:
         """Run, and compare the outputs with the reference unless that is impossible now (a CUDA graph is captured)."""
         if _is_capturing(outputs):
-            self._run_compiled(inputs, outputs, parameters)
+            self._run_compiled(fitting, inputs, outputs, parameters)
             return
         kept = [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
-        self._run_compiled(inputs, outputs, parameters)
+        self._run_compiled(fitting, inputs, outputs, parameters)
         self._compared = True
         if self._function is None:
             return
@@ -154,10 +188,11 @@ class Executable:
 
     def _fail(self, reason: str) -> None:
         self._function = None
+        launcher.forget(digest_of(self.kernel))
         failures.record(digest_of(self.kernel), self.kernel.name, reason)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, WeftError | OSError) else f"{type(error).__name__}: {error}"
 
 
@@ -187,7 +222,9 @@ def prepare(kernels: Sequence[Kernel], sources: Sequence[Source], options: Optio
     """Compile kernels side by side and keep them by digest. Raises CompilerNotFoundError or BuildError."""
     with _LOCK:
         new = {d: (k, s) for k, s in zip(kernels, sources, strict=True) if (d := digest_of(k)) not in _KERNELS}
-    libraries = build.build_all([source for _, source in new.values()], options)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        beside.submit(launcher.load, options)
+        libraries = build.build_all([source for _, source in new.values()], options)
     for digest, (kernel, source) in new.items():
         executable = Executable(kernel, build.open_library(libraries[source.digest], source.entry))
         with _LOCK:
@@ -204,10 +241,12 @@ def find(digest: str, text: str) -> Executable:
     if found is not None:
         return found
     kernel = parse_kernel(text)
+    options = Options.read()
+    launcher.load(options)
     function = None
     if not failures.has_failed(digest):
         try:
-            function = build.load(cpp.render(kernel), Options.read())
+            function = build.load(cpp.render(kernel), options)
         except CompilerNotFoundError as error:
             failures.record(digest, None, _reason(error))
         except Exception as error:
@@ -218,22 +257,40 @@ def find(digest: str, text: str) -> Executable:
 
 
 def _launch(
-    digest: str,
-    kernel: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    sizes: Sequence[int],
-    check: str = "off",
+    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], check: str
 ) -> None:
     find(digest, kernel)(inputs, outputs, sizes, check)
+
+
+def _launch_checked(texts: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int]) -> str:
+    """As ``_launch``, for the launcher in C++, to which PyTorch's C interface passes no exceptions.
+
+    texts: the address of three C strings, digest, kernel and check.
+    Returns "fitting" and what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error"
+    and a message, or "interrupt".
+    """
+    try:
+        digest, kernel, check = (c.decode() for c in (ctypes.c_char_p * 3).from_address(texts))
+        executable = find(digest, kernel)
+        executable(inputs, outputs, sizes, check)
+        found = executable.repeatable(inputs, outputs, sizes)
+    except LaunchError as error:
+        return f"error {error}"
+    except KeyboardInterrupt:
+        return "interrupt"
+    except BaseException as error:
+        return f"error {_reason(error)}"
+    return " ".join(map(str, ("fitting", *found))) if found else "done"
 
 
 def _launch_meta(*_: Any, **__: Any) -> None:
     """Nothing is computed on meta and fake tensors, and nothing is checked."""
 
 
-_LIBRARY.impl("launch", _launch, "CPU")
+# the launcher takes the key CPU of ``launch`` when it is loaded
+_LIBRARY.impl("launch", _launch, "CompositeExplicitAutograd")
 _LIBRARY.impl("launch", _launch_meta, "Meta")
+_LIBRARY.impl("_launch_checked", _launch_checked, "CPU")
 
 
 def run_plan(

@@ -32,10 +32,18 @@ def _madvise() -> Any | None:
 
 
 def prefer_large_pages(outputs: Sequence[Tensor]) -> None:
-    """Ask for large pages where outputs span them. What is refused is refused silently: it is a hint."""
+    """Ask for large pages where outputs span them. What is refused is refused silently: it is a hint.
+
+    ``launcher.cpp`` does the same for the calls it makes."""
     for tensor in outputs:
-        size = tensor.numel() * tensor.itemsize
-        if size >= LEAST_BYTES and (advise := _madvise()) is not None:
+        size = large_page_bytes(tensor)
+        if size > 0 and (advise := _madvise()) is not None:
             first = -(-tensor.data_ptr() // _PAGE) * _PAGE
             last = (tensor.data_ptr() + size) // _PAGE * _PAGE
             advise(first, last - first, _MADV_HUGEPAGE)
+
+
+def large_page_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor that is worth large pages, 0 for others."""
+    size = tensor.numel() * tensor.itemsize
+    return size if size >= LEAST_BYTES else 0

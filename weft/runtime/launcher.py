@@ -1,0 +1,86 @@
+"""Loads ``launcher.cpp``, the CPU kernel of ``weft::launch`` that does calls like earlier ones without Python."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from importlib import resources
+from threading import Lock
+
+import torch
+
+from weft.options import Options
+from weft.runtime import build
+from weft.runtime.counters import counters
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Launcher:
+    """The library of this process, if there is one. Its functions are called with Python's lock held."""
+
+    def __init__(self) -> None:
+        self.library: ctypes.PyDLL | None = None
+        self.tried = False
+        self.lock = Lock()
+
+
+_LAUNCHER = _Launcher()
+
+
+def load(options: Options) -> None:
+    """Compile the launcher if no process did, and register it, once a process. It is an acceleration: what goes wrong
+    is logged, and all calls go through Python then.
+
+    PyTorch's dispatcher does not guard an operator's table against calls that come meanwhile: this belongs where the
+    first kernel is prepared or found.
+    """
+    if _LAUNCHER.tried:
+        return
+    with _LAUNCHER.lock:
+        if _LAUNCHER.tried:
+            return
+        try:
+            library = build.open_auxiliary(build.auxiliary("weft_launcher", _text(), options), "weft_launcher")
+            library.weft_launcher_forget.argtypes = [ctypes.c_char_p]
+            library.weft_launcher_forget.restype = None
+            _register(library, "_launch_probe")
+            _probe()
+            _register(library, "launch")
+            _LAUNCHER.library = library
+        except Exception as error:
+            _LOG.info("weft::launch runs in Python: %s: %s", type(error).__name__, error)
+        _LAUNCHER.tried = True
+
+
+def _register(library: ctypes.PyDLL, name: str) -> None:
+    interrupt = ctypes.pythonapi.PyErr_SetInterrupt
+    if library.weft_launcher_register(name.encode(), counters.launched_without_python, interrupt) != 0:
+        raise OSError("PyTorch refused the kernel")
+
+
+def _probe() -> None:
+    """Have an operator like ``weft::launch`` take an argument of each type to Python and bring an error back, before
+    every launch depends on it. Raises OSError."""
+    tensors = [torch.zeros(1)]
+    try:
+        torch.ops.weft._launch_probe("", "no kernel", tensors, tensors, [1], "off")
+    except RuntimeError as error:
+        if str(error).startswith("line 1: not a schedule"):
+            return
+        raise OSError(f"PyTorch's C interface is not what it was: {error}") from error
+    raise OSError("PyTorch's C interface is not what it was: an error was lost")
+
+
+def forget(digest: str | None = None) -> None:
+    """Let the next call of a kernel go through Python, or of every kernel."""
+    if _LAUNCHER.library is not None:
+        _LAUNCHER.library.weft_launcher_forget(None if digest is None else digest.encode())
+
+
+def is_loaded() -> bool:
+    return _LAUNCHER.library is not None
+
+
+def _text() -> str:
+    return resources.files("weft.runtime").joinpath("launcher.cpp").read_text()
