@@ -36,7 +36,7 @@ from weft.plan import legality, partition
 from weft.plan.cost import estimate, ideal_us
 from weft.plan.kernel import Estimate, Kernel, Plan, Schedule
 from weft.plan.planner import MAX_DIMENSIONS, check_worthwhile, plan, plan_split, splits
-from weft.plan.schedules import kind_of, row_registers, rows_per_chunk
+from weft.plan.schedules import kind_of, row_registers, rows_per_chunk, schedule_for
 from weft.plan.verify import verify_plan
 from weft.runtime.launch import run_plan
 from weft.target import Target, vendor
@@ -1019,6 +1019,24 @@ def sweep_kernel(target: str, name: str, rows: int, columns: int) -> Kernel:
 @cache
 def sweep_rows(target: str) -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader((CALIBRATION / f"{target}_sweep.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize(("dtype", "chain"), [("f32", 16), ("bf16", 32)])
+def test_sums_stored_in_float32_have_short_chains(dtype: str, chain: int) -> None:
+    """Rows of 128 KB: two of them are a tile."""
+    data = f"  dim m = 16384\n  dim n = 32768\n  input x: {dtype} [m:32768, n:1]\n"
+    body = f"""
+  wide: f32{{m, n}} = cast(x)
+  total: f32{{n}} = sum[m](wide)
+  stored: {dtype}{{n}} = cast(total)
+  output out0: {dtype} [n:1] = stored
+"""
+    if dtype == "f32":
+        body = "  total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total"
+    cache_bytes = 2**19 if dtype == "f32" else 2**18
+    schedule = schedule_for(program(data, body), M, N, replace(CPU, cache_bytes=cache_bytes), {})
+    assert schedule.rows_per_tile == 2
+    assert schedule.rows_per_chunk == 2 * chain
 
 
 @pytest.mark.parametrize("target", CPUS)

@@ -135,6 +135,20 @@ def test_cancellation_in_double_precision_is_no_finding() -> None:
     check(SweepCase.parse("static:softmax_backward:f64:64x257:expanded_columns"))
 
 
+def test_a_single_float32_sum_that_cancels_is_held_to_its_own_condition() -> None:
+    """1024 terms whose sum is a thousandth of them: eager's one error is next to nothing there."""
+    case = "rows:gelu_backward_bias:f32:1024x1:contiguous"
+    check(SweepCase.parse(case))
+    inputs = sweep_check.inputs_of(SweepCase.parse(case))
+    bias = WORKLOADS["gelu_backward_bias"].outputs(*inputs)[1]
+    (_, moved) = sweep_check.moved_by_inputs(WORKLOADS["gelu_backward_bias"], inputs)
+    assert 0 < moved < 1e-5
+    exact = bias.double()
+    compare_all([bias + 2 * moved], [bias], [exact], (), [moved])
+    with pytest.raises(Mismatch, match="value"):
+        compare_all([bias + 1e-4], [bias], [exact], (), [moved])
+
+
 @pytest.mark.parametrize(
     ("distinct", "copies", "averaged"), [(60, 1, True), (1, 60, False), (15, 4, False), (16, 4, True)]
 )
