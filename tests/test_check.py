@@ -19,10 +19,11 @@ from weft.ir.interpret import Evaluation, interpret
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Schedule
-from weft.runtime import check, failures, launch
+from weft.runtime import check, failures, launch, verdict
 from weft.runtime.check import chunked_dimension, compare, late_values
 from weft.runtime.counters import counters
 from weft.runtime.launch import Executable, digest_of
+from weft.runtime.verdict import distinct
 
 MIXED = parse(
     """program mixed(s0)
@@ -71,7 +72,7 @@ def test_eager_arithmetic_passes_with_a_margin_in_any_chunks(
 ) -> None:
     """Half of every allowance is enough for an evaluation in the program's own dtypes."""
     for factor in ("FACTOR", "MEAN_FACTOR", "EPSILONS", "MEAN_EPSILONS", "RMS_FACTOR", "RMS_EPSILONS"):
-        monkeypatch.setattr(check, factor, getattr(check, factor) / 2)
+        monkeypatch.setattr(verdict, factor, getattr(verdict, factor) / 2)
     inputs = WORKLOADS[name].make_inputs((130, 96), DTYPES[dtype], "cpu", 5)
     case = make_case(name, inputs)
     outputs = interpret(case.program, case.bind(inputs), exact=False)
@@ -414,3 +415,17 @@ def test_a_check_that_fails_itself_says_so_and_keeps_the_kernel(monkeypatch: pyt
         run(inputs, outputs, [50], "first")
     run(inputs, outputs, [50], "first")
     assert (counters.launches, counters.fallbacks) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (torch.zeros(100, 300), 1),
+        (torch.arange(257.0).expand(64, 257), 257),
+        (torch.arange(64.0).reshape(64, 1).expand(64, 1000), 64),
+        (torch.arange(64.0 * 257).reshape(64, 257), 64 * 257),
+        (torch.tensor(3.0), 1),
+    ],
+)
+def test_elements_that_are_equal_share_a_rounding(values: torch.Tensor, expected: int) -> None:
+    assert distinct(values) == expected

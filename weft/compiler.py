@@ -74,9 +74,10 @@ def compile_graph(
         captured: Capture = capture(graph, name)
     regions: list[CompiledRegion] = []
     refusals = list(captured.refusals)
+    plans: dict[str, Plan | Refusal] = {}
     for region in captured.regions:
         try:
-            compiled = compile_region(region, symbols or {}, target)
+            compiled = compile_region(region, symbols or {}, target, plans)
         except Exception as error:  # a defect of weft: the region is left out, the rest goes on
             compiled = failure(region, error)
         if isinstance(compiled, Refusal):
@@ -86,8 +87,11 @@ def compile_graph(
     return Compilation(tuple(regions), tuple(refusals))
 
 
-def compile_region(region: Region, symbols: Mapping[Any, int], target: Target | None) -> CompiledRegion | Refusal:
-    """One region from program to sources, or the reason why not."""
+def compile_region(
+    region: Region, symbols: Mapping[Any, int], target: Target | None, plans: dict[str, Plan | Refusal]
+) -> CompiledRegion | Refusal:
+    """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
+    blocks of a model are the same program again and again."""
     device = region.outputs[0].meta["val"].device
     if target is None and device.type != "cpu":
         return _of_region(region, Refusal("no_backend", region.program.name, f"no backend for {device.type} yet"))
@@ -95,7 +99,10 @@ def compile_region(region: Region, symbols: Mapping[Any, int], target: Target | 
         program = verify(simplify(region.program))
     hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
     with in_stage("plan"):
-        planned = plan(program, target or Target.current(device), {k: v for k, v in hints.items() if v is not None})
+        known = {k: v for k, v in hints.items() if v is not None}
+        identity = f"{program}{known}{device.type}"
+        planned = plans.get(identity) or plan(program, target or Target.current(device), known)
+        plans[identity] = planned
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
         verify_plan(planned, program)

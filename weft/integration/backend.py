@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
+from threading import Thread
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
-from weft.runtime.build import find_compiler
+from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
 
@@ -58,6 +59,8 @@ class WeftPass(CustomGraphPass):
 
     def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
         """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
+        if any(getattr(node.meta.get("val"), "is_cpu", False) for node in graph.nodes):
+            Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
         compilation = self._complete(compiler.compile_graph(graph, symbols=symbol_hints(graph)))
         if not compilation.regions:
             return compilation

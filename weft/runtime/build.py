@@ -201,6 +201,13 @@ def library(source: Source, options: Options) -> bytes:
     return kept.content
 
 
+def warm_up(options: Options) -> None:
+    """Precompile the header, which takes seconds once a machine, before the first kernel needs it. What goes wrong is
+    left for that kernel to find."""
+    with suppress(Exception):
+        _HEADERS.find(Cache(options.cache_dir, options.cache_bytes), find_compiler(options))
+
+
 def load(source: Source, options: Options) -> Callable[..., None]:
     """The compiled function ``(buffers, parameters, threads)``."""
     return open_library(library(source, options), source.entry)
