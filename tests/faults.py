@@ -117,9 +117,12 @@ FAULTS: dict[str, Fault] = {
     "a strided store is contiguous": Fault(HEADER, "p[i * stride] = elements[i];", "p[i] = elements[i];", "layouts"),
     "half of the lanes are left out of a row's result": Fault(
         HEADER,
-        "for (int width = W / 2; width > 0; width /= 2)\n      for (int i = 0; i < width; ++i) total",
-        "for (int width = W / 4; width > 0; width /= 2)\n      for (int i = 0; i < width; ++i) total",
+        "const double low = add_lanes(low_[0]) + add_lanes(low_[1]);",
+        "const double low = add_lanes(low_[0]);",
         "exact layer_norm_backward",
+    ),
+    "half of the lanes are left out of a row's largest": Fault(
+        HEADER, "across_register(combine(v[0], v[1]), combine)", "across_register(v[0], combine)", "NaN and infinity"
     ),
     "the middle level of a sum is overwritten": Fault(
         HEADER, "middle_ = middle_ + low_;", "middle_ = low_;", "exact layer_norm_backward"
@@ -132,8 +135,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "the larger of two loses NaN": Fault(
         HEADER,
-        "{ return at::vec::maximum(x, y); }",
-        "{ return VectorizedN<T, N>::blendv(y, x, x > y); }",
+        "maximum(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return at::vec::maximum(x, y); }",
+        "maximum(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) {\n"
+        "  return VectorizedN<T, N>::blendv(y, x, x > y);\n}",
         "NaN and infinity",
     ),
     "the smaller of two numbers loses NaN": Fault(

@@ -212,12 +212,13 @@ def special(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     x, y = torch.where(largest < x, largest, x), torch.where(largest < x, largest, y)  # the same, behind a reduction
     ordered = (x < y, x <= y, x > y, x >= y, x == y, x != y)
     chosen = (torch.maximum(x, y), torch.minimum(x, y), x.clamp(-1, 1), torch.relu(x))
-    return torch.softmax(x, -1), x.amax(-1), x.amin(-1), x.amax(0), x.amin(0), *ordered, *chosen
+    numbers = (torch.minimum(x.amax(-1), y.amin(-1)), torch.maximum(x.amin(-1), y.amax(-1)))
+    return torch.softmax(x, -1), x.amax(-1), x.amin(-1), x.amax(0), x.amin(0), *ordered, *chosen, *numbers
 
 
 def special_inputs() -> tuple[Tensor, Tensor]:
     x, y = randn(6, 40), randn(6, 40)
-    x[1, 3], x[2, 5], x[3, 7], x[4, 39] = float("nan"), float("inf"), float("-inf"), float("nan")
+    x[0, 2], x[1, 3], x[2, 5], x[3, 7], x[4, 39] = float("nan"), float("nan"), float("inf"), float("-inf"), float("nan")
     y[1, 4], y[2, 5], y[3, 6], y[4, 39] = float("nan"), float("inf"), float("-inf"), float("nan")
     return x, y
 
