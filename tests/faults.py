@@ -117,8 +117,8 @@ FAULTS: dict[str, Fault] = {
     "a strided store is contiguous": Fault(HEADER, "p[i * stride] = elements[i];", "p[i] = elements[i];", "layouts"),
     "half of the lanes are left out of a row's result": Fault(
         HEADER,
-        "const double low = add_lanes(low_[0]) + add_lanes(low_[1]);",
-        "const double low = add_lanes(low_[0]);",
+        "const double middle = add_lanes(middle_[0]) + add_lanes(middle_[1]);",
+        "const double middle = add_lanes(middle_[0]);",
         "exact layer_norm_backward",
     ),
     "half of the lanes are left out of a row's largest": Fault(
