@@ -8,6 +8,8 @@ import tempfile
 
 import pytest
 import torch
+import torch._functorch.config
+import torch._inductor.config
 
 from weft.runtime import failures, launcher
 
@@ -27,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft") / "kernels")
         # a folder that weft creates: pytest's own may be writable by a group, which weft does not trust
         os.environ["WEFT_CACHE_DIR"] = folder
+    # a graph that a run before has left in Inductor's cache would never come to weft
+    torch._inductor.config.fx_graph_cache = False
+    torch._functorch.config.enable_autograd_cache = False
     # torch's structured trace would put hundreds of empty lines into the report of a failure
     logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ
 

@@ -34,7 +34,7 @@ SMALL_HEADER = "#pragma once\n#include <cstdint>\n\nconstexpr float unit = 1.0f;
 def source(value: int = 42, name: str = "answer", unit: str = "unit") -> Source:
     """A kernel that writes a number, with something of the header."""
     text = (
-        f'#include "weft_cpu.h"\n\nextern "C" void {name}(void** buffers, const int64_t* sizes, int threads) {{\n'
+        f'#include "weft_cpu.h"\n\nextern "C" void weft_{name}(void** buffers, const int64_t* sizes, int threads) {{\n'
         f"  static_cast<float*>(buffers[0])[0] = {value} * {unit};\n}}\n"
     )
     return Source("cpp", name, text)

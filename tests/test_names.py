@@ -54,6 +54,9 @@ MADE: list[str] = [
 """Names that the renderer makes of others here."""
 
 
+C_FUNCTIONS = ("exp", "rsqrt", "erf", "main", "memcpy")
+
+
 def check_runs(names: Sequence[str]) -> str:
     """The text of the kernel with these names, which gives the results of the interpreter."""
     chosen = dict(zip(SLOTS, [*names, *(f"other{i}" for i in range(len(SLOTS)))], strict=False))
@@ -90,3 +93,22 @@ def test_other_names_stay() -> None:
     text = check_runs(["tokens"])
     assert "const int64_t tokens = parameters[0];" in text
     assert "tokens_" not in text.replace("tokens_size", "")
+
+
+@pytest.mark.parametrize("name", C_FUNCTIONS)
+def test_kernels_called_like_functions_of_c(name: str) -> None:
+    program = parse(f"""
+        program {name}()
+          dim m = 3
+          dim n = 24
+          input x: f32 [m:24, n:1]
+          y: f32{{m, n}} = exp(x)
+          output z: f32 [m:24, n:1] = y
+        end
+    """)
+    target = Target.named("cpu")
+    kernel = Kernel(program, schedule_for(program, ("m",), ("n",), target, {}))
+    plan = Plan(target.name, (kernel,), ("pointwise",), (estimate(kernel, target, {}),), ())
+    x = torch.randn(3, 24)
+    (made,) = run_plan(plan, program, (x,), (), Options.read())
+    torch.testing.assert_close(made, x.exp())

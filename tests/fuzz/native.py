@@ -14,7 +14,7 @@ def compile_sources(sources: Sequence[Source]) -> dict[str, Callable[..., None]]
     """Functions of all kernels by name; names of kernels that differ do. Random kernels are not kept: nobody asks for
     them again."""
     texts = dict.fromkeys(source.text for source in sources)
-    text = Source("cpp", sources[0].entry, "\n".join(texts))
+    text = Source("cpp", sources[0].name, "\n".join(texts))
     options = Options.read()
     store = Cache(options.cache_dir, options.cache_bytes)
     content = build._compile_kernel(text, build.find_compiler(options), store)

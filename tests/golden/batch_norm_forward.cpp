@@ -22,7 +22,7 @@
 // end
 #include "weft_cpu.h"
 
-extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parameters, int threads) {
+extern "C" void weft_batch_norm_forward_0(void* const* buffers, const int64_t* parameters, int threads) {
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;
@@ -125,7 +125,7 @@ extern "C" void batch_norm_forward_0(void* const* buffers, const int64_t* parame
 // end
 #include "weft_cpu.h"
 
-extern "C" void batch_norm_forward_1(void* const* buffers, const int64_t* parameters, int threads) {
+extern "C" void weft_batch_norm_forward_1(void* const* buffers, const int64_t* parameters, int threads) {
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;

@@ -22,7 +22,7 @@
 // end
 #include "weft_cpu.h"
 
-extern "C" void qk_norm_forward(void* const* buffers, const int64_t* parameters, int threads) {
+extern "C" void weft_qk_norm_forward(void* const* buffers, const int64_t* parameters, int threads) {
   const int64_t s0 = parameters[0];
   const int64_t m0_size = s0;
   constexpr int64_t m1_size = 8;

@@ -13,7 +13,7 @@
 // end
 #include "weft_cpu.h"
 
-extern "C" void row_column_sum(void* const* buffers, const int64_t* parameters, int threads) {
+extern "C" void weft_row_column_sum(void* const* buffers, const int64_t* parameters, int threads) {
   const int64_t s0 = parameters[0];
   const int64_t m_size = s0;
   constexpr int64_t n_size = 1024;

@@ -14,7 +14,7 @@ from weft.render.cpp_finish import Finish
 from weft.render.cpp_names import Names, with_free_names
 from weft.render.cpp_rows import Rows
 from weft.render.expressions import C_TYPES
-from weft.render.source import Source, Writer
+from weft.render.source import Source, Writer, entry_of
 
 
 def supports(kernel: Kernel) -> Refusal | None:
@@ -27,13 +27,13 @@ def supports(kernel: Kernel) -> Refusal | None:
 
 
 def render(kernel: Kernel) -> Source:
-    """``void NAME(void* const* buffers, const int64_t* parameters, int threads)``; buffers are inputs, then outputs."""
+    """``void weft_NAME(void* const* buffers, const int64_t* parameters, int threads)``; buffers are inputs, then outputs."""
     writer = Writer()
     for line in str(kernel).splitlines():
         writer.line(f"// {line}")
     writer.line('#include "weft_cpu.h"')
     writer.line()
-    signature = f'extern "C" void {kernel.name}(void* const* buffers, const int64_t* parameters, int threads)'
+    signature = f'extern "C" void {entry_of(kernel.name)}(void* const* buffers, const int64_t* parameters, int threads)'
     kernel = with_free_names(kernel)
     with writer.block(signature):
         _declare(kernel, writer)

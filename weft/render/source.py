@@ -12,18 +12,28 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Source:
-    """One compilable text. entry: name of the exported function."""
+    """One compilable text. name: that of its kernel."""
 
     language: str
-    entry: str
+    name: str
     text: str
 
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def entry(self) -> str:
+        """The exported function, whose name no library of C has: a kernel may be called ``exp``."""
+        return entry_of(self.name)
+
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.language}\0{self.entry}\0{self.text}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{self.language}\0{self.name}\0{self.text}".encode()).hexdigest()[:32]
+
+
+def entry_of(kernel: str) -> str:
+    """The exported function of a kernel."""
+    return f"weft_{kernel}"
 
 
 class Writer:

@@ -184,8 +184,8 @@ def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
     command = [compiler, *flags(), *_link_flags()]
     if (header := _HEADERS.find(store, compiler)) is not None:
         with suppress(BuildError):
-            return _compile([*command, "-include", str(header).removesuffix(".gch")], source.entry, source.text)
-    compiled = _compile(command, source.entry, source.text)
+            return _compile([*command, "-include", str(header).removesuffix(".gch")], source.name, source.text)
+    compiled = _compile(command, source.name, source.text)
     if header is not None:
         _HEADERS.give_up(store, compiler)
     return compiled
@@ -196,7 +196,7 @@ def library(source: Source, options: Options) -> bytes:
     compiler = find_compiler(options)
     key = _key(source.digest, (_header_folder() / HEADER).read_text(), compiler)
     store = Cache(options.cache_dir, options.cache_bytes)
-    kept = store.get(key, "kernel", source.entry, lambda: _compile_kernel(source, compiler, store))
+    kept = store.get(key, "kernel", source.name, lambda: _compile_kernel(source, compiler, store))
     counters.add(cache_hits=int(kept.found), builds=int(not kept.found))
     return kept.content
 
