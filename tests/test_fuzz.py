@@ -15,6 +15,7 @@ from tests.fuzz.pool import Worker, run_seeds
 from weft.ir.parser import parse
 from weft.ir.program import Program
 
+Patch = pytest.MonkeyPatch
 KINDS = ("programs", "functions", "modules")
 MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "3")) / len(KINDS)
 
@@ -131,6 +132,34 @@ def test_a_function_loses_what_a_failure_does_not_need() -> None:
     small, _ = shrink.shrink(OnlySums, functions.Case(0, function, "evaluated"), "sum", 20)
     assert [s.text.partition(".")[2] for s in small.function.body] == ["sum(-1)"]
     compile(functions.script(small, "a sum"), "script", "exec")
+
+
+def disagree(*_: object) -> None:
+    raise Mismatch("value", "they differ")
+
+
+POINTWISE = Function((Statement("x0", "draw(4, 6).to(f32)"),), (Statement("v0", "torch.tanh(x0)"),), ("v0",), False)
+SOFTMAX = replace(POINTWISE, body=(Statement("v0", "torch.softmax(x0, -1)"),))
+
+
+@pytest.mark.parametrize("how", ["fuse", "evaluated"])
+def test_a_wrong_result_with_the_bits_of_torch_alone_is_torchs(how: functions.How, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(functions, "_compare", disagree)
+    assert functions.check(functions.Case(0, POINTWISE, how)) == Outcome(0, 1, torchs=1)
+
+
+def test_a_wrong_result_with_other_bits_is_a_failure(monkeypatch: Patch) -> None:
+    from functorch.compile import make_boxed_func
+
+    right = functions.GraphBackend._compile
+
+    def wrong(self: functions.GraphBackend, *given: object) -> object:
+        made = right(self, *given)  # type: ignore[arg-type]
+        return make_boxed_func(lambda *inputs: [t * 1.5 for t in made([*inputs])])
+
+    monkeypatch.setattr(functions.GraphBackend, "_compile", wrong)
+    with pytest.raises(Mismatch, match="value: output 0"):
+        functions.check(functions.Case(0, SOFTMAX, "evaluated"))
 
 
 def test_a_worker_that_dies_or_hangs_is_a_failure_of_its_seed() -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.fuzz.backend import GraphBackend, reset
-from tests.fuzz.function_generator import Function, Generator, Statement, compiled, fits, make_inputs, namespace
+from tests.fuzz.function_generator import Function, Generator, compiled, fits, make_inputs, namespace
+from tests.fuzz.function_shrink import smaller_functions
 from tests.fuzz.memory import overlaps
 from tests.fuzz.outcome import Mismatch, Outcome, check_close
 from weft.integration.fuse import fuse
@@ -21,6 +22,12 @@ How = Literal["fuse", "compiled", "evaluated"]
 FUSE_EVERY = 25
 """One case in so many goes through TorchInductor, which takes seconds."""
 DISTURBANCES = 2
+WITHOUT: dict[How, str] = {
+    "fuse": "inductor",
+    "compiled": "aot_eager_decomp_partition",
+    "evaluated": "aot_eager_decomp_partition",
+}
+"""What compiles a function in the same way without weft: a wrong result with the same bits is not weft's."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +85,39 @@ def check(case: Case) -> Outcome:
         else:
             fused = torch.compile(native, backend=backend, fullgraph=True, dynamic=False)
         mine = evaluate(fused, inputs, wanted, case.seed)
+    torchs: dict[str, Tensor] | None = None
+    wrong_without = 0
     for name, value in mine.items():
-        eager, accurate = theirs[name], exact[name]
-        if (value.shape, value.dtype) != (eager.shape, eager.dtype):
-            raise Mismatch(
-                "type", f"{name} is {value.dtype}{list(value.shape)}, eager {eager.dtype}{list(eager.shape)}"
-            )
-        if not eager.is_floating_point() and not torch.equal(eager, accurate):
-            continue  # rounding decides
-        if eager.is_floating_point() and not (eager.isfinite().all() and accurate.isfinite().all()):
-            continue
-        check_close(name, value, accurate, eager, [other[name] for other in disturbed])
-    return Outcome(counters.kernels if case.how == "fuse" else backend.kernels, len(mine))
+        try:
+            _compare(name, value, theirs[name], exact[name], [other[name] for other in disturbed])
+        except Mismatch:
+            if torchs is None:
+                reset()
+                alone = torch.compile(native, backend=WITHOUT[case.how], fullgraph=True, dynamic=False)
+                torchs = evaluate(alone, inputs, wanted, case.seed)
+            if not _same_bits(value, torchs[name]):
+                raise
+            wrong_without += 1
+    return Outcome(counters.kernels if case.how == "fuse" else backend.kernels, len(mine), wrong_without)
+
+
+def _compare(name: str, value: Tensor, eager: Tensor, accurate: Tensor, disturbed: Sequence[Tensor]) -> None:
+    """Raise Mismatch if a result has another type than in eager mode, or another value than rounding explains."""
+    if (value.shape, value.dtype) != (eager.shape, eager.dtype):
+        raise Mismatch("type", f"{name} is {value.dtype}{list(value.shape)}, eager {eager.dtype}{list(eager.shape)}")
+    if not eager.is_floating_point() and not torch.equal(eager, accurate):
+        return  # rounding decides
+    if eager.is_floating_point() and not (eager.isfinite().all() and accurate.isfinite().all()):
+        return
+    check_close(name, value, accurate, eager, disturbed)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return (
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        and torch.equal(a.isnan(), b.isnan())
+        and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )
 
 
 def has_gradient(t: Tensor) -> bool:
@@ -166,81 +194,12 @@ def is_valid(case: Case) -> bool:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Cases with less in them, the largest steps first."""
-    function = case.function
     if case.how != "evaluated":
         yield replace(case, how="evaluated")
     if case.how == "fuse":
         yield replace(case, how="compiled")
-    if len(function.outputs) > 1:
-        for output in function.outputs:
-            rest = tuple(o for o in function.outputs if o != output)
-            yield _with(case, replace(function, outputs=(output,)).alive())
-            yield _with(case, replace(function, outputs=rest).alive())
-    if function.gradients:
-        yield _with(case, replace(function, gradients=False))
-    values = _values(function, case.seed)
-    names = [i.target for i in function.inputs]
-    for at in reversed(range(len(function.body))):
-        statement = function.body[at]
-        yield _with(case, _without(function, at, values))
-        before = [*names, *(s.target for s in function.body[:at])]
-        mine = values[statement.target]
-        for other in before:
-            if values[other].shape == mine.shape and values[other].dtype == mine.dtype:
-                yield _with(case, _replaced(function, at, other))
-        for operand in sorted(statement.reads()):
-            if operand in function.outputs or values[operand].numel() == 0:
-                continue
-            if statement.target in function.outputs:
-                outputs = tuple(operand if o == statement.target else o for o in function.outputs)
-                yield _with(case, replace(function, outputs=tuple(dict.fromkeys(outputs))).alive())
-    for i, made in enumerate(function.inputs):
-        plain = _made_like(made.target, values[made.target])
-        if plain != made and len(plain.text) < len(made.text):
-            inputs = (*function.inputs[:i], plain, *function.inputs[i + 1 :])
-            yield _with(case, replace(function, inputs=inputs))
-
-
-def _with(case: Case, function: Function) -> Case:
-    return replace(case, function=function)
-
-
-def _values(function: Function, seed: int) -> dict[str, Tensor]:
-    found = namespace(False, seed)
-    for statement in (*function.inputs, *function.body):
-        found[statement.target] = eval(statement.text, found)
-    return {s.target: found[s.target] for s in (*function.inputs, *function.body)}
-
-
-def _made_like(target: str, value: Tensor) -> Statement:
-    """An input with the shape and dtype of a value."""
-    sizes = ", ".join(map(str, value.shape))
-    if value.is_floating_point():
-        short = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[value.dtype]
-        return Statement(target, f"draw({sizes}).to({short})")
-    if value.dtype == torch.bool:
-        return Statement(target, f"draw({sizes}) > 0")
-    low, high = (int(value.min()), int(value.max()) + 1) if value.numel() else (0, 1)
-    return Statement(target, f"integers({low}, {high}{', ' + sizes if sizes else ''}).to({value.dtype})")
-
-
-def _without(function: Function, at: int, values: dict[str, Tensor]) -> Function:
-    """A statement becomes an input."""
-    target = function.body[at].target
-    fresh = f"x{1 + max((int(i.target[1:]) for i in function.inputs), default=0)}"
-    body = tuple(s.renamed(target, fresh) for s in (*function.body[:at], *function.body[at + 1 :]))
-    outputs = tuple(o for o in function.outputs if o != target)
-    inputs = (*function.inputs, _made_like(fresh, values[target]))
-    return replace(function, inputs=inputs, body=body, outputs=outputs).alive()
-
-
-def _replaced(function: Function, at: int, other: str) -> Function:
-    """Another value stands for that of a statement."""
-    target = function.body[at].target
-    body = tuple(s.renamed(target, other) for s in (*function.body[:at], *function.body[at + 1 :]))
-    outputs = tuple(dict.fromkeys(other if o == target else o for o in function.outputs))
-    outputs = tuple(o for o in outputs if o.startswith("v"))
-    return replace(function, body=body, outputs=outputs).alive()
+    for function in smaller_functions(case.function, case.seed):
+        yield replace(case, function=function)
 
 
 def script(case: Case, error: str) -> str:

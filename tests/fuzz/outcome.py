@@ -19,10 +19,12 @@ class Mismatch(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case that passed: how many kernels of weft's ran, and how many results were compared."""
+    """A case that passed: how many kernels of weft's ran, and how many results were compared. torchs: how many of these
+    were wrong, but have the same bits without weft."""
 
     kernels: int
     compared: int
+    torchs: int = 0
 
 
 def largest(x: Tensor) -> float:

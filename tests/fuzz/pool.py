@@ -41,13 +41,15 @@ class Summary:
     kernels: int = 0
     without_kernels: int = 0
     compared: int = 0
+    torchs: int = 0
     seconds: float = 0.0
     failures: list[Failure] = field(default_factory=list[Failure])
 
     def line(self) -> str:
         return (
             f"{self.kind}: {self.ran} cases in {self.seconds:.0f} s, {self.kernels} kernels, {self.compared} results "
-            f"compared, {self.without_kernels} cases without kernels, {len(self.failures)} failures"
+            f"compared, {self.without_kernels} cases without kernels, {len(self.failures)} failures, "
+            f"{self.torchs} results that torch has wrong without weft"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +158,7 @@ def _count(summary: Summary, seed: int, answer: dict[str, Any] | str, folder: Pa
         return
     summary.kernels += answer["kernels"]
     summary.compared += answer["compared"]
+    summary.torchs += answer["torchs"]
     summary.without_kernels += answer["kernels"] == 0 and answer["failure"] is None
     if answer["failure"] is None:
         return

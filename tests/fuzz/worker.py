@@ -31,7 +31,8 @@ def answer(kind: Any, seed: int, shrink_seconds: float, answers: Any) -> dict[st
     from tests.fuzz.outcome import Outcome
     from tests.fuzz.shrink import failure_of, shrink
 
-    found: dict[str, Any] = {"state": "done", "seed": seed, "kernels": 0, "compared": 0, "failure": None}
+    found: dict[str, Any] = {"state": "done", "seed": seed, "kernels": 0, "compared": 0, "torchs": 0}
+    found["failure"] = None
     outcomes: list[Outcome] = []
 
     class Recording:
@@ -42,7 +43,7 @@ def answer(kind: Any, seed: int, shrink_seconds: float, answers: Any) -> dict[st
     case = kind.make(seed)
     failure = failure_of(Recording, case)
     if failure is None:
-        return found | {"kernels": outcomes[0].kernels, "compared": outcomes[0].compared}
+        return found | {"kernels": outcomes[0].kernels, "compared": outcomes[0].compared, "torchs": outcomes[0].torchs}
     place, message = failure
     if shrink_seconds > 0:
         print(json.dumps({"state": "shrinking", "seconds": 2 * shrink_seconds + 120}), file=answers, flush=True)

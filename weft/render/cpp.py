@@ -27,7 +27,7 @@ def supports(kernel: Kernel) -> Refusal | None:
 
 
 def render(kernel: Kernel) -> Source:
-    """``void weft_NAME(void* const* buffers, const int64_t* parameters, int threads)``; buffers are inputs, then outputs."""
+    """``void weft_NAME(void* const* buffers, const int64_t* parameters, int threads)``; inputs, then outputs."""
     writer = Writer()
     for line in str(kernel).splitlines():
         writer.line(f"// {line}")
