@@ -444,7 +444,7 @@ EXPECTED = {"table, batch 1": 12, "table, batch 2": 12, "residual mix": 4, "dit"
 """Slots in the backward of each model."""
 
 
-@pytest.mark.parametrize("autocast", [False, True], ids=["f32", "bf16"])
+@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_models(name: str, autocast: bool) -> None:
     make, batch = MODELS[name]

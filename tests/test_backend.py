@@ -115,7 +115,7 @@ LEAST_MIXED = {"plain": 1, "residual_mix": 3}
 """Kernels with row and column reductions in a training step of one block, for models where that is known."""
 
 
-@pytest.mark.parametrize("autocast", [True, False], ids=["bf16", "f32"])
+@pytest.mark.parametrize("autocast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bf16", "f32"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_as_in_eager_mode(name: str, autocast: bool) -> None:
     torch.manual_seed(0)

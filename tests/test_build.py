@@ -123,7 +123,7 @@ def uses_header(command: list[str]) -> bool:
 
 def test_kernels_are_built_with_one_precompiled_header(tmp_path: Path, commands: list[list[str]]) -> None:
     built = build.build_all([source(1), source(2), source(3), source(1)], options(tmp_path))
-    values = {result(build.open_library(content, "answer")) for content in built.values()}
+    values = {result(build.open_library(content, "weft_answer")) for content in built.values()}
     assert values == {1, 2, 3}
     assert [c for c in commands if "c++-header" in c] == commands[:1]
     assert [uses_header(c) for c in commands[1:]] == [True] * 3

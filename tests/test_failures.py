@@ -348,7 +348,10 @@ CHECKED = """
 """
 
 
-@pytest.mark.parametrize(("given", "environment"), [('{"check": "first"}', {}), ("{}", {"WEFT_CHECK": "first"})])
+@pytest.mark.parametrize(
+    ("given", "environment"),
+    [('{"check": "first"}', {}), pytest.param("{}", {"WEFT_CHECK": "first"}, marks=pytest.mark.slow)],
+)
 def test_the_check_is_done_in_a_process_that_takes_its_graphs_from_inductors_cache(
     given: str, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -323,7 +323,7 @@ def test_a_kernel_is_made_from_its_text_once(monkeypatch: pytest.MonkeyPatch) ->
     first = find(digest_of(KERNEL), str(KERNEL))
     assert first.kernel == KERNEL
     assert find(digest_of(KERNEL), str(KERNEL)) is first
-    assert [s.entry for s in sources] == ["p"]
+    assert [s.entry for s in sources] == ["weft_p"]
     first(inputs(), outputs(), [5])
     assert len(function.calls) == 1
     assert launch.FOUND_BY_TEXT == [KERNEL]

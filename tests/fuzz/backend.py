@@ -62,7 +62,7 @@ class GraphBackend:
             sources = [source for region in found.regions for source in region.sources]
             functions = compile_sources(sources) if self.native else {}
             for kernel in found.kernels:
-                launch._KERNELS[digest_of(kernel)] = Executable(kernel, functions.get(kernel.name))
+                launch._KERNELS[digest_of(kernel)] = Executable(kernel, functions[kernel.name] if self.native else None)
             rewrite(gm.graph, found)
             gm.recompile()
         return make_boxed_func(gm.forward)

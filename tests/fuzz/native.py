@@ -18,4 +18,4 @@ def compile_sources(sources: Sequence[Source]) -> dict[str, Callable[..., None]]
     options = Options.read()
     store = Cache(options.cache_dir, options.cache_bytes)
     content = build._compile_kernel(text, build.find_compiler(options), store)
-    return {source.entry: build.open_library(content, source.entry) for source in sources}
+    return {source.name: build.open_library(content, source.entry) for source in sources}
