@@ -33,7 +33,7 @@ from weft.ir.simplify import simplify
 from weft.ir.structure import Cut, analyse
 from weft.options import Options
 from weft.plan import legality, partition
-from weft.plan.cost import estimate, ideal_us
+from weft.plan.cost import estimate, ideal
 from weft.plan.kernel import Estimate, Kernel, Plan, Schedule
 from weft.plan.planner import MAX_DIMENSIONS, check_worthwhile, plan, plan_split, splits
 from weft.plan.schedules import kind_of, row_registers, rows_per_chunk, schedule_for
@@ -790,7 +790,7 @@ def test_memory_and_arithmetic_overlap() -> None:
     assert (found.bytes_read, found.bytes_written) == (10 * 32 * 4, moved - 10 * 32 * 4)
     assert moved > 10 * 32 * 2
     assert found.predicted_us == pytest.approx(7 + moved)
-    assert ideal_us(kernel, target, {}) == pytest.approx(7 + moved)
+    assert ideal(kernel, target, {}).predicted_us == pytest.approx(7 + moved)
 
 
 def test_workspace_is_a_row_of_partial_sums_a_chunk() -> None:
@@ -855,7 +855,7 @@ def test_elements_read_against_their_layout_cost_extra() -> None:
     costly = replace(EXAMPLE, strided_us_per_mega=2.0**20)
     extra = estimate(kernel, costly, {}).predicted_us - estimate(kernel, free, {}).predicted_us
     assert extra == pytest.approx(64 * 32)  # x; w lacks the columns and out0 has them side by side
-    assert ideal_us(kernel, costly, {}) == ideal_us(kernel, free, {})
+    assert ideal(kernel, costly, {}) == ideal(kernel, free, {})
 
 
 def test_rows_per_chunk_do_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from weft.errors import Refusal, RefusedError
 from weft.integration import report
 from weft.integration.report import CachedReport, Report
 from weft.options import Options
-from weft.plan.kernel import Decision
+from weft.plan.kernel import Decision, Estimate
 from weft.plan.planner import plan_split
 from weft.runtime import launch
 from weft.target import Target
@@ -138,23 +138,32 @@ def test_a_report_survives_json(make: str) -> None:
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert len(data["regions"]) == len(found.regions)
     assert [r["rule"] for r in data["refusals"]] == [r.rule for r in found.refusals]
-    for shown, region in zip(data["regions"], found.regions, strict=True):
+    for at, (shown, region) in enumerate(zip(data["regions"], found.regions, strict=True)):
         assert shown["operations"] == len(region.region.members)
-        assert len(shown["kernels"]) == len(region.plan.kernels)
-        for kernel, original, estimate in zip(
-            shown["kernels"], region.plan.kernels, region.plan.estimates, strict=True
-        ):
+        kernels = [k for k in data["kernels"] if k["region"] == at]
+        parts = zip(kernels, region.plan.kernels, region.plan.estimates, strict=True)
+        for kernel, original, estimate in parts:
             assert kernel["text"] == str(original)
             assert kernel["schedule"] == str(original.schedule)
             assert kernel["bytes_read"] == estimate.bytes_read
             assert kernel["predicted_us"] == estimate.predicted_us
             assert 'extern "C"' in kernel["source"]
-        assert [d["candidate"] for d in shown["decisions"]] == [d.candidate for d in region.plan.decisions]
+        decisions = [d for d in data["decisions"] if d["region"] == at]
+        wanted = [*region.plan.decisions, *region.plan.alternatives]
+        assert [d["candidate"] for d in decisions] == [d.candidate for d in wanted]
+        assert [d["candidate"] for d in decisions if d["taken"]] == [region.plan.decisions[0].candidate]
+
+
+def estimate_of(name: str, time: float) -> Estimate:
+    return Estimate(name, 1, 0, 0, 0, 1, 0.0, 0, 0, 0, time, 0.0, 0.0, 0.0)
 
 
 def test_a_decision_is_data() -> None:
     refusal = Refusal("outer_dependency", "v", "varies over m", 1, 2, "model.py:1: x")
-    assert Decision("v with w", refusal, 1.5, 2.5).to_dict() == {
+    parts = (estimate_of("a", 1.5), estimate_of("b", 2.0)), (estimate_of("c", 4.5),)
+    found = Decision("v with w", refusal, *parts).to_dict()
+    assert [e["kernel"] for e in found.pop("together") + found.pop("apart")] == ["a", "b", "c"]
+    assert found == {
         "candidate": "v with w",
         "refusal": {
             "rule": "outer_dependency",
@@ -163,9 +172,10 @@ def test_a_decision_is_data() -> None:
             "have": 1,
             "limit": 2,
             "where": "model.py:1: x",
+            "figures": {},
         },
-        "together_us": 1.5,
-        "apart_us": 2.5,
+        "together_us": 3.5,
+        "apart_us": 4.5,
     }
 
 

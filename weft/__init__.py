@@ -9,6 +9,7 @@ import torch as _torch
 
 from weft.compiler import torch_version_supported as _torch_version_supported
 from weft.errors import Refusal, RefusedError, WeftError
+from weft.explain.explanation import Explanation, explain
 from weft.integration.fuse import fuse
 from weft.integration.report import clear_reports, last_reports
 from weft.runtime.counters import counters
@@ -16,6 +17,7 @@ from weft.target import Target
 
 __version__ = "0.1.0"
 __all__ = [
+    "Explanation",
     "Refusal",
     "RefusedError",
     "Target",
@@ -23,6 +25,7 @@ __all__ = [
     "__version__",
     "clear_reports",
     "counters",
+    "explain",
     "fuse",
     "last_reports",
 ]

@@ -15,7 +15,7 @@ end on tensors at hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -109,6 +109,8 @@ def compile_region(
         digests = [launch.digest_of(kernel) for kernel in planned.kernels]
         if (refusal := check_run_time_failure(program.name, digests)) is not None:
             return _of_region(region, refusal)
+    if target is not None and target.kind != "cpu":
+        return CompiledRegion(region, program, planned, ())  # for reading: no backend writes code for it yet
     with in_stage("render"):
         for kernel in planned.kernels:
             if (refusal := cpp.supports(kernel)) is not None:
@@ -173,7 +175,7 @@ def failure(region: Region, error: Exception) -> Refusal:
 def _of_region(region: Region, refusal: Refusal) -> Refusal:
     """A refusal of a whole region names its first user line."""
     where = region.lines[0] if region.lines else None
-    return Refusal(refusal.rule, refusal.subject, refusal.message, refusal.have, refusal.limit, where)
+    return replace(refusal, where=where)
 
 
 def torch_version_supported() -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -14,7 +14,7 @@ class Refusal:
 
     rule: name of the rule that said no, e.g. ``unsupported_op``; subject: the node, value or kernel it speaks of;
     message: one sentence for a person; have, limit: the two figures that were compared, where there are any;
-    where: the user's source line (``file.py:12: code``) where it is known.
+    where: the user's source line (``file.py:12: code``) where it is known. figures: what the two figures were made of.
     """
 
     rule: str
@@ -23,6 +23,7 @@ class Refusal:
     have: float | int | str | None = None
     limit: float | int | str | None = None
     where: str | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def __str__(self) -> str:
         figures = "" if self.have is None else f" (have {self.have}, limit {self.limit})"

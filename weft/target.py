@@ -66,6 +66,8 @@ class Target:
 
 
 _BY_VENDOR = {"AuthenticAMD": "cpu_amd"}
+TARGETS = ("cpu", "cpu_amd", "h100", "h200", "gb200")
+"""Names of all targets."""
 
 
 @cache

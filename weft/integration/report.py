@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from weft.compiler import Compilation
+from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
-from weft.plan.kernel import Kernel
+from weft.ir.program import Buffer, Program
+from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
 from weft.runtime import launch
+
+SOURCE = "weft_source"
+"""Where a placeholder has the name of its tensor in the user's program."""
+SHOWN_LINES = 6
+"""Of the user's program, a region."""
 
 
 @dataclass(frozen=True)
@@ -21,47 +28,103 @@ class Report:
 
     def text(self) -> str:
         """A few lines a region, then what was left out, counted by reason."""
-        lines: list[str] = []
-        for compiled in self.compilation.regions:
-            plan = compiled.plan
-            count = len(compiled.region.members)
-            lines.append(f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)")
-            for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
-                read, written = (", ".join(names) for names in _buffers(kernel))
-                moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
-                lines += [
-                    f"  {kind} kernel, {kernel.schedule.scheme}, "
-                    f"{moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
-                    f"    reads {read}",
-                    f"    writes {written}",
-                ]
-            for decision in plan.decisions:
-                if decision.refusal is not None:
-                    lines.append(f"  cut: {decision.refusal}")
-            lines += [f"  from {line}" for line in compiled.region.lines[:6]]
-        groups: dict[tuple[str, str], list[Refusal]] = {}
-        for refusal in self.compilation.refusals:
-            groups.setdefault((refusal.rule, refusal.message), []).append(refusal)
-        for (rule, message), refusals in sorted(groups.items(), key=lambda item: -len(item[1])):
-            figures = "".join(f"; have {r.have}, limit {r.limit}" for r in refusals[:1] if r.have is not None)
-            lines.append(f"left out: {len(refusals)} x {rule}: {message}{figures}")
-        return "\n".join(lines)
+        regions = [line for compiled in self.compilation.regions for line in region_lines(compiled)]
+        return "\n".join([*regions, *refusal_lines(self.compilation.refusals)])
 
     def to_dict(self) -> dict[str, Any]:
-        regions = [
-            {
-                "operations": len(c.region.members),
-                "lines": list(c.region.lines),
-                "kernels": [
-                    {"name": k.name, "kind": kind, "schedule": str(k.schedule), "text": str(k), "source": s.text}
-                    | vars(e)
-                    for k, kind, e, s in zip(c.plan.kernels, c.plan.kinds, c.plan.estimates, c.sources, strict=True)
-                ],
-                "decisions": [d.to_dict() for d in c.plan.decisions],
-            }
-            for c in self.compilation.regions
+        """Lists of regions, kernels, decisions and refusals; ``region`` in the latter is a place in the first."""
+        regions, kernels, decisions = [], [], []
+        for at, compiled in enumerate(self.compilation.regions):
+            plan = compiled.plan
+            regions.append(
+                {
+                    "name": compiled.program.name,
+                    "operations": len(compiled.region.members),
+                    "lines": list(compiled.region.lines),
+                    "program": str(compiled.program),
+                }
+            )
+            sources = [source.text for source in compiled.sources] or [None] * len(plan.kernels)
+            names = input_names(compiled)
+            parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, sources, strict=True)
+            kernels += [{"region": at} | _kernel(*part, names) for part in parts]
+            for taken, found in ((True, plan.decisions), (False, plan.alternatives)):
+                decisions += [{"region": at, "taken": taken and d.refusal is None} | d.to_dict() for d in found]
+        refusals = [refusal.to_dict() for refusal in self.compilation.refusals]
+        return {"regions": regions, "kernels": kernels, "decisions": decisions, "refusals": refusals}
+
+
+def input_names(compiled: CompiledRegion) -> dict[str, str]:
+    """What the user's program calls a region's inputs, by buffer, as far as that is known."""
+    inputs = zip(compiled.region.program.inputs, compiled.region.inputs, strict=True)
+    return {buffer.name: node.meta[SOURCE] for buffer, node in inputs if SOURCE in node.meta}
+
+
+def region_lines(compiled: CompiledRegion) -> list[str]:
+    """The kernels of a region, why they are what they are, and the user's lines."""
+    plan, names = compiled.plan, input_names(compiled)
+    count = len(compiled.region.members)
+    lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
+    for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
+        moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
+        lines += [
+            f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
+            f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
+            f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
         ]
-        return {"regions": regions, "refusals": [r.to_dict() for r in self.compilation.refusals]}
+    lines += [f"  {line}" for line in reasons(plan)]
+    return lines + [f"  from {line}" for line in compiled.region.lines[:SHOWN_LINES]]
+
+
+def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
+    """What was left out, a line a reason."""
+    lines: list[str] = []
+    for equal in refusal_groups(refusals):
+        first = equal[0]
+        figures = "" if first.have is None else f"; have {first.have}, limit {first.limit}"
+        lines.append(f"left out: {len(equal)} x {first.rule}: {first.message}{figures}")
+    return lines
+
+
+def refusal_groups(refusals: Iterable[Refusal]) -> list[list[Refusal]]:
+    """Refusals with equal reasons together, the commonest first."""
+    groups: dict[tuple[str, str], list[Refusal]] = {}
+    for refusal in refusals:
+        groups.setdefault((refusal.rule, refusal.message), []).append(refusal)
+    return sorted(groups.values(), key=lambda equal: -len(equal))
+
+
+def reasons(plan: Plan) -> list[str]:
+    """Why the kernels of a plan are what they are: predicted times of the ways to do it, and each cut with its rule."""
+    whole, *cuts = plan.decisions
+    lines = [f"cut: {decision.refusal}" for decision in cuts if decision.refusal is not None]
+    if whole.apart_us is not None:
+        lines.append(
+            f"taken: {whole.together_us:.1f} us predicted, {whole.apart_us:.1f} us in kernels of one direction"
+        )
+    return lines
+
+
+def _kernel(
+    kernel: Kernel, kind: str, estimate: Estimate, held: Resources, source: str | None, names: dict[str, str]
+) -> dict[str, Any]:
+    program, schedule = kernel.program, kernel.schedule
+    own = {
+        "name": kernel.name,
+        "kind": kind,
+        "scheme": schedule.scheme,
+        "schedule": str(schedule),
+        "inputs": [_buffer(b, program) | {"source": names.get(b.name)} for b in program.inputs],
+        "outputs": [_buffer(o.buffer, program) for o in program.outputs],
+    }
+    counts = {name: value for name, value in estimate.to_dict().items() if name != "kernel"}
+    return own | counts | held.to_dict() | {"text": str(kernel), "source": source}
+
+
+def _buffer(buffer: Buffer, program: Program) -> dict[str, Any]:
+    """Sizes that are known at run time only have names."""
+    shape = [program.size_of(dim) for dim in buffer.dims]
+    return {"name": buffer.name, "dtype": buffer.dtype, "dims": list(buffer.dims), "shape": shape}
 
 
 @dataclass(frozen=True)
@@ -78,11 +141,6 @@ class CachedReport:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kernels": [{"name": k.name, "schedule": str(k.schedule), "text": str(k)} for k in self.kernels]}
-
-
-def _buffers(kernel: Any) -> tuple[list[str], list[str]]:
-    program = kernel.program
-    return [b.name for b in program.inputs], [o.buffer.name for o in program.outputs]
 
 
 _REPORTS: deque[Report] = deque(maxlen=64)

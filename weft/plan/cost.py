@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
@@ -41,29 +43,58 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     sizes = Sizes(program, hints)
     read = sum(sizes.bytes(b) for b in program.inputs)
     written = sum(sizes.bytes(o.buffer) for o in program.outputs)
-    workspace = _workspace_bytes(kernel, sizes)
-    launches = 2 if schedule.finish == "separate" else 1
-    memory_us = (read + written + 2 * workspace) / target.bandwidth_gbps / 1e3
-    compute_us = _compute_us(kernel, target, sizes, _chunks(kernel, sizes))
     strided = sum(
         sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
     )
-    strided_us = strided / 2**20 * target.strided_us_per_mega
-    time = _starts(kernel, target) * target.launch_us + max(memory_us, compute_us) + strided_us
-    return Estimate(read, written, workspace, launches, time)
+    operations, row_loops = _operations(kernel, target, sizes)
+    return timed(
+        target,
+        kernel=kernel.name,
+        launches=2 if schedule.finish == "separate" else 1,
+        bytes_read=read,
+        bytes_written=written,
+        workspace_bytes=_workspace_bytes(kernel, sizes),
+        starts=_starts(kernel, target),
+        vector_operations=operations,
+        row_loops=row_loops,
+        chunks=_chunks(kernel, sizes),
+        strided_elements=strided,
+    )
 
 
-def ideal_us(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> float:
-    """Time of a well-made kernel for the same work: no strided access, and no partial sums in memory where each chunk
-    of rows is a whole segment."""
-    sizes = Sizes(kernel.program, hints)
-    buffers = [*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)]
-    split = splits_sums(kernel, hints)
-    moved = sum(map(sizes.bytes, buffers)) + (2 * _workspace_bytes(kernel, sizes) if split else 0)
-    memory_us = moved / target.bandwidth_gbps / 1e3
-    starts = _starts(kernel, target) if split else 1
-    compute_us = _compute_us(kernel, target, sizes, _chunks(kernel, sizes) if split else 0)
-    return starts * target.launch_us + max(memory_us, compute_us)
+def ideal(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
+    """As a well-made kernel does the same work: no strided access, and no partial sums in memory where each chunk of
+    rows is a whole segment; where not, one more start adds them up."""
+    plain = estimate(kernel, target, hints)
+    if splits_sums(kernel, hints):
+        return retimed(plain, target, strided_elements=0, starts=plain.starts + 1)
+    return retimed(plain, target, strided_elements=0, starts=1, launches=1, workspace_bytes=0, chunks=0)
+
+
+def retimed(given: Estimate, target: Target, **changes: int) -> Estimate:
+    """An estimate of other counts."""
+    counts = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in _TIMES}
+    return timed(target, **(counts | changes))
+
+
+_TIMES = ("start_us", "memory_us", "compute_us", "strided_us")
+
+
+def timed(target: Target, **counts: Any) -> Estimate:
+    """The estimate of counts: each time is a count by a constant of the target."""
+    moved = counts["bytes_read"] + counts["bytes_written"] + 2 * counts["workspace_bytes"]
+    compute_us = (
+        counts["vector_operations"] / 2**20 * target.vector_op_us_per_mega
+        + counts["row_loops"] * target.row_overhead_us
+        + counts["chunks"] * target.chunk_overhead_us
+    )
+    return Estimate(
+        **counts,
+        start_us=counts["starts"] * target.launch_us,
+        memory_us=moved / target.bandwidth_gbps / 1e3,
+        compute_us=compute_us / max(target.units, 1),
+        strided_us=counts["strided_elements"] / 2**20 * target.strided_us_per_mega,
+    )
 
 
 def _starts(kernel: Kernel, target: Target) -> int:
@@ -98,7 +129,8 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     return _chunks(kernel, sizes) * width
 
 
-def _compute_us(kernel: Kernel, target: Target, sizes: Sizes, chunks: int) -> float:
+def _operations(kernel: Kernel, target: Target, sizes: Sizes) -> tuple[float, int]:
+    """Vector operations, by their cost, and loops over the columns of a row."""
     program, schedule = kernel.program, kernel.schedule
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     by_name, types = program.by_name(), program.types()
@@ -110,9 +142,7 @@ def _compute_us(kernel: Kernel, target: Target, sizes: Sizes, chunks: int) -> fl
     for names, inner, outer in zip(loops.values, loops.inner, loops.outer, strict=True):
         sums = [n for n in outer if set(types[by_name[n].args[0]][1]) & set(schedule.columns)]
         operations += sum(lookup(by_name[n].op).cost for n in names) + len(inner) + 2 * len(sums)
-    vector_us = rows * columns * operations / 2**20 * target.vector_op_us_per_mega
-    row_us = rows * len(loops.values) * target.row_overhead_us
-    return (vector_us + row_us + chunks * target.chunk_overhead_us) / max(target.units, 1)
+    return rows * columns * operations, rows * len(loops.values)
 
 
 def _strided(buffer: Buffer, kernel: Kernel) -> bool:

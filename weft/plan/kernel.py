@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from weft.errors import ParseError, Refusal
@@ -64,23 +65,69 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a kernel is predicted to need. Bytes count every buffer once; times are in microseconds."""
+    """What a kernel is predicted to need: counts, and the times in microseconds that a target makes of them.
 
+    bytes_read, bytes_written: of every buffer once. workspace_bytes: of partial column sums, written and read again.
+    starts: how often threads start. vector_operations: elements times the cost of what is computed for each, in float32
+    additions. row_loops: loops over the columns of one row. chunks: of rows that keep column sums of their own.
+    strided_elements: elements that do not lie next to their neighbours.
+    """
+
+    kernel: str
+    launches: int
     bytes_read: int
     bytes_written: int
     workspace_bytes: int
-    launches: int
-    predicted_us: float
+    starts: int
+    vector_operations: float
+    row_loops: int
+    chunks: int
+    strided_elements: int
+    start_us: float
+    memory_us: float
+    compute_us: float
+    strided_us: float
+
+    @property
+    def predicted_us(self) -> float:
+        """Memory and arithmetic go on at the same time."""
+        return self.start_us + max(self.memory_us, self.compute_us) + self.strided_us
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"predicted_us": self.predicted_us}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel holds on a GPU. registers_per_thread: 32 bits each. spill_bytes: of a thread. shared_bytes: of a
+    block. None: does not apply. resources_from: the model of ``plan/resources.py``, or the compiler."""
+
+    registers_per_thread: int | None
+    spill_bytes: int | None
+    shared_bytes: int | None
+    resources_from: Literal["model", "ptxas"]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice: what was considered, the refusal if it was refused, and predicted times of both ways."""
+    """One choice: what was considered, the refusal if it was refused, and the kernels of both ways with their predicted
+    times; none where time did not matter."""
 
     candidate: str
     refusal: Refusal | None
-    together_us: float | None = None
-    apart_us: float | None = None
+    together: tuple[Estimate, ...] = ()
+    apart: tuple[Estimate, ...] = ()
+
+    @property
+    def together_us(self) -> float | None:
+        return sum(e.predicted_us for e in self.together) if self.together else None
+
+    @property
+    def apart_us(self) -> float | None:
+        return sum(e.predicted_us for e in self.apart) if self.apart else None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -88,6 +135,8 @@ class Decision:
             "refusal": None if self.refusal is None else self.refusal.to_dict(),
             "together_us": self.together_us,
             "apart_us": self.apart_us,
+            "together": [e.to_dict() for e in self.together],
+            "apart": [e.to_dict() for e in self.apart],
         }
 
 
@@ -95,6 +144,8 @@ class Decision:
 class Plan:
     """Kernels in launch order, with one estimate each, and every decision on the way.
 
+    decisions: the whole program first, then where it was cut. alternatives: the other splits into rows and columns.
+    resources: of each kernel. hints: likely values of run-time parameters that the figures are for.
     products: run-time strides of intermediate buffers as products of sizes, by parameter name.
     """
 
@@ -104,6 +155,9 @@ class Plan:
     estimates: tuple[Estimate, ...]
     decisions: tuple[Decision, ...]
     products: dict[str, tuple[Size, ...]] = field(default_factory=dict[str, tuple[Size, ...]])
+    alternatives: tuple[Decision, ...] = ()
+    resources: tuple[Resources, ...] = ()
+    hints: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def predicted_us(self) -> float:

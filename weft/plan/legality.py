@@ -28,7 +28,7 @@ def check_online(
         return None
     dropped = ", ".join(map(str, value.attributes))
     message = f"{value.op} of something over ({', '.join(operand_dims)}) drops ({dropped}), not rows of whole tiles"
-    return Refusal("online_reduction", value.name, message)
+    return Refusal("online_reduction", value.name, message, len(operand_dims), len({*rows, *columns}))
 
 
 def check_outer_dependency(cut: Cut) -> Refusal | None:
@@ -39,16 +39,19 @@ def check_outer_dependency(cut: Cut) -> Refusal | None:
         "outer_dependency",
         cut.value,
         f"varies over {', '.join(cut.dims)}, which {cut.operand} is known for only after the whole pass over it",
+        have=len(cut.dims),
+        limit=0,
     )
 
 
 def check_epilogue_pointwise(cut: Cut) -> Refusal | None:
     """What follows an outer reduction in the same kernel is pointwise, and uses no value of a single row."""
     if cut.rule == "epilogue_reduction":
-        return Refusal("epilogue_reduction", cut.value, f"reduces {cut.operand}, which is complete only after the pass")
+        message = f"reduces {cut.operand}, which is complete only after the pass"
+        return Refusal("epilogue_reduction", cut.value, message, have=1, limit=0)
     if cut.rule == "epilogue_operand":
         message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where it is gone"
-        return Refusal("epilogue_operand", cut.value, message)
+        return Refusal("epilogue_operand", cut.value, message, have=len(cut.dims), limit=0)
     return None
 
 
@@ -64,6 +67,8 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
         "row_invariant_reduction",
         name,
         f"is the same for every row but would be computed again in each of them (rows {', '.join(rows)})",
+        have=len(rows),
+        limit=0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 
 from weft.errors import Refusal
@@ -10,8 +11,8 @@ from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
-from weft.plan.cost import estimate, ideal_us, splits_sums
-from weft.plan.kernel import Decision, Kernel, Kind, Plan
+from weft.plan.cost import estimate, ideal
+from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
     check_online,
@@ -20,6 +21,7 @@ from weft.plan.legality import (
     check_written_once,
 )
 from weft.plan.partition import cut, separate
+from weft.plan.resources import resources
 from weft.plan.schedules import kind_of, schedule_for
 from weft.target import Target
 
@@ -36,19 +38,19 @@ def plan(program: Program, target: Target, hints: Mapping[str, int] | None = Non
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
-    best: Plan | None = None
-    first_refusal: Refusal | None = None
-    for rows, columns in splits(program):
-        candidate = plan_split(program, rows, columns, target, hints)
-        if isinstance(candidate, Refusal):
-            first_refusal = first_refusal or candidate
-        elif best is None or _better(candidate, best):
-            best = candidate
-    if best is None:
-        assert first_refusal is not None
-        return first_refusal
-    apart = best.decisions[0].apart_us
-    return check_worthwhile(best, apart, program) or best
+    found = [(split, plan_split(program, *split, target, hints)) for split in splits(program)]
+    legal = [candidate for _, candidate in found if isinstance(candidate, Plan)]
+    if not legal:
+        return next(candidate for _, candidate in found if isinstance(candidate, Refusal))
+    best = min(legal, key=lambda candidate: (candidate.predicted_us, len(candidate.kernels)))
+    others = tuple(
+        candidate.decisions[0] if isinstance(candidate, Plan) else Decision(_split_text(*split), candidate)
+        for split, candidate in found
+        if candidate is not best
+    )
+    whole = best.decisions[0]
+    refusal = check_worthwhile(best, whole.apart_us, program)
+    return replace(best, alternatives=others) if refusal is None else replace(refusal, figures=whole.to_dict())
 
 
 def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -88,12 +90,13 @@ def plan_split(
     estimates = tuple(estimate(k, target, hints) for k in kernels)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     whole = Decision(
-        f"{program.name} as {len(kernels)} kernel(s), rows ({', '.join(rows)}), columns ({', '.join(columns)})",
+        f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}",
         None,
-        sum(e.predicted_us for e in estimates),
-        apart_us(kernels, rows, columns, target, hints),
+        estimates,
+        apart(kernels, rows, columns, target, hints),
     )
-    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products)
+    held = tuple(resources(k, target, hints) for k in kernels)
+    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products, (), held, hints)
 
 
 def _scheduled(
@@ -105,18 +108,14 @@ def _scheduled(
     return Kernel(program, schedule_for(program, own_rows, own_columns, target, hints))
 
 
-def apart_us(
+def apart(
     kernels: list[Kernel], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> float:
-    """Predicted time of the same work in well-made kernels that fuse along rows or along columns, but not both, with
+) -> tuple[Estimate, ...]:
+    """The same work in well-made kernels that fuse along rows or along columns, but not both, with
     one more launch to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers
     do)."""
-    total = 0.0
-    for kernel in kernels:
-        for part in separate(kernel.program, kernel.schedule.rows):
-            alone = _scheduled(part, rows, columns, target, hints)
-            total += ideal_us(alone, target, hints) + (target.launch_us if splits_sums(alone, hints) else 0.0)
-    return total
+    parts = (part for kernel in kernels for part in separate(kernel.program, kernel.schedule.rows))
+    return tuple(ideal(_scheduled(part, rows, columns, target, hints), target, hints) for part in parts)
 
 
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:
@@ -140,5 +139,5 @@ def is_lone_reduction(program: Program) -> bool:
     return all(set(types[o.value][1]) <= set(reductions[0].dims) for o in program.outputs)
 
 
-def _better(a: Plan, b: Plan) -> bool:
-    return (a.predicted_us, len(a.kernels)) < (b.predicted_us, len(b.kernels))
+def _split_text(rows: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    return f"rows ({', '.join(rows)}), columns ({', '.join(columns)})"

@@ -15,6 +15,7 @@ from weft.bench.models.transformer import Plain, ResidualMix, TransformerConfig,
 from weft.bench.models.vit import Vit, VitConfig
 
 __all__ = [
+    "DEFAULT_SHAPES",
     "MODELS",
     "Dit",
     "DitConfig",
@@ -43,3 +44,14 @@ MODELS: dict[str, Callable[..., Model]] = {
     "vit": Vit,
 }
 """Models by name; each takes the fields of its configuration (its attribute `config`) as keywords."""
+
+DEFAULT_SHAPES: dict[str, tuple[int, int]] = {
+    "plain": (32, 2048),
+    "residual_mix": (48, 2048),
+    "scale_shift_table": (1, 8192),
+    "gpt2": (16, 1024),
+    "llama": (4, 2048),
+    "dit": (32, 256),
+    "vit": (128, 196),
+}
+"""Batch and sequence (patches for images) of every full-size workload."""

@@ -1,0 +1,66 @@
+"""``weft explain``: which operations share a kernel, which do not, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.commands.subject import (
+    DtypeOption,
+    GradOption,
+    JsonOption,
+    Name,
+    ShapeOption,
+    Subject,
+    TargetOption,
+    Types,
+    parse_target,
+    resolve,
+)
+from weft.explain.explanation import Explanation, explain
+from weft.target import Target
+
+
+def explain_command(
+    name: Name,
+    types: Types = None,
+    shape: ShapeOption = None,
+    dtype: DtypeOption = "bf16",
+    target: TargetOption = "current",
+    grad: GradOption = False,
+    as_json: JsonOption = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page that stands alone to this file.")] = None,
+) -> None:
+    """Say which operations share a kernel, which do not, and the one reason why.
+
+    weft explain rms_norm_backward --shape 8192x4096 --target h200
+
+    weft explain model.py:block bf16[8192,4096] bf16[4096] --grad --json
+    """
+    chosen = parse_target(target)
+    found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
+    if html is not None:
+        try:
+            found.to_html(html)
+        except OSError as error:
+            raise typer.BadParameter(f"{html}: {error.strerror}") from None
+    if as_json:
+        typer.echo(found.to_json())
+    elif html is not None:
+        typer.echo(f"{found.summary()}\nwrote {html}")
+    else:
+        typer.echo(found.text())
+
+
+def explained(subject: Subject, target: Target) -> Explanation:
+    """Raises typer.BadParameter if the user's function fails on these inputs."""
+    try:
+        with subject.scope():
+            return explain(subject.function, *subject.inputs, target=target, name=subject.name)
+    except Exception as error:
+        if subject.kind != "function":
+            raise
+        line = " ".join(str(error).split("\n\n")[0].split())
+        raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None

@@ -1,0 +1,70 @@
+"""``weft show``: a stage of the compiler as text."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from weft.commands.explain import explained
+from weft.commands.subject import (
+    DtypeOption,
+    GradOption,
+    JsonOption,
+    Name,
+    ShapeOption,
+    TargetOption,
+    Types,
+    parse_target,
+    resolve,
+)
+from weft.compiler import CompiledRegion
+from weft.explain.explanation import Explanation
+
+Stage = Literal["program", "plan", "source"]
+
+
+def show_command(
+    name: Name,
+    types: Types = None,
+    stage: Annotated[str, typer.Option("--stage", help=f"Which: {', '.join(get_args(Stage))}.")] = "program",
+    shape: ShapeOption = None,
+    dtype: DtypeOption = "bf16",
+    target: TargetOption = "current",
+    grad: GradOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a stage of the compiler makes of every region.
+
+    weft show rms_norm_backward --stage plan --shape 8192x4096 --target h200
+
+    weft show model.py:block f32[512,1024] --stage source
+    """
+    if stage not in get_args(Stage):
+        raise typer.BadParameter(f"no stage {stage!r}; one of {', '.join(get_args(Stage))}")
+    chosen = parse_target(target)
+    if stage == "source" and chosen.kind != "cpu":
+        raise typer.BadParameter(f"no backend writes code for {chosen.name} yet; use --target cpu")
+    found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
+    texts = _texts(found, stage)
+    if as_json:
+        typer.echo(json.dumps({"name": found.name, "target": chosen.name, "stage": stage, "regions": texts}, indent=2))
+        return
+    for entry in texts:
+        typer.echo("\n".join(entry["texts"]))
+    if not texts:
+        typer.echo(found.text())
+
+
+def _texts(found: Explanation, stage: str) -> list[dict[str, Any]]:
+    """The texts of each region, equal ones once."""
+    return [
+        {"graph": g.graph.kind, "times": len(g.places), "texts": _of(g.first, stage)} for g in found.equal_regions()
+    ]
+
+
+def _of(compiled: CompiledRegion, stage: str) -> list[str]:
+    if stage == "program":
+        return [str(compiled.program)]
+    return [str(compiled.plan)] if stage == "plan" else [source.text for source in compiled.sources]

@@ -1,0 +1,191 @@
+"""What a command is about: a workload, a model, or a function of the user's own file, with inputs to call it with."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weft.bench.models import DEFAULT_SHAPES, MODELS
+from weft.bench.workloads import WORKLOADS
+from weft.ir.dtypes import FLOATS, TORCH_DTYPES
+from weft.target import TARGETS, Target
+
+Shape = tuple[int, int]
+FLOAT_DTYPES = ("f64", "f32", "bf16", "f16")
+LARGEST_INPUT_BYTES = 8 * 2**30
+_SHAPE = re.compile(r"([1-9]\d*|0)x([1-9]\d*|0)")
+_TYPE = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\]")
+_FILE = re.compile(r"(.+\.py):(\w+)")
+
+Name = Annotated[str, typer.Argument(metavar="WORKLOAD|FILE.py:FUNCTION", help="What it is about.", show_default=False)]
+Types = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TYPE]...", help="Of a FUNCTION's inputs, as in bf16[8192,4096].", show_default=False),
+]
+ShapeOption = Annotated[
+    str | None,
+    typer.Option("--shape", help="Rows and columns of a workload, batch and sequence of a model: 8192x4096."),
+]
+DtypeOption = Annotated[str, typer.Option("--dtype", help=f"Of a workload or model: {', '.join(FLOAT_DTYPES)}.")]
+TargetOption = Annotated[str, typer.Option("--target", help=f"The machine: {', '.join(TARGETS)} or current.")]
+GradOption = Annotated[bool, typer.Option("--grad", help="A FUNCTION's floating-point inputs need gradients.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """function, inputs: what to call, and with what. kind: a workload and a model get their inputs from weft, and a
+    model runs under autocast to ``dtype``; both are called in ``scope``, where tensors hold no data."""
+
+    name: str
+    kind: Literal["workload", "model", "function"]
+    function: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    dtype: torch.dtype
+    fake: FakeTensorMode | None = None
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Where to call it."""
+        with ExitStack() as stack:
+            if self.fake is not None:
+                stack.enter_context(self.fake)
+            if self.kind == "model" and self.dtype in (torch.bfloat16, torch.float16):
+                stack.enter_context(torch.autocast("cpu", self.dtype))
+            yield
+
+
+def resolve(
+    name: str, types: Sequence[str] = (), shape: str | None = None, dtype: str = "bf16", grad: bool = False
+) -> Subject:
+    """The subject of a command line. Raises typer.BadParameter, in one line with the way out, for anything wrong."""
+    if match := _FILE.fullmatch(name):
+        if shape is not None:
+            raise typer.BadParameter(
+                "--shape is for workloads; a function's inputs are written as TYPEs: bf16[8192,4096]"
+            )
+        return _of_file(Path(match[1]), match[2], types, grad)
+    if types:
+        raise typer.BadParameter(f"TYPEs are for functions of a file; a workload takes --shape (got {' '.join(types)})")
+    if dtype not in FLOAT_DTYPES:
+        raise typer.BadParameter(f"unknown dtype {dtype!r}; one of {', '.join(FLOAT_DTYPES)}")
+    size = None if shape is None else parse_shape(shape)
+    if name in WORKLOADS:
+        return _workload(name, size, TORCH_DTYPES[dtype])
+    if name in MODELS:
+        return _model(name, size, TORCH_DTYPES[dtype])
+    known = [*WORKLOADS, *MODELS]
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    raise typer.BadParameter(f"no workload {name!r}, and not FILE.py:FUNCTION; {hint}")
+
+
+def parse_shape(text: str) -> Shape:
+    """``8192x4096``."""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"a shape is written 8192x4096, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def parse_target(text: str) -> Target:
+    """A target by name, or the machine at hand."""
+    try:
+        return (
+            Target.current("cuda" if torch.cuda.is_available() else "cpu") if text == "current" else Target.named(text)
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_type(text: str) -> tuple[str, tuple[int, ...]]:
+    """``bf16[8192,4096]``: a dtype's short name and sizes."""
+    match = _TYPE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise typer.BadParameter(f"a type is written bf16[8192,4096], or f32[] for a scalar, not {text!r}")
+    if match[1] not in TORCH_DTYPES:
+        raise typer.BadParameter(f"unknown dtype {match[1]!r} in {text!r}; one of {', '.join(TORCH_DTYPES)}")
+    return match[1], tuple(int(size) for size in match[2].split(",") if size)
+
+
+def _workload(name: str, shape: Shape | None, dtype: torch.dtype) -> Subject:
+    workload, mode = WORKLOADS[name], FakeTensorMode()
+    try:
+        with mode:
+            inputs = workload.make_inputs(shape or workload.default_shape, dtype)
+    except ValueError as error:
+        raise typer.BadParameter(f"{name}: {error}") from None
+    return Subject(name, "workload", workload.fn, tuple(inputs), dtype, mode)
+
+
+def _model(name: str, shape: Shape | None, dtype: torch.dtype) -> Subject:
+    if dtype == torch.float64:
+        raise typer.BadParameter(f"{name} is a model: its dtype is that of autocast (bf16, f16) or f32 without")
+    mode = FakeTensorMode()
+    with mode:
+        model = MODELS[name]()
+    try:
+        batch = model.make_batch(*(shape or DEFAULT_SHAPES[name]), seed=0)
+    except (ValueError, RuntimeError) as error:
+        raise typer.BadParameter(f"{name}: {error}") from None
+    return Subject(name, "model", model, tuple(mode.from_tensor(t) for t in batch), dtype, mode)
+
+
+def _of_file(path: Path, name: str, types: Sequence[str], grad: bool) -> Subject:
+    made = [_input(*parse_type(text), grad) for text in types]
+    module = _load(path)
+    found = getattr(module, name, None)
+    if found is None:
+        names = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        raise typer.BadParameter(f"{path} has no {name!r}; it has {', '.join(names) or 'no functions'}")
+    if isinstance(found, type) and issubclass(found, torch.nn.Module):
+        try:
+            found = found()
+        except Exception as error:
+            message = f"{name} cannot be made without arguments: {error}; name a function or an instance instead"
+            raise typer.BadParameter(message) from None
+    if not callable(found):
+        raise typer.BadParameter(f"{name} in {path} is {type(found).__name__}, not a function or a module")
+    return Subject(name, "function", found, tuple(made), torch.bfloat16)
+
+
+def _input(dtype: str, sizes: tuple[int, ...], grad: bool) -> torch.Tensor:
+    """Normal numbers; zeros for integers, which are valid indices."""
+    kind = TORCH_DTYPES[dtype]
+    if prod(sizes) * kind.itemsize > LARGEST_INPUT_BYTES:
+        raise typer.BadParameter(f"{dtype}[{','.join(map(str, sizes))}] is more than {LARGEST_INPUT_BYTES >> 30} GiB")
+    if dtype not in FLOATS:
+        return torch.zeros(sizes, dtype=kind)
+    made = torch.randn(sizes).to(kind)
+    return made.requires_grad_() if grad else made
+
+
+def _load(path: Path) -> ModuleType:
+    """The user's file as a module, with its folder on the path as if it were run."""
+    if not path.is_file():
+        raise typer.BadParameter(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        where = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise typer.BadParameter(f"{path} cannot be imported: {type(error).__name__}: {error}{where}") from None
+    return module

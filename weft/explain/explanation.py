@@ -1,0 +1,185 @@
+"""``weft.explain``: what would share a kernel on a machine, without compiling or running anything on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from weft.compiler import Compilation, CompiledRegion, compile_graph
+from weft.explain.graphs import Kind, post_grad_graphs
+from weft.integration.report import Report, refusal_lines, region_lines
+from weft.integration.sizes import symbol_hints
+from weft.target import Target
+
+TEXT_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class ExplainedGraph:
+    """One graph of the function, and what becomes of it."""
+
+    kind: Kind
+    compilation: Compilation
+
+
+@dataclass(frozen=True)
+class EqualRegions:
+    """Regions of one graph with the same kernels: the blocks of a model. places: among all regions of the graph."""
+
+    graph: ExplainedGraph
+    places: tuple[int, ...]
+
+    @property
+    def first(self) -> CompiledRegion:
+        return self.graph.compilation.regions[self.places[0]]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The user's lines of all of them."""
+        found = (line for at in self.places for line in self.graph.compilation.regions[at].region.lines)
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which operations of a function share a kernel on ``target``, which do not, and why, with predicted figures."""
+
+    name: str
+    target: Target
+    graphs: tuple[ExplainedGraph, ...]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def equal_regions(self) -> Iterator[EqualRegions]:
+        """Regions in order of appearance, those with equal kernels together."""
+        for graph in self.graphs:
+            places: dict[tuple[str, ...], list[int]] = {}
+            for at, compiled in enumerate(graph.compilation.regions):
+                places.setdefault(tuple(map(str, compiled.plan.kernels)), []).append(at)
+            yield from (EqualRegions(graph, tuple(equal)) for equal in places.values())
+
+    def summary(self) -> str:
+        """One line of totals."""
+        regions = [c for graph in self.graphs for c in graph.compilation.regions]
+        estimates = [e for c in regions for e in c.plan.estimates]
+        moved = sum(e.bytes_read + e.bytes_written for e in estimates) / 1e6
+        time = sum(e.predicted_us for e in estimates)
+        unmeasured = "" if self.target.measured else " (its figures are not measured)"
+        return (
+            f"{self.name} on {self.target.name}{unmeasured}: {_count(len(regions), 'region')} in "
+            f"{_count(len(estimates), 'kernel')}, {moved:.2f} MB moved, {time:.0f} us predicted"
+        )
+
+    def text(self) -> str:
+        """A table of kernels, then each region with its reasons and the user's lines, then what is left out and why."""
+        lines = [self.summary()]
+        groups = list(self.equal_regions())
+        if groups:
+            lines += ["", _rendered(_table(groups, self.target))]
+        for graph in self.graphs:
+            lines += ["", f"{graph.kind}:"]
+            for group in (g for g in groups if g.graph is graph):
+                shown = region_lines(group.first)
+                times = f" ({len(group.places)} times)" if len(group.places) > 1 else ""
+                lines += [f"  {shown[0]}{times}", *(f"  {line}" for line in shown[1:])]
+            left = refusal_lines(graph.compilation.refusals)
+            lines += [f"  {line}" for line in left] if left or graph.compilation.regions else ["  nothing to fuse"]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One object: ``target`` with its constants, ``graphs``, and lists of all ``regions``, ``kernels``,
+        ``decisions`` and ``refusals``; their fields ``graph`` and ``region`` are places in those lists."""
+        whole: dict[str, Any] = {"name": self.name, "target": asdict(self.target), "graphs": []}
+        lists: dict[str, list[dict[str, Any]]] = {"regions": [], "kernels": [], "decisions": [], "refusals": []}
+        for at, graph in enumerate(self.graphs):
+            whole["graphs"].append(graph.kind)
+            before = len(lists["regions"])
+            for name, entries in Report(graph.compilation).to_dict().items():
+                for entry in entries:
+                    moved = {"region": entry["region"] + before} if "region" in entry else {}
+                    lists[name].append({"graph": at} | entry | moved)
+        return whole | lists
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write a page that stands alone, folders above it included; returns its path."""
+        from weft.explain.html import page
+
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page(self))
+        return target
+
+
+def explain(
+    function: Callable[..., Any], *inputs: Any, target: Target | str | None = None, dynamic: bool | None = None,
+    name: str | None = None, **keywords: Any,
+) -> Explanation:  # fmt: skip
+    """What weft would do with a function or a model, and why.
+
+    inputs, keywords: what to call it with. It is called once, uncompiled, to find its graphs; the backward is among
+    them where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
+    target: a machine to plan for, or its name; by default the one at hand. dynamic: as in torch.compile. name: for the
+    title; by default the function's.
+
+    Raises ValueError for an unknown target, or a machine without figures.
+    """
+    if isinstance(target, str):
+        target = None if target == "current" else Target.named(target)
+    graphs = post_grad_graphs(function, inputs, keywords, dynamic)
+    chosen = target or Target.current(_device(inputs, keywords))
+    explained = tuple(
+        ExplainedGraph(g.kind, compile_graph(g.module.graph, symbols=symbol_hints(g.module.graph), target=chosen))
+        for g in graphs
+    )
+    shown = name or getattr(function, "__name__", type(function).__name__)
+    return Explanation(shown, chosen, explained)
+
+
+def _device(inputs: Sequence[Any], keywords: dict[str, Any]) -> torch.device:
+    found = [value.device for value in (*inputs, *keywords.values()) if isinstance(value, torch.Tensor)]
+    return found[0] if found else torch.device("cpu")
+
+
+def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
+    table = Table(pad_edge=False)
+    for heading in ("graph", "kernel", "kind", "scheme"):
+        table.add_column(heading, overflow="fold")
+    headings = ["times", "MB read", "written", "us predicted"]
+    for heading in [*headings, *(["registers", "spilled"] if target.kind == "gpu" else [])]:
+        table.add_column(heading, justify="right")
+    for group in groups:
+        plan = group.first.plan
+        for kernel, kind, estimate, held in zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, strict=True):
+            figures = [
+                str(len(group.places)),
+                f"{estimate.bytes_read / 1e6:.2f}",
+                f"{estimate.bytes_written / 1e6:.2f}",
+                f"{estimate.predicted_us:.1f}",
+            ]
+            if target.kind == "gpu":
+                figures += [str(held.registers_per_thread), str(held.spill_bytes)]
+            table.add_row(group.graph.kind, kernel.name, kind, kernel.schedule.scheme, *figures)
+    return table
+
+
+def _rendered(table: Table) -> str:
+    """The table as text, wide enough for a screen and the same on each."""
+    text = StringIO()
+    Console(file=text, width=TEXT_WIDTH, force_terminal=False).print(table)
+    return text.getvalue().rstrip()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

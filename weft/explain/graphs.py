@@ -1,0 +1,85 @@
+"""The graphs that weft would be given: a function is compiled up to the end of Inductor's post-grad passes."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import fx
+from torch._dynamo.utils import detect_fake_mode
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+
+from weft.integration.report import SOURCE
+
+Kind = Literal["forward", "backward", "inference"]
+
+
+@dataclass(frozen=True)
+class PostGradGraph:
+    """A functional ATen graph. kind: of a training step the forward or the backward; else inference."""
+
+    kind: Kind
+    module: fx.GraphModule
+
+
+def post_grad_graphs(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+) -> list[PostGradGraph]:
+    """Every graph that Inductor makes of ``function(*inputs)``, with the backward where an input or a parameter needs a
+    gradient. The function runs once, uncompiled; on fake tensors, inside a ``FakeTensorMode``, nothing is computed."""
+    from torch._inductor import compile_fx
+
+    found: list[PostGradGraph] = []
+    names: list[str] = []
+
+    def keep(gm: fx.GraphModule, example_inputs: Sequence[Any], **facts: Any) -> Callable[..., Any]:
+        runnable = copy.deepcopy(gm)  # Inductor's passes leave operators that only its code generator knows
+        inference = bool(facts.get("is_inference"))
+        compile_fx.view_to_reshape(gm)
+        with V.set_fake_mode(detect_fake_mode(example_inputs)):  # type: ignore[arg-type]
+            compile_fx._recursive_post_grad_passes(gm, is_inference=inference)
+        kind: Kind = "backward" if facts.get("is_backward") else "inference" if inference else "forward"
+        _name_inputs(gm, kind, names)
+        found.append(PostGradGraph(kind, gm))
+        return make_boxed_func(runnable.forward)
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        names[:] = [readable(node.name) for node in gm.graph.nodes if node.op == "placeholder"]
+        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)  # type: ignore[arg-type]
+
+    torch._dynamo.reset()
+    uncached = inductor_config.patch(fx_graph_cache=False)
+    at_once = functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False)
+    try:
+        with uncached, at_once:
+            torch.compile(function, backend=backend, dynamic=dynamic)(*inputs, **(keywords or {}))
+    finally:
+        torch._dynamo.reset()
+    return found
+
+
+def _name_inputs(gm: fx.GraphModule, kind: Kind, names: Sequence[str]) -> None:
+    """Note on each placeholder that is an input of the function what the user calls it. AOTAutograd numbers them in the
+    order of the traced function's inputs, from 1 where there is a backward."""
+    pattern, first = (r"arg(\d+)_\d+", 0) if kind == "inference" else (r"primals_(\d+)", 1)
+    for node in gm.graph.nodes:
+        match = re.fullmatch(pattern, node.name) if node.op == "placeholder" else None
+        if match and int(match[1]) - first < len(names):
+            node.meta[SOURCE] = names[int(match[1]) - first]
+
+
+def readable(placeholder: str) -> str:
+    """The user's name behind that of dynamo: ``l_self_modules_norm_parameters_weight_`` is ``norm.weight``."""
+    name = placeholder.removeprefix("l_").removesuffix("_")
+    name = re.sub(r"^(self_|fn_)?_?(modules|parameters|buffers)_", "", name)
+    return re.sub(r"_+(modules|parameters|buffers)_", ".", name)

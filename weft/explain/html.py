@@ -1,0 +1,52 @@
+"""The page of an explanation: one file without references to any other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+import jinja2
+
+from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
+from weft.explain.explanation import EqualRegions, Explanation
+from weft.integration.report import input_names, reasons, refusal_groups
+from weft.plan.kernel import Decision
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the page shows of equal regions."""
+
+    group: EqualRegions
+    wide: Drawing
+    narrow: Drawing
+    reasons: list[str]
+    others: list[str]
+
+
+def page(explanation: Explanation) -> str:
+    """The HTML text."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["bytes"] = size_text
+    template = environment.from_string(files("weft.explain").joinpath("page.html.j2").read_text())
+    groups = list(explanation.equal_regions())
+    sections = [
+        (graph, [_card(g) for g in groups if g.graph is graph], refusal_groups(graph.compilation.refusals))
+        for graph in explanation.graphs
+    ]
+    return template.render(explanation=explanation, sections=sections, groups=groups)
+
+
+def _card(group: EqualRegions) -> Card:
+    plan, names = group.first.plan, input_names(group.first)
+    others = [_other(decision) for decision in plan.alternatives]
+    return Card(group, draw_wide(plan, names), draw_narrow(plan, names), reasons(plan), others)
+
+
+def _other(decision: Decision) -> str:
+    """Another split of the dimensions, and why it was not taken."""
+    if decision.refusal is not None:
+        return f"{decision.candidate}: {decision.refusal.rule}: {decision.refusal.message}"
+    return f"{decision.candidate}: {decision.together_us:.1f} us predicted"
