@@ -14,9 +14,10 @@ from weft.plan.cost import Sizes
 from weft.plan.kernel import Plan
 
 ROW, GAP, BOX, PAD = 26, 14, 64, 10
-TENSOR_WIDTH, EDGE_WIDTH, KERNEL_WIDTH = 210, 120, 300
+TENSOR_WIDTH, EDGE_WIDTH, KERNEL_WIDTH, INSET = 270, 100, 280, 34
 NARROW_WIDTH, RAIL = 340, 18
-LONGEST_NAME = 26
+NAME_CHARACTER, DETAIL_CHARACTER, MARGIN = 7.9, 6.7, 8
+"""Widths of the page's two monospaced fonts, and of the space around text in a box."""
 
 
 @dataclass(frozen=True)
@@ -80,27 +81,22 @@ def draw_wide(plan: Plan, names: dict[str, str]) -> Drawing:
         height = max(BOX, ROW * max(len(inputs), len(outputs)))
         drawing.nodes.append(_kernel(plan, at, centre, y, KERNEL_WIDTH, height))
         for tensor, top in _spread(inputs, y, height):
-            drawing.nodes.append(Node("input", tensor.name, tensor.detail, 0, top, TENSOR_WIDTH, ROW - 4))
+            drawing.nodes.append(_box(tensor, 0, top, TENSOR_WIDTH))
             drawing.edges.append(_across(TENSOR_WIDTH, centre, top + ROW / 2 - 2, tensor.moved_bytes))
             for other in tensor.users[1:]:  # the box of a later kernel stands below
                 path = f"M{TENSOR_WIDTH},{top + ROW / 2 - 2:g} C{centre - 50},{top + ROW / 2 - 2:g} {centre - 50}"
                 target = _top_of(plan, tensors, other) + BOX / 2
                 drawing.edges.append(Edge(f"{path},{target:g} {centre},{target:g}", "", 0, 0))
         for tensor, top in _spread(outputs, y, height):
-            drawing.nodes.append(Node("output", tensor.name, tensor.detail, right, top, TENSOR_WIDTH, ROW - 4))
+            drawing.nodes.append(_box(tensor, right, top, TENSOR_WIDTH))
             drawing.edges.append(_across(centre + KERNEL_WIDTH, right, top + ROW / 2 - 2, tensor.moved_bytes))
         y += height
         passed = [t for t in tensors if t.kind == "passed" and t.maker == at]
-        for tensor in passed:
-            middle = centre + KERNEL_WIDTH / 2
-            drawing.edges.append(_down(middle, y, y + GAP + ROW / 2, tensor.moved_bytes))
-            y += GAP + ROW / 2
-            drawing.nodes.append(Node("passed", tensor.name, tensor.detail, centre + 30, y, KERNEL_WIDTH - 60, ROW - 4))
-            y += ROW - 4
-        if at + 1 < len(plan.kernels):
-            if passed:
-                drawing.edges.append(_down(centre + KERNEL_WIDTH / 2, y, y + 2 * GAP, 0))
-            y += 2 * GAP
+        for place, tensor in enumerate(passed):
+            box = _box(tensor, centre + INSET, y + GAP + ROW * place, KERNEL_WIDTH - 2 * INSET)
+            drawing.nodes.append(box)
+            drawing.edges += _passing(plan, tensors, tensor, box, centre, y)
+        y += ROW * len(passed) + (2 * GAP if at + 1 < len(plan.kernels) else 0)
     drawing.height = y + PAD
     return drawing
 
@@ -111,12 +107,12 @@ def draw_narrow(plan: Plan, names: dict[str, str]) -> Drawing:
     drawing = Drawing(NARROW_WIDTH)
     y, rail = float(PAD), NARROW_WIDTH - RAIL / 2
     for at in range(len(plan.kernels)):
-        for tensor in (t for t in tensors if at in t.users):
+        read = [t for t in tensors if at in t.users]
+        for place, tensor in enumerate(read):  # each joins the rail that leads down to the kernel
             drawing.nodes.append(_row(tensor, y))
-            drawing.edges.append(Edge(f"M{NARROW_WIDTH - RAIL},{y + ROW / 2 - 2:g} H{rail}", "", 0, 0))
+            down = y + ROW * (len(read) - place) + GAP
+            drawing.edges.append(Edge(f"M{NARROW_WIDTH - RAIL},{y + ROW / 2 - 2:g} H{rail} V{down:g}", "", 0, 0))
             y += ROW
-        top = y - ROW / 2 - 2
-        drawing.edges.append(Edge(f"M{rail},{PAD + ROW / 2 - 2 if at == 0 else top:g} V{y + GAP:g}", "", 0, 0))
         y += GAP
         drawing.nodes.append(_kernel(plan, at, 0, y, NARROW_WIDTH, BOX))
         y += BOX
@@ -154,7 +150,7 @@ def _tensors(plan: Plan, names: dict[str, str]) -> list[_Tensor]:
         for output in kernel.program.outputs:
             makers[output.buffer.name] = at
     return [
-        _Tensor(_short(names.get(name, name)), *fact, makers.get(name), tuple(users.get(name, ())))
+        _Tensor(names.get(name, name), *fact, makers.get(name), tuple(users.get(name, ())))
         for name, fact in facts.items()
     ]
 
@@ -164,8 +160,12 @@ def type_text(buffer: Buffer, program: Program) -> str:
     return f"{buffer.dtype}[{', '.join(str(program.size_of(d)) for d in buffer.dims)}]"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"...{name[3 - LONGEST_NAME :]}"
+def _box(tensor: _Tensor, x: float, y: float, width: float, detail: str | None = None) -> Node:
+    """A tensor with its type; a name that has no room beside it loses its beginning."""
+    detail = tensor.detail if detail is None else detail
+    room = max(4, int((width - 3 * MARGIN - DETAIL_CHARACTER * len(detail)) / NAME_CHARACTER))
+    name = tensor.name if len(tensor.name) <= room else f"\u2026{tensor.name[1 - room :]}"
+    return Node(tensor.kind, name, detail, x, y, width, ROW - 4)
 
 
 def _kernel(plan: Plan, at: int, x: float, y: float, width: float, height: float) -> Node:
@@ -176,7 +176,7 @@ def _kernel(plan: Plan, at: int, x: float, y: float, width: float, height: float
 
 def _row(tensor: _Tensor, y: float) -> Node:
     detail = f"{tensor.detail}  {size_text(tensor.moved_bytes)}"
-    return Node(tensor.kind, tensor.name, detail, 0, y, NARROW_WIDTH - RAIL, ROW - 4)
+    return _box(tensor, 0, y, NARROW_WIDTH - RAIL, detail)
 
 
 def _spread(tensors: Sequence[_Tensor], y: float, height: float) -> list[tuple[_Tensor, float]]:
@@ -192,7 +192,7 @@ def _top_of(plan: Plan, tensors: Sequence[_Tensor], wanted: int) -> float:
         sides = [sum(t.kind == "input" and t.users[0] == at for t in tensors)]
         sides.append(sum(t.kind == "output" and t.maker == at for t in tensors))
         passed = sum(t.kind == "passed" and t.maker == at for t in tensors)
-        y += max(BOX, ROW * max(sides)) + passed * (GAP + ROW / 2 + ROW - 4) + 2 * GAP
+        y += max(BOX, ROW * max(sides)) + ROW * passed + 2 * GAP
     return y
 
 
@@ -200,5 +200,18 @@ def _across(start: float, end: float, y: float, moved: int) -> Edge:
     return Edge(f"M{start:g},{y:g} H{end:g}", size_text(moved), (start + end) / 2 - 4, y - 4)
 
 
-def _down(x: float, start: float, end: float, moved: int) -> Edge:
-    return Edge(f"M{x:g},{start:g} V{end:g}", size_text(moved) if moved else "", x + 8, (start + end) / 2 + 3, "start")
+def _passing(
+    plan: Plan, tensors: Sequence[_Tensor], tensor: _Tensor, box: Node, left: float, bottom: float
+) -> list[Edge]:
+    """From the kernel above down on the left, and on the right to each kernel that reads it."""
+    middle, right = box.y + box.height / 2, left + KERNEL_WIDTH
+    path = f"M{left + INSET / 2:g},{bottom:g} V{middle:g} H{box.x:g}"
+    edges = [Edge(path, size_text(tensor.moved_bytes), left + INSET / 2 - 5, middle + 4, "end")]
+    for at in tensor.users:
+        top = _top_of(plan, tensors, at)
+        if at == (tensor.maker or 0) + 1:
+            way = f"H{right - INSET / 2:g} V{top:g}"
+        else:
+            way = f"H{right + INSET / 2:g} V{top + BOX / 2:g} H{right:g}"
+        edges.append(Edge(f"M{box.x + box.width:g},{middle:g} {way}", "", 0, 0))
+    return edges

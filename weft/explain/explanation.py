@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.compiler import Compilation, CompiledRegion, compile_graph
+from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.integration.report import Report, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
@@ -71,12 +72,12 @@ class Explanation:
         """One line of totals."""
         regions = [c for graph in self.graphs for c in graph.compilation.regions]
         estimates = [e for c in regions for e in c.plan.estimates]
-        moved = sum(e.bytes_read + e.bytes_written for e in estimates) / 1e6
+        moved = size_text(sum(e.bytes_read + e.bytes_written for e in estimates))
         time = sum(e.predicted_us for e in estimates)
         unmeasured = "" if self.target.measured else " (its figures are not measured)"
         return (
             f"{self.name} on {self.target.name}{unmeasured}: {_count(len(regions), 'region')} in "
-            f"{_count(len(estimates), 'kernel')}, {moved:.2f} MB moved, {time:.0f} us predicted"
+            f"{_count(len(estimates), 'kernel')}, {moved} moved, {time:.0f} us predicted"
         )
 
     def text(self) -> str:

@@ -98,10 +98,9 @@ def reasons(plan: Plan) -> list[str]:
     """Why the kernels of a plan are what they are: predicted times of the ways to do it, and each cut with its rule."""
     whole, *cuts = plan.decisions
     lines = [f"cut: {decision.refusal}" for decision in cuts if decision.refusal is not None]
-    if whole.apart_us is not None:
-        lines.append(
-            f"taken: {whole.together_us:.1f} us predicted, {whole.apart_us:.1f} us in kernels of one direction"
-        )
+    if whole.together_us is not None and whole.apart_us is not None:
+        apart = f", {whole.apart_us:.1f} us with rows and columns in kernels of their own"
+        lines.append(f"taken: {whole.together_us:.1f} us predicted{apart if len(whole.apart) > 1 else ''}")
     return lines
 
 
