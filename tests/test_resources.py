@@ -15,8 +15,10 @@ from weft.target import Target
 
 
 @cache
-def planned(name: str, columns: int, target: str = "h200", dtype: torch.dtype = torch.bfloat16) -> Plan:
-    inputs = WORKLOADS[name].make_inputs((512, columns), dtype)
+def planned(
+    name: str, columns: int, target: str = "h200", dtype: torch.dtype = torch.bfloat16, rows: int = 512
+) -> Plan:
+    inputs = WORKLOADS[name].make_inputs((rows, columns), dtype)
     found = plan(make_case(name, inputs).program, Target.named(target))
     assert isinstance(found, Plan)
     return found
@@ -46,8 +48,8 @@ def test_wider_data_takes_more() -> None:
     narrow, wide = (of("rms_norm_backward", 2048, dtype) for dtype in (torch.bfloat16, torch.float32))
     assert narrow.registers_per_thread is not None
     assert wide.registers_per_thread is not None
-    per_column = (2 + 2 + 2) * 8 / 32  # two more bytes of dy, x and the weight
-    assert wide.registers_per_thread - narrow.registers_per_thread == pytest.approx(2048 * per_column / 256, abs=1)
+    # two more bytes of dy, x and the weight, and no copy of them in float32
+    assert 0 < wide.registers_per_thread - narrow.registers_per_thread <= 2048 * 6 * 8 // 32 // 256
     assert (narrow.shared_bytes, wide.shared_bytes) == (3 * 2 * 2048 * 2, 3 * 2 * 2048 * 4)  # three stages of dy and x
 
 
@@ -56,7 +58,7 @@ def test_a_kernel_without_column_sums_stages_nothing() -> None:
 
 
 def test_every_kernel_of_a_plan_has_its_own() -> None:
-    found = planned("batch_norm_forward", 256)
+    found = planned("batch_norm_forward", 256, rows=65536)
     assert len(found.resources) == len(found.kernels) == 2
     assert found.resources[0] != found.resources[1]
 
