@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from weft.compiler import Compilation, CompiledRegion, compile_graph
 from weft.explain.drawing import size_text
@@ -19,6 +17,9 @@ from weft.explain.graphs import Kind, post_grad_graphs
 from weft.integration.report import Report, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.target import Target
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 TEXT_WIDTH = 120
 
@@ -154,6 +155,8 @@ def _device(inputs: Sequence[Any], keywords: dict[str, Any]) -> torch.device:
 
 
 def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
+    from rich.table import Table
+
     table = Table(pad_edge=False)
     for heading in ("graph", "kernel", "kind", "scheme"):
         table.add_column(heading, overflow="fold")
@@ -177,6 +180,8 @@ def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
 
 def _rendered(table: Table) -> str:
     """The table as text, wide enough for a screen and the same on each."""
+    from rich.console import Console
+
     text = StringIO()
     Console(file=text, width=TEXT_WIDTH, force_terminal=False).print(table)
     return text.getvalue().rstrip()

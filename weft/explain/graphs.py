@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.utils import detect_fake_mode
-from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
-from torch._inductor.virtualized import V
 
 from weft.integration.report import SOURCE
 
@@ -37,7 +34,10 @@ def post_grad_graphs(
 ) -> list[PostGradGraph]:
     """Every graph that Inductor makes of ``function(*inputs)``, with the backward where an input or a parameter needs a
     gradient. The function runs once, uncompiled; on fake tensors, inside a ``FakeTensorMode``, nothing is computed."""
+    from functorch.compile import make_boxed_func
+    from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx
+    from torch._inductor.virtualized import V
 
     found: list[PostGradGraph] = []
     names: list[str] = []
