@@ -738,4 +738,4 @@ def test_dimensions_of_size_one_vanish() -> None:
 
 def test_nothing_to_do_is_nothing() -> None:
     found = checked(lambda x: x.view(6, 4).t(), rows(4, 6))
-    assert found == Capture((), ())
+    assert (found.regions, found.refusals, found.borders.moved_bytes) == ((), (), 0)

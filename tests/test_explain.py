@@ -123,7 +123,7 @@ def test_bytes_are_those_of_the_tensors() -> None:
 def test_the_json_is_one_object_with_every_kernel(trained: Explanation) -> None:
     found = json.loads(trained.to_json())
     assert set(found) == {"name", "target", "graphs", "regions", "kernels", "decisions", "refusals"}
-    assert found["graphs"] == ["forward", "backward"]
+    assert [g["kind"] for g in found["graphs"]] == ["forward", "backward"]
     assert (found["name"], found["target"]["name"]) == ("add_norm", "h200")
     assert [k["kind"] for k in found["kernels"]] == ["inner", "mixed-order"]
     for kernel in found["kernels"]:
@@ -224,6 +224,25 @@ def test_nothing_stays_compiled_and_nothing_is_recorded(trained: Explanation) ->
     weft.explain(add_norm, torch.randn(8, 64), torch.randn(8, 64), torch.ones(64), target="cpu")
     assert weft.counters.to_dict()["pass_calls"] == weft.counters.builds == 0
     assert weft.last_reports() == []
+
+
+def test_what_is_computed_again_at_a_border_comes_with_the_bytes_it_saves() -> None:
+    def widened(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        wide = x.float().exp()  # four bytes an element that two bytes are enough for
+        first = torch.softmax(wide, -1).bfloat16() @ y
+        return first, (wide * first.float()).sum(-1)
+
+    with FakeTensorMode():
+        found = weft.explain(widened, *torch.empty(2, 2048, 2048, dtype=torch.bfloat16), target="h200")
+    (graph,) = json.loads(found.to_json())["graphs"]
+    borders = graph["borders"]
+    assert {entry["bytes"] for entry in borders["again"]} == {4 * 2048**2}
+    assert borders["stored_bytes"] - borders["moved_bytes"] == (4 + 4 - 2) * 2048**2
+    (line,) = (line for line in found.text().splitlines() if "borders: " in line)
+    assert line.startswith("  borders: ")
+    assert (
+        f"computed again rather than stored and loaded: {size_text(borders['moved_bytes'])} moved in all, not " in line
+    )
 
 
 # the page

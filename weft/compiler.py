@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
 from weft.errors import Refusal, RefusedError, in_stage
 from weft.ir.program import Program
@@ -49,10 +50,11 @@ class CompiledRegion:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What became of a graph: regions with kernels, and a reason for everything else."""
+    """What became of a graph: regions with kernels, a reason for everything else, and what crosses the borders."""
 
     regions: tuple[CompiledRegion, ...]
     refusals: tuple[Refusal, ...]
+    borders: BorderChoice | None = None
 
     def __str__(self) -> str:
         return "\n".join([*(f"{r.program}\n{r.plan}" for r in self.regions), *map(str, self.refusals)])
@@ -84,7 +86,7 @@ def compile_graph(
             refusals.append(compiled)
         else:
             regions.append(compiled)
-    return Compilation(tuple(regions), tuple(refusals))
+    return Compilation(tuple(regions), tuple(refusals), captured.borders)
 
 
 def compile_region(
@@ -143,7 +145,7 @@ def without_failing(compilation: Compilation, stage: str, step: Callable[[Compil
             refusals.append(failure(compiled.region, error))
         else:
             regions.append(compiled)
-    return Compilation(tuple(regions), tuple(refusals))
+    return replace(compilation, regions=tuple(regions), refusals=tuple(refusals))
 
 
 def run_program(

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import fx
 
@@ -52,6 +53,30 @@ class Borders:
     computed: tuple[frozenset[fx.Node], ...]
     stored: frozenset[fx.Node]
     moved_bytes: int
+
+
+@dataclass(frozen=True)
+class BorderChoice:
+    """What the borders of a graph move, and what they would if everything that crosses one were stored and loaded.
+
+    again: nodes that a kernel computes although another one does as well, with the bytes of their tensors.
+    """
+
+    again: tuple[tuple[str, int], ...]
+    moved_bytes: int
+    stored_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        again = [{"subject": name, "bytes": size} for name, size in self.again]
+        return {"again": again, "moved_bytes": self.moved_bytes, "stored_bytes": self.stored_bytes}
+
+
+def compared(flow: Flow, chosen: Borders) -> BorderChoice:
+    """The choice, beside that of computing nothing again."""
+    pairs = zip(flow.groups, chosen.computed, strict=True)
+    again = [(n.name, flow.storage_bytes[n]) for group, computed in pairs for n in computed.difference(group)]
+    plain = choose_borders(replace(flow, pointwise=()))
+    return BorderChoice(tuple(sorted(again)), chosen.moved_bytes, plain.moved_bytes)
 
 
 def choose_borders(flow: Flow, banned: Collection[tuple[int, fx.Node]] = ()) -> Borders:

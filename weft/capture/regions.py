@@ -13,7 +13,7 @@ from torch import fx
 
 from weft.capture.assembly import Slot, complete, find_slots, is_read_apart
 from weft.capture.axes import Space, pointwise_space
-from weft.capture.border import Flow, choose_borders
+from weft.capture.border import BorderChoice, Flow, choose_borders, compared
 from weft.capture.growth import Growth, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
@@ -49,10 +49,12 @@ class Region:
 
 @dataclass(frozen=True)
 class Capture:
-    """All regions of a graph, and the reason for every computing node that is in none."""
+    """All regions of a graph, the reason for every computing node that is in none, and what was chosen to cross their
+    borders."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    borders: BorderChoice
 
     def __str__(self) -> str:
         return "\n".join([*(str(r.program) for r in self.regions), *map(str, self.refusals)])
@@ -68,7 +70,8 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
     growth.join_siblings()
     regions: list[Region] = []
     failed: set[fx.Node] = set()
-    for group, lowered in _lower_all(growth, name):
+    borders, groups = _lower_all(growth, name)
+    for group, lowered in groups:
         if isinstance(lowered, Region):
             regions.append(lowered)
         elif isinstance(lowered, MisalignedError):
@@ -86,10 +89,12 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
     for assembly in complete(slots):
         members.update((assembly.whole, *assembly.absorbed))
     refusals = [refusal for node, refusal in growth.refusals.items() if node not in members]
-    return Capture(tuple(regions), tuple(refusals))
+    return Capture(tuple(regions), tuple(refusals), borders)
 
 
-def _lower_all(growth: Growth, name: str | None) -> list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]:
+def _lower_all(
+    growth: Growth, name: str | None
+) -> tuple[BorderChoice, list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]]:
     """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region
     can compute what it should."""
     groups = growth.groups()
@@ -112,7 +117,7 @@ def _lower_all(growth: Growth, name: str | None) -> list[tuple[list[fx.Node], Re
                 banned |= {(kernel, node) for node in lowered.impossible}
                 found.append((group, lowered.result))
         if len(banned) == before:
-            return found
+            return compared(flow, borders), found
     raise AssertionError("without anything to compute again nothing is impossible")
 
 

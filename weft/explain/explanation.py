@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from weft.capture.border import BorderChoice
 from weft.compiler import Compilation, CompiledRegion, compile_graph
 from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
@@ -93,6 +94,7 @@ class Explanation:
                 shown = region_lines(group.first)
                 times = f" ({len(group.places)} times)" if len(group.places) > 1 else ""
                 lines += [f"  {shown[0]}{times}", *(f"  {line}" for line in shown[1:])]
+            lines += [f"  {line}" for line in border_lines(graph.compilation.borders)]
             left = refusal_lines(graph.compilation.refusals)
             lines += [f"  {line}" for line in left] if left or graph.compilation.regions else ["  nothing to fuse"]
         return "\n".join(lines)
@@ -103,7 +105,8 @@ class Explanation:
         whole: dict[str, Any] = {"name": self.name, "target": asdict(self.target), "graphs": []}
         lists: dict[str, list[dict[str, Any]]] = {"regions": [], "kernels": [], "decisions": [], "refusals": []}
         for at, graph in enumerate(self.graphs):
-            whole["graphs"].append(graph.kind)
+            borders = graph.compilation.borders
+            whole["graphs"].append({"kind": graph.kind, "borders": None if borders is None else borders.to_dict()})
             before = len(lists["regions"])
             for name, entries in Report(graph.compilation).to_dict().items():
                 for entry in entries:
@@ -147,6 +150,15 @@ def explain(
     )
     shown = name or getattr(function, "__name__", type(function).__name__)
     return Explanation(shown, chosen, explained)
+
+
+def border_lines(borders: BorderChoice | None) -> list[str]:
+    """What is computed again on the other side of a border, and the bytes that saves."""
+    if borders is None or not borders.again:
+        return []
+    moved, stored = size_text(borders.moved_bytes), size_text(borders.stored_bytes)
+    values = _count(len(borders.again), "value")
+    return [f"borders: {values} computed again rather than stored and loaded: {moved} moved in all, not {stored}"]
 
 
 def _device(inputs: Sequence[Any], keywords: dict[str, Any]) -> torch.device:

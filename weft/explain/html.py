@@ -8,7 +8,7 @@ from importlib.resources import files
 import jinja2
 
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
-from weft.explain.explanation import EqualRegions, Explanation
+from weft.explain.explanation import EqualRegions, Explanation, border_lines
 from weft.integration.report import input_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
 
@@ -36,7 +36,7 @@ def page(explanation: Explanation) -> str:
         (graph, [_card(g) for g in groups if g.graph is graph], refusal_groups(graph.compilation.refusals))
         for graph in explanation.graphs
     ]
-    return template.render(explanation=explanation, sections=sections, groups=groups)
+    return template.render(explanation=explanation, sections=sections, groups=groups, border_lines=border_lines)
 
 
 def _card(group: EqualRegions) -> Card:
