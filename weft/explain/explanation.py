@@ -167,9 +167,10 @@ def _device(inputs: Sequence[Any], keywords: dict[str, Any]) -> torch.device:
 
 
 def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("graph", "kernel", "kind", "scheme"):
         table.add_column(heading, overflow="fold")
     headings = ["times", "MB read", "written", "us predicted"]

@@ -99,8 +99,9 @@ def reasons(plan: Plan) -> list[str]:
     whole, *cuts = plan.decisions
     lines = [f"cut: {decision.refusal}" for decision in cuts if decision.refusal is not None]
     if whole.together_us is not None and whole.apart_us is not None:
-        apart = f", {whole.apart_us:.1f} us with rows and columns in kernels of their own"
-        lines.append(f"taken: {whole.together_us:.1f} us predicted{apart if len(whole.apart) > 1 else ''}")
+        alone = "rows and columns in kernels of their own" if len(whole.apart) > 1 else "an ordinary kernel"
+        apart = "" if whole.apart_us == whole.together_us else f", {whole.apart_us:.1f} us with {alone}"
+        lines.append(f"taken: {whole.together_us:.1f} us predicted{apart}")
     return lines
 
 
