@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from weft.commands.subject import (
     DtypeOption,
@@ -57,7 +58,7 @@ def explain_command(
 def explained(subject: Subject, target: Target) -> Explanation:
     """Raises typer.BadParameter if the user's function fails on these inputs."""
     try:
-        with subject.scope():
+        with Console(stderr=True).status(f"tracing and planning {subject.name}"), subject.scope():
             return explain(subject.function, *subject.inputs, target=target, name=subject.name)
     except Exception as error:
         if subject.kind != "function":

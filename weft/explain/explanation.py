@@ -197,7 +197,7 @@ def _rendered(table: Table) -> str:
 
     text = StringIO()
     Console(file=text, width=TEXT_WIDTH, force_terminal=False).print(table)
-    return text.getvalue().rstrip()
+    return text.getvalue().strip("\n")
 
 
 def _count(number: int, what: str) -> str:
