@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,9 +29,6 @@ class Figures:
         exceeded = not isinstance(have, str) and not isinstance(limit, str) and have >= limit
         return f"have {have}{' ' * bool(unit)}{unit}, {'limit' if exceeded else 'needs'} {limit}"
 
-    def __str__(self) -> str:
-        return f"{self.have}; {self.limit}" + (f" ({self.units})" if self.units else "")
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -50,13 +48,13 @@ def find_rule(name: str) -> Rule:
     return RULES[name]
 
 
-def markdown() -> str:
-    """The table of all rules, a line a rule."""
-    lines = ["| rule | stage | what it means | have; limit | what you can do |", "|---|---|---|---|---|"]
-    for rule in RULES.values():
-        figures = "none" if rule.figures is None else str(rule.figures)
-        lines.append(f"| `{rule.name}` | {rule.stage} | {rule.meaning} | {figures} | {rule.action} |")
-    return "\n".join(lines) + "\n"
+def markdown(rules: Iterable[Rule]) -> str:
+    """A table of rules, a line a rule."""
+    lines = ["| rule | stage | what it means | have | limit | what you can do |", "|---|---|---|---|---|---|"]
+    for rule in rules:
+        have, limit = ("", "") if rule.figures is None else (rule.figures.have, rule.figures.limit)
+        lines.append(f"| `{rule.name}` | {rule.stage} | {rule.meaning} | {have} | {limit} | {rule.action} |")
+    return "\n".join(lines)
 
 
 NOTHING = "Nothing: this is no loss."
@@ -74,8 +72,10 @@ _TABLE = (
         "capture",
         "weft has a lowering for the operation, but not for these operands: their dtype or layout, a tensor without "
         "elements, a number that is known at run time only, a gather of several elements.",
-        "Convert the operand to a dtype or form that the message does not name, e.g. with `.float()`.",
-        Figures("that there are, where they are counted", "that can be taken", "element", "elements"),
+        "Convert the operand before the reduction, e.g. with `.float()`; the README names the dtypes.",
+        Figures(
+            "elements of the tensor, or that are gathered a row", "elements that weft takes", "element", "elements"
+        ),
     ),
     Rule(
         "narrows_random",
@@ -84,15 +84,15 @@ _TABLE = (
         "TorchInductor draws the numbers where the node is computed, so that they are never in memory; weft would read "
         "them.",
         NOTHING,
-        Figures("size of the node", "size of the random numbers", "byte", "bytes"),
+        Figures("bytes of the node", "bytes of the random numbers", "byte", "bytes"),
     ),
     Rule(
         "misaligned",
         "capture",
-        "The shapes of a region are not products of the same dimensions: after a reshape whose sizes do not divide "
-        "each other, or with an index along dimensions that are merged and known at run time only.",
-        "Mark the sizes as static (`dynamic=False`), or reshape so that sizes divide each other.",
-        Figures("the size or product of sizes on one side", "that on the other side"),
+        "An index (`arange`) runs along several dimensions at once, of which one has a size that is known at run time "
+        "only; or the shapes of a region are not products of the same dimensions.",
+        "Compile with fixed sizes (`dynamic=False`).",
+        Figures("the size on one side", "what it has to be"),
     ),
     Rule(
         "no_reduction",
@@ -105,25 +105,24 @@ _TABLE = (
         "plan",
         "weft generates no code for this kind of device; the region is left to TorchInductor.",
         "Run on a CPU. `weft explain --target h200` shows what a plan for a GPU would be.",
-        Figures("the device's type", "the type there is a backend for"),
+        Figures("the device's type", "the type that there is a backend for"),
     ),
     Rule(
         "dimensions",
         "plan",
         "The region has more dimensions than the search over all splits into rows and columns is made for.",
-        "Flatten tensors before the reduction where their dimensions lie side by side in memory.",
-        Figures("of the region", "the most that are searched", "dimension", "dimensions"),
+        "Compile it as several functions, each with fewer dimensions.",
+        Figures("dimensions of the region", "dimensions that are searched at most", "dimension", "dimensions"),
     ),
     Rule(
         "partial_row",
         "plan",
-        "Under this split of the dimensions a reduction would be over a part of a row only. It speaks of one split; "
-        "another one is taken if it is legal.",
-        "Nothing if another split was taken. If the whole region is refused, reduce over the dimensions one after the "
-        "other.",
+        "Under this split of the dimensions a reduction would be over a part of a row only. It speaks of "
+        "that split; the planner takes another one.",
+        NOTHING,
         Figures(
-            "that the reduction drops, or its operand varies over",
-            "all columns of the split",
+            "column dimensions that the reduction drops, or that its operand varies over",
+            "all column dimensions of the split",
             "column dimension",
             "column dimensions",
         ),
@@ -135,8 +134,8 @@ _TABLE = (
         "planner makes such reductions where they fit; only a program written by hand has others.",
         "Write `max`, `exp` and `sum`, or `mean` and `sum`, into the program instead.",
         Figures(
-            "that are columns, are dropped but no rows, or that the operand varies over",
-            "what the reduction needs",
+            "dimensions: columns of the split, dropped ones that are no rows, or those of the operand",
+            "dimensions that the reduction is made for",
             "dimension",
             "dimensions",
         ),
@@ -148,7 +147,10 @@ _TABLE = (
         "them. One pass cannot compute both; the region is cut into two kernels there.",
         "Nothing: the data asks for two passes, as in a batch norm.",
         Figures(
-            "of the dropped ones that the value varies over", "none in the same pass", "row dimension", "row dimensions"
+            "row dimensions that the value varies over and the reduction drops",
+            "none in the same pass",
+            "row dimension",
+            "row dimensions",
         ),
     ),
     Rule(
@@ -157,7 +159,7 @@ _TABLE = (
         "A reduction of what a reduction over the rows returns. After the rows a kernel computes pointwise only, so "
         "the region is cut into two kernels there.",
         "Nothing: the second kernel reads the small result of the first.",
-        Figures("after the rows", "none in the same kernel", "reduction", "reductions"),
+        Figures("reductions after the rows", "none in the same kernel", "reduction", "reductions"),
     ),
     Rule(
         "epilogue_operand",
@@ -165,15 +167,15 @@ _TABLE = (
         "What follows a reduction over the rows needs a value of single rows, which is gone by then. The region is cut "
         "into two kernels there.",
         "Nothing, or compute that value from inputs that have no rows.",
-        Figures("of single rows that are needed after them", "none in the same kernel", "value", "values"),
+        Figures("values of single rows that are needed after the rows", "none in the same kernel", "value", "values"),
     ),
     Rule(
         "row_invariant_reduction",
         "plan",
         "Under this split a reduction that is the same for every row would be computed again in each of them. It "
-        "speaks of one split; another one is taken if it is legal.",
-        "Nothing if another split was taken. Otherwise compute it in a function of its own.",
-        Figures("over which it would be repeated", "none", "row dimension", "row dimensions"),
+        "speaks of that split; the planner takes another one.",
+        NOTHING,
+        Figures("row dimensions over which it would be repeated", "none", "row dimension", "row dimensions"),
     ),
     Rule(
         "not_worthwhile",
@@ -181,14 +183,14 @@ _TABLE = (
         "The cost model predicts that weft's kernels are no faster than leaving the region to TorchInductor. The "
         "estimates behind both figures are in `figures` of the refusal.",
         "Nothing; larger tensors, or more operations around the reduction, change the answer.",
-        Figures("predicted with weft", "predicted without", "us", "us"),
+        Figures("microseconds predicted with weft", "microseconds predicted without", "us", "us"),
     ),
     Rule(
         "cpp_dtype",
         "render",
         "The C++ backend has no vectors for a dtype of the kernel's tensors.",
-        "Convert the tensor to a dtype of the README's table before the reduction.",
-        Figures("without vectors", "none", "dtype", "dtypes"),
+        "Convert the tensor before the reduction; the README names the dtypes.",
+        Figures("dtypes without vectors", "none", "dtype", "dtypes"),
     ),
     Rule(
         "not_assembled",
@@ -196,7 +198,7 @@ _TABLE = (
         "A tensor is put together from parts that several regions write. One of them was left out after capture, so "
         "the parts stay tensors of their own and are copied.",
         "See why the other region was left out.",
-        Figures("in regions that are taken", "all that the tensor has", "part", "parts"),
+        Figures("parts in regions that are taken", "all parts of the tensor", "part", "parts"),
     ),
     Rule(
         "run_time_failure",
@@ -218,7 +220,7 @@ _TABLE = (
         "Other users could put code into the folder of compiled kernels. It is not used; kernels are compiled for this "
         "process alone.",
         "Take the rights away that the message names, or set `WEFT_CACHE_DIR` to a folder of your own.",
-        Figures("mode or owner of the folder", "what they must be"),
+        Figures("mode or owner of the folder", "what it has to be"),
     ),
 )
 RULES = {rule.name: rule for rule in _TABLE}

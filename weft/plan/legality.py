@@ -15,8 +15,8 @@ def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple
     dropped = [d for d in varies if d in value.attributes]
     if not varies or (len(varies) == len(columns) and len(dropped) in (0, len(columns))):
         return None
-    what, some = ("over", dropped) if len(varies) == len(columns) else ("of something over", varies)
-    message = f"{value.op} {what} {', '.join(some)} only, where a row is all of the columns ({', '.join(columns)})"
+    what, some = ("over", dropped) if len(varies) == len(columns) else ("what varies over", varies)
+    message = f"reduces {what} {', '.join(some)} only, where a row is all of the columns ({', '.join(columns)})"
     return Refusal("partial_row", value.name, message, have=len(some), limit=len(columns))
 
 
@@ -55,10 +55,10 @@ def check_outer_dependency(cut: Cut) -> Refusal | None:
 def check_epilogue_pointwise(cut: Cut) -> Refusal | None:
     """What follows an outer reduction in the same kernel is pointwise, and uses no value of a single row."""
     if cut.rule == "epilogue_reduction":
-        message = f"reduces {cut.operand}, which is complete only after the pass"
+        message = f"reduces {cut.operand}, which is complete only after the pass, where a kernel reduces nothing"
         return Refusal("epilogue_reduction", cut.value, message, have=1, limit=0)
     if cut.rule == "epilogue_operand":
-        message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where it is gone"
+        message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where values of a row are gone"
         return Refusal("epilogue_operand", cut.value, message, have=1, limit=0)
     return None
 
@@ -74,7 +74,7 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
     return Refusal(
         "row_invariant_reduction",
         name,
-        f"is the same for every row but would be computed again in each of them (rows {', '.join(rows)})",
+        f"is the same for every row, but would be computed again in each row over {', '.join(rows)}",
         have=len(rows),
         limit=0,
     )
