@@ -104,7 +104,7 @@ _TABLE = (
         "no_backend",
         "plan",
         "weft generates no code for this kind of device; the region is left to TorchInductor.",
-        "Run on a CPU. `weft explain --target h200` shows what a plan for a GPU would be.",
+        "Run on a CPU. `weft explain NAME --target h200` shows the plan for a GPU.",
         Figures("the device's type", "the type that there is a backend for"),
     ),
     Rule(
@@ -211,7 +211,8 @@ _TABLE = (
     Rule(
         "internal_error",
         "any stage",
-        "A stage of weft failed in a way it does not know. The region is left to TorchInductor, results are right.",
+        "A stage of weft failed in a way it does not know. It is a defect of weft. The region is left to "
+        "TorchInductor.",
         "Report it: the message has the stage and the error.",
     ),
     Rule(
