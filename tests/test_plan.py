@@ -481,11 +481,12 @@ def test_whole_rows() -> None:
     assert legality.check_whole_rows(values["less"], ("m", "k"), ("n",)) is None
     part = refusal_of(legality.check_whole_rows(values["part"], ("m", "k", "n"), columns))
     assert (part.rule, part.subject, part.have, part.limit) == ("partial_row", "part", 1, 2)
-    assert part.message == "sum of something over the columns (k, n) drops (n)"
+    assert part.message == "reduces over n only, where a row is all of the columns (k, n)"
     less = refusal_of(legality.check_whole_rows(values["less"], ("m", "k"), columns))
     assert (less.have, less.limit) == (1, 2)
     few = refusal_of(legality.check_whole_rows(values["few"], ("m", "k"), columns))
     assert (few.subject, few.have, few.limit) == ("few", 1, 2)
+    assert few.message == "reduces what varies over k only, where a row is all of the columns (k, n)"
     assert legality.check_whole_rows(values["few"], ("m", "k"), ("k",)) is None
     whole = refusal_of(plan_split(program(data, body), M, columns, CPU, {}))
     assert replace(whole, subject="part") == part
@@ -510,17 +511,17 @@ def test_a_moving_centre_is_for_sums_over_the_rows_of_whole_tiles() -> None:
 def test_outer_dependency() -> None:
     refusal = refusal_of(legality.check_outer_dependency(Cut("centred", "mean", "outer_dependency", ("b", "m"))))
     assert (refusal.rule, refusal.subject) == ("outer_dependency", "centred")
-    assert refusal.message == "varies over b, m, which mean is known for only after the whole pass over it"
+    assert refusal.message == "varies over b, m, but needs mean, which is complete only after the whole pass over b, m"
     assert legality.check_outer_dependency(Cut("total", "mean", "epilogue_reduction", N)) is None
 
 
 def test_epilogue_pointwise() -> None:
     reduced = refusal_of(legality.check_epilogue_pointwise(Cut("total", "mean", "epilogue_reduction", N)))
     assert (reduced.rule, reduced.subject) == ("epilogue_reduction", "total")
-    assert reduced.message == "reduces mean, which is complete only after the pass"
+    assert reduced.message == "reduces mean, which is complete only after the pass, where a kernel reduces nothing"
     operand = refusal_of(legality.check_epilogue_pointwise(Cut("scaled", "row", "epilogue_operand", ("b", "m"))))
     assert (operand.rule, operand.subject) == ("epilogue_operand", "scaled")
-    assert operand.message == "needs row after the pass over b, m, where it is gone"
+    assert operand.message == "needs row after the pass over b, m, where values of a row are gone"
     assert legality.check_epilogue_pointwise(Cut("centred", "mean", "outer_dependency", M)) is None
 
 
@@ -585,7 +586,7 @@ def test_written_once() -> None:
     found = analyse(given, M)
     refusal = refusal_of(legality.check_written_once(given, given.outputs[1], found, M))
     assert (refusal.rule, refusal.subject) == ("row_invariant_reduction", "row")
-    assert refusal.message == "is the same for every row but would be computed again in each of them (rows m)"
+    assert refusal.message == "is the same for every row, but would be computed again in each row over m"
     assert legality.check_written_once(given, given.outputs[0], found, M) is None
     assert legality.check_written_once(given, given.outputs[1], analyse(given, ()), ()) is None
     assert replace(refusal_of(plan_split(given, M, N, CPU, {})), subject="row") == refusal

@@ -97,15 +97,15 @@ def test_figures_of_a_refusal_are_shown() -> None:
         Refusal("unsupported_op", "mm", "is no operation"),
     )
     lines = Report(Compilation((), refusals)).text().splitlines()
-    assert "left out: 1 x not_worthwhile: predicted to be slower; have 12.5, limit 7.0" in lines
-    assert "left out: 1 x dimensions: has more dimensions; have 9, limit 8" in lines
+    assert "left out: 1 x not_worthwhile: predicted to be slower; have 12.5 us, limit 7.0" in lines
+    assert "left out: 1 x dimensions: has more dimensions; have 9 dimensions, limit 8" in lines
     assert "left out: 1 x unsupported_op: is no operation" in lines
 
 
 def test_a_figure_of_zero_is_a_figure() -> None:
     zero = Refusal("not_worthwhile", "region", "predicted to be slower", 0, 0.0)
-    assert Report(Compilation((), (zero,))).text().endswith("; have 0, limit 0.0")
-    assert str(zero).endswith("(have 0, limit 0.0)")
+    assert Report(Compilation((), (zero,))).text().endswith("; have 0 us, limit 0.0")
+    assert str(zero).endswith("(have 0 us, limit 0.0)")
 
 
 def test_cuts_between_kernels_are_shown() -> None:
@@ -182,8 +182,8 @@ def test_a_decision_is_data() -> None:
 def test_a_refusal_reads_as_a_sentence() -> None:
     plain = Refusal("unsupported_op", "mm", "is no operation")
     assert str(plain) == "unsupported_op: mm: is no operation"
-    full = replace(plain, have=3, limit=2, where="model.py:1: x @ w")
-    assert str(full) == "unsupported_op: mm: is no operation (have 3, limit 2) at model.py:1: x @ w"
+    full = replace(plain, rule="dimensions", have=3, limit=2, where="model.py:1: x @ w")
+    assert str(full) == "dimensions: mm: is no operation (have 3 dimensions, limit 2) at model.py:1: x @ w"
     error = RefusedError((plain, full))
     assert "2 operation(s) are not fused" in str(error)
     assert f"  - {full}" in str(error)

@@ -96,7 +96,8 @@ def compile_region(
     blocks of a model are the same program again and again."""
     device = region.outputs[0].meta["val"].device
     if target is None and device.type != "cpu":
-        return _of_region(region, Refusal("no_backend", region.program.name, f"no backend for {device.type} yet"))
+        message = f"no backend for {device.type} yet"
+        return _of_region(region, Refusal("no_backend", region.program.name, message, device.type, "cpu"))
     with in_stage("simplify"):
         program = verify(simplify(region.program))
     hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}

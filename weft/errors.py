@@ -7,14 +7,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from weft.rules import find_rule
+
 
 @dataclass(frozen=True)
 class Refusal:
     """A reasoned no.
 
-    rule: name of the rule that said no, e.g. ``unsupported_op``; subject: the node, value or kernel it speaks of;
-    message: one sentence for a person; have, limit: the two figures that were compared, where there are any;
-    where: the user's source line (``file.py:12: code``) where it is known. figures: what the two figures were made of.
+    rule: name of the rule that said no, e.g. ``unsupported_op``; ``weft/rules.py`` has them all, with what have and
+    limit count. subject: the node, value or kernel it speaks of; message: one sentence for a person; have, limit: the
+    two figures that were compared, where there are any; where: the user's source line (``file.py:12: code``) where it
+    is known. figures: what the two figures were made of.
+
+    Raises ValueError for a rule that is not in the table, and for figures that the table does not explain.
     """
 
     rule: str
@@ -25,8 +30,23 @@ class Refusal:
     where: str | None = None
     figures: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        explained = find_rule(self.rule).figures
+        if (self.have is None) != (self.limit is None):
+            raise ValueError(f"{self.rule}: have and limit are two figures or none")
+        if self.have is not None and explained is None:
+            raise ValueError(f"{self.rule}: the table of rules has no figures for it")
+
+    @property
+    def compared(self) -> str:
+        """The two figures with their unit, as in ``have 1 row dimension, limit 0``; empty if there are none."""
+        explained = find_rule(self.rule).figures
+        if explained is None or self.have is None or self.limit is None:
+            return ""
+        return explained.text(self.have, self.limit)
+
     def __str__(self) -> str:
-        figures = "" if self.have is None else f" (have {self.have}, limit {self.limit})"
+        figures = f" ({self.compared})" if self.compared else ""
         place = "" if self.where is None else f" at {self.where}"
         return f"{self.rule}: {self.subject}: {self.message}{figures}{place}"
 

@@ -16,11 +16,12 @@ from torch import fx
 from torch._inductor import inductor_prims
 
 from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
-from weft.capture.lower import POINTWISE, REDUCTIONS, reduced_axes, unsupported
+from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, reduced_axes
 from weft.capture.lowering import flat, is_constant, unify_all
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import user_line
 from weft.errors import Refusal
+from weft.rules import Figure
 
 
 class Growth:
@@ -62,14 +63,9 @@ class Growth:
             if not _is_view(node):
                 self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
             return
-        if (reason := unsupported(node)) is not None:
-            self.refuse(node, "unsupported_form", reason)
-            return
-        if self._narrows_drawn(node):
-            self.drawn.add(node)
-            self.refuse(
-                node, "narrows_random", "moves fewer bytes than the random numbers it is made of as they are drawn"
-            )
+        refusal = check_form(node) or self._check_drawn(node)
+        if refusal is not None:
+            self.refusals[node] = refusal
             return
         try:
             with self.refine.transaction():
@@ -82,20 +78,27 @@ class Growth:
                     space = pointwise_space(node, self.refine)
                 self.refine.check_distinct(space.axes)
         except MisalignedError as error:
-            self.refuse(node, "misaligned", str(error))
+            self.refuse(node, "misaligned", str(error), error.have, error.limit)
             return
         self.spaces[node] = space
 
-    def _narrows_drawn(self, node: fx.Node) -> bool:
-        """Whether a node is all that is made of random numbers, and takes fewer bytes than they do: a dropout's mask.
+    def _check_drawn(self, node: fx.Node) -> Refusal | None:
+        """A node that is all that is made of random numbers takes as many bytes as they do; a dropout's mask does not.
         Random numbers need not be in memory, Inductor's kernel draws them where they are used."""
         (drawn, *others) = node.all_input_nodes or [None]
         if drawn not in self.drawn or others or len(drawn.users) > 1:
-            return False
-        return 0 < storage_bytes(node) < storage_bytes(drawn)
+            return None
+        have, limit = storage_bytes(node), storage_bytes(drawn)
+        if not 0 < have < limit:
+            return None
+        self.drawn.add(node)
+        message = "is smaller than the random numbers it is made of, which need not be in memory"
+        return Refusal("narrows_random", node.name, message, have, limit, user_line(node))
 
-    def refuse(self, node: fx.Node, rule: str, message: str) -> None:
-        self.refusals[node] = Refusal(rule, node.name, message, where=user_line(node))
+    def refuse(
+        self, node: fx.Node, rule: str, message: str, have: Figure | None = None, limit: Figure | None = None
+    ) -> None:
+        self.refusals[node] = Refusal(rule, node.name, message, have, limit, user_line(node))
 
     def _dependencies(self, node: fx.Node) -> list[fx.Node]:
         if node in self.spaces:

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from weft.capture.sources import user_line
+from weft.errors import Refusal
 from weft.ir import dtypes
+from weft.rules import Figure
 
 if TYPE_CHECKING:
     from weft.capture.lowering import NodeLowering
@@ -308,8 +311,8 @@ def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted(int(d) % rank for d in dims or range(rank)))
 
 
-def unsupported(node: fx.Node) -> str | None:
-    """Why a node whose op is in the tables cannot be lowered all the same, or None."""
+def check_form(node: fx.Node) -> Refusal | None:
+    """A node whose op is in the tables has operands and results it can be lowered with."""
     tensors: list[Any] = [a.meta.get("val") for a in node.all_input_nodes]
     value = node.meta.get("val")
     tensors += list(value) if isinstance(value, list | tuple) else [value]
@@ -318,24 +321,40 @@ def unsupported(node: fx.Node) -> str | None:
             continue  # the results of a node with several
         if isinstance(tensor, torch.SymInt) and node.target in POINTWISE:
             continue  # a size as a number
-        if not isinstance(tensor, torch.Tensor):
-            return "has a run-time number as an operand"
-        if tensor.dtype not in dtypes.NAMES:
-            return f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported"
-        if tensor.layout != torch.strided:
-            return f"layout {tensor.layout} is not supported"
-        if any(isinstance(size, int) and size == 0 for size in tensor.shape):  # pyright: ignore[reportUnnecessaryIsInstance]
-            return "has a tensor without elements"
+        if (refusal := _check_tensor(node, tensor)) is not None:
+            return refusal
     if node.target is aten.gather.default:
-        return _gather_supported(node)
-    return _arithmetic_supported(node)
+        return _check_gather(node)
+    reason = _arithmetic_supported(node)
+    return None if reason is None else _refused(node, reason)
 
 
-def _gather_supported(node: fx.Node) -> str | None:
+def _check_tensor(node: fx.Node, tensor: Any) -> Refusal | None:
+    if not isinstance(tensor, torch.Tensor):
+        return _refused(node, "has a run-time number as an operand")
+    if tensor.dtype not in dtypes.NAMES:
+        return _refused(node, f"dtype {str(tensor.dtype).removeprefix('torch.')} is not supported")
+    if tensor.layout != torch.strided:
+        return _refused(node, f"layout {tensor.layout} is not supported")
+    if any(isinstance(size, int) and size == 0 for size in tensor.shape):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return _refused(node, "has a tensor without elements", have=0, limit=1)
+    return None
+
+
+def _check_gather(node: fx.Node) -> Refusal | None:
     x, dim, index = node.args[0].meta["val"], int(node.args[1]), node.args[2].meta["val"]  # type: ignore[union-attr,arg-type]
     expected: Sequence[Any] = [1 if i == dim % x.ndim else size for i, size in enumerate(x.shape)]
-    same = index.ndim == x.ndim and all(a == b for a, b in zip(index.shape, expected, strict=True))
-    return None if same else "gathers more than one element along its dimension"
+    if index.ndim == x.ndim and all(a == b for a, b in zip(index.shape, expected, strict=True)):
+        return None
+    along = index.shape[dim] if index.ndim else 1
+    if along == 1:
+        return _refused(node, "gathers from a part of its operand")
+    have = along if isinstance(along, int) else str(along)
+    return _refused(node, "gathers more than one element along its dimension", have, limit=1)
+
+
+def _refused(node: fx.Node, message: str, have: Figure | None = None, limit: Figure | None = None) -> Refusal:
+    return Refusal("unsupported_form", node.name, message, have, limit, user_line(node))
 
 
 def _arithmetic_supported(node: fx.Node) -> str | None:

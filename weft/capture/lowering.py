@@ -174,7 +174,7 @@ class GroupLowering:
         builder, total, stride = self.builder, "", 1
         for atom in reversed(self.refine.leaves(axis)):
             if not isinstance(stride, int):
-                raise MisalignedError("an index over a dimension of run-time size")
+                raise MisalignedError("an index over a dimension of run-time size", stride, "a fixed size")
             term = builder.op("iota", dtype=dtype, attributes=(self.dim_names[atom],))
             if stride != 1:
                 term = builder.op("mul", term, builder.const(stride, dtype))

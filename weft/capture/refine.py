@@ -16,7 +16,11 @@ Extent = int | sympy.Expr
 
 
 class MisalignedError(Exception):
-    """Two shapes are not products of the same dimensions; the message says which sizes met."""
+    """Two shapes are not products of the same dimensions. have, limit: the sizes that met, where there are two."""
+
+    def __init__(self, message: str, have: Extent | None = None, limit: Extent | str | None = None) -> None:
+        super().__init__(message)
+        self.have, self.limit = (size if size is None or isinstance(size, int) else str(size) for size in (have, limit))
 
 
 class Refinement:
@@ -73,7 +77,8 @@ class Refinement:
                 self._split_larger(x, y)
                 a, b = self.leaves(a), self.leaves(b)
         if a or b:
-            raise MisalignedError(f"sizes differ by a factor of {[self._size[atom] for atom in a or b]}")
+            factor = " x ".join(str(self._size[atom]) for atom in a or b)
+            raise MisalignedError(f"sizes differ by a factor of {factor}", self._extent(left), self._extent(right))
 
     def regroup(self, axes: Sequence[Axis], sizes: Sequence[Extent]) -> list[Axis]:
         """The axes of a tensor of shape ``sizes`` with the same elements in the same order: a reshape."""
@@ -87,6 +92,13 @@ class Refinement:
         leaves = self.leaves([atom for axis in axes for atom in axis])
         if len(set(leaves)) != len(leaves):
             raise MisalignedError("two dimensions of one tensor would become the same (a diagonal)")
+
+    def _extent(self, axis: Sequence[int]) -> Extent:
+        """Number of elements along an axis."""
+        product: Extent = 1
+        for atom in self.leaves(axis):
+            product = product * self._size[atom]
+        return product
 
     def _fresh(self, size: Extent) -> int:
         self._parent.append(len(self._parent))
@@ -106,7 +118,8 @@ class Refinement:
                 self._parts[large] = parts
                 self._trail.append(("parts", large))
                 return
-        raise MisalignedError(f"neither of {self._size[x]} and {self._size[y]} divides the other")
+        have, limit = self._size[x], self._size[y]
+        raise MisalignedError(f"neither of {have} and {limit} divides the other", have, limit)
 
 
 def same_extent(a: Extent, b: Extent) -> bool:

@@ -76,7 +76,7 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
             regions.append(lowered)
         elif isinstance(lowered, MisalignedError):
             for node in group:
-                growth.refuse(node, "misaligned", str(lowered))
+                growth.refuse(node, "misaligned", str(lowered), lowered.have, lowered.limit)
         else:  # a defect of weft: one refusal for the region, the others go on
             where = next((line for node in group if (line := user_line(node))), None)
             growth.refusals[group[0]] = Refusal("internal_error", name or "region", str(lowered), where=where)

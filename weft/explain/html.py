@@ -11,6 +11,7 @@ from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
 from weft.explain.explanation import EqualRegions, Explanation, border_lines
 from weft.integration.report import input_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
+from weft.rules import RULES
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ def page(explanation: Explanation) -> str:
         (graph, [_card(g) for g in groups if g.graph is graph], refusal_groups(graph.compilation.refusals))
         for graph in explanation.graphs
     ]
-    return template.render(explanation=explanation, sections=sections, groups=groups, border_lines=border_lines)
+    return template.render(
+        explanation=explanation, sections=sections, groups=groups, border_lines=border_lines, rules=RULES
+    )
 
 
 def _card(group: EqualRegions) -> Card:

@@ -81,7 +81,7 @@ def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
     lines: list[str] = []
     for equal in refusal_groups(refusals):
         first = equal[0]
-        figures = "" if first.have is None else f"; have {first.have}, limit {first.limit}"
+        figures = f"; {first.compared}" if first.compared else ""
         lines.append(f"left out: {len(equal)} x {first.rule}: {first.message}{figures}")
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -29,10 +30,11 @@ class Wholes:
         self.graph, self.sizes = graph, sizes
         known = [slot for slot in slots if slot is not None]
         self._complete = complete(known)
-        missed = {slot.assembly.whole for slot in known if slot.assembly not in self._complete}
+        counts = Counter(slot.assembly for slot in known if slot.assembly not in self._complete)
+        missed = {assembly.whole: (count, assembly.parts) for assembly, count in counts.items()}
         message = "a region that has a part of it is left out"
         self.refusals = [
-            Refusal("not_assembled", n.name, message, where=user_line(n)) for n in graph.nodes if n in missed
+            Refusal("not_assembled", n.name, message, *missed[n], user_line(n)) for n in graph.nodes if n in missed
         ]
         self._bases: dict[Assembly, fx.Node] = {}
         self._written: dict[Assembly, list[fx.Node]] = {}

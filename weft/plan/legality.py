@@ -15,30 +15,38 @@ def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple
     dropped = [d for d in varies if d in value.attributes]
     if not varies or (len(varies) == len(columns) and len(dropped) in (0, len(columns))):
         return None
-    message = f"{value.op} of something over the columns ({', '.join(varies)}) drops ({', '.join(dropped)})"
-    return Refusal("partial_row", value.name, message, have=len(dropped or varies), limit=len(columns))
+    what, some = ("over", dropped) if len(varies) == len(columns) else ("what varies over", varies)
+    message = f"reduces {what} {', '.join(some)} only, where a row is all of the columns ({', '.join(columns)})"
+    return Refusal("partial_row", value.name, message, have=len(some), limit=len(columns))
 
 
 def check_online(
     value: Value, operand_dims: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]
 ) -> Refusal | None:
     """A reduction with a moving centre is over rows, of something that varies over all rows and columns."""
-    over_rows = bool(columns) and set(value.attributes) <= set(rows)
-    if value.op not in ONLINE or (over_rows and set(operand_dims) == {*rows, *columns}):
+    if value.op not in ONLINE:
         return None
-    dropped = ", ".join(map(str, value.attributes))
-    message = f"{value.op} of something over ({', '.join(operand_dims)}) drops ({dropped}), not rows of whole tiles"
-    return Refusal("online_reduction", value.name, message, len(operand_dims), len({*rows, *columns}))
+    if not columns:
+        message = f"{value.op} has a centre for each column, and this split has no columns"
+        return Refusal("online_reduction", value.name, message, have=0, limit=1)
+    if others := [str(d) for d in value.attributes if d not in rows]:
+        message = f"{value.op} drops {', '.join(others)}, where its centre moves with the rows ({', '.join(rows)})"
+        return Refusal("online_reduction", value.name, message, have=len(others), limit=0)
+    if len(operand_dims) == len(rows) + len(columns):
+        return None
+    message = f"{value.op} of something over ({', '.join(operand_dims)}), not over all rows and columns"
+    return Refusal("online_reduction", value.name, message, len(operand_dims), len(rows) + len(columns))
 
 
 def check_outer_dependency(cut: Cut) -> Refusal | None:
     """A value in the same pass as an outer reduction it depends on does not vary over what that one dropped."""
     if cut.rule != "outer_dependency":
         return None
+    dims = ", ".join(cut.dims)
     return Refusal(
         "outer_dependency",
         cut.value,
-        f"varies over {', '.join(cut.dims)}, which {cut.operand} is known for only after the whole pass over it",
+        f"varies over {dims}, but needs {cut.operand}, which is complete only after the whole pass over {dims}",
         have=len(cut.dims),
         limit=0,
     )
@@ -47,11 +55,11 @@ def check_outer_dependency(cut: Cut) -> Refusal | None:
 def check_epilogue_pointwise(cut: Cut) -> Refusal | None:
     """What follows an outer reduction in the same kernel is pointwise, and uses no value of a single row."""
     if cut.rule == "epilogue_reduction":
-        message = f"reduces {cut.operand}, which is complete only after the pass"
+        message = f"reduces {cut.operand}, which is complete only after the pass, where a kernel reduces nothing"
         return Refusal("epilogue_reduction", cut.value, message, have=1, limit=0)
     if cut.rule == "epilogue_operand":
-        message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where it is gone"
-        return Refusal("epilogue_operand", cut.value, message, have=len(cut.dims), limit=0)
+        message = f"needs {cut.operand} after the pass over {', '.join(cut.dims)}, where values of a row are gone"
+        return Refusal("epilogue_operand", cut.value, message, have=1, limit=0)
     return None
 
 
@@ -66,7 +74,7 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
     return Refusal(
         "row_invariant_reduction",
         name,
-        f"is the same for every row but would be computed again in each of them (rows {', '.join(rows)})",
+        f"is the same for every row, but would be computed again in each row over {', '.join(rows)}",
         have=len(rows),
         limit=0,
     )

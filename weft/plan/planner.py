@@ -124,9 +124,9 @@ def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> 
     alone = is_lone_reduction(program)
     if apart is None or candidate.predicted_us < apart or (candidate.predicted_us == apart and not alone):
         return None
-    message = "predicted to be slower than without fusion (microseconds)"
+    message = "predicted to be slower than without fusion"
     if alone:
-        message = "one reduction and nothing to fuse with it, predicted to be no faster than Inductor's (microseconds)"
+        message = "one reduction and nothing to fuse with it, predicted to be no faster than Inductor's"
     return Refusal("not_worthwhile", program.name, message, round(candidate.predicted_us, 1), round(apart, 1))
 
 

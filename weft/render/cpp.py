@@ -7,7 +7,6 @@ a chunk, then chunks in order, in double precision. Chunks are fixed by the sche
 from __future__ import annotations
 
 from weft.errors import Refusal
-from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.render.cpp_finish import Finish
@@ -20,9 +19,9 @@ from weft.render.source import Source, Writer, entry_of
 def supports(kernel: Kernel) -> Refusal | None:
     """The C++ backend takes every program whose types it has vectors for."""
     names = [b.dtype for b in (*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs))]
-    unknown = sorted({name for name in names if name not in TORCH_DTYPES})
+    unknown = sorted({name for name in names if name not in C_TYPES})
     if unknown:
-        return Refusal("cpp_dtype", kernel.name, f"no CPU vectors for {', '.join(unknown)}")
+        return Refusal("cpp_dtype", kernel.name, f"no CPU vectors for {', '.join(unknown)}", len(unknown), 0)
     return None
 
 

@@ -1,0 +1,563 @@
+"""Every rule by which weft leaves something out, made to say so: the table of rules, what is printed, and its page."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import weft
+from tests.test_capture_regions import traced
+from weft import compiler, rules
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+from weft.compiler import Compilation, compile_graph
+from weft.errors import Refusal
+from weft.integration.rewrite import rewrite
+from weft.ir.parser import parse
+from weft.ir.simplify import simplify
+from weft.plan import planner
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan, plan_split
+from weft.render.expressions import C_TYPES
+from weft.rules import RULES, Figure
+from weft.runtime.launch import Executable
+from weft.runtime.trust import check_folder
+from weft.target import Target
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "weft").rglob("*.py"))
+CPU = Target.named("cpu")
+STARTS_ONLY = replace(
+    CPU, launch_us=10.0, bandwidth_gbps=1e9, vector_op_us_per_mega=0.0, row_overhead_us=0.0, chunk_overhead_us=0.0,
+    strided_us_per_mega=0.0,
+)  # fmt: skip
+"""A machine on which only starting a kernel takes time, for predictions that can be told by hand."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to make a rule say no. printed: the whole refusal without its place in the user's program."""
+
+    rule: str
+    printed: str
+    have: Figure | None
+    limit: Figure | None
+    make: Callable[[pytest.MonkeyPatch, Path], Refusal]
+
+
+CASES: list[Case] = []
+
+
+def says(printed: str, have: Figure | None = None, limit: Figure | None = None) -> Callable[[Any], Any]:
+    """Register a function that returns the refusal; ``printed`` begins with the rule."""
+
+    def register(make: Callable[[pytest.MonkeyPatch, Path], Refusal]) -> Callable[..., Refusal]:
+        CASES.append(Case(printed.split(":")[0], printed, have, limit, make))
+        return make
+
+    return register
+
+
+def compiled(function: Callable[..., Any], *inputs: Tensor, target: Target | None = CPU) -> Compilation:
+    return compile_graph(trace(function, inputs).graph, target=target)
+
+
+def refused(function: Callable[..., Any], *inputs: Tensor, target: Target | None = CPU) -> Refusal:
+    """The one refusal of a function of which nothing is fused."""
+    found = compiled(function, *inputs, target=target)
+    (refusal,) = found.refusals
+    assert not found.regions
+    return refusal
+
+
+def under_split(function: Callable[..., Any], inputs: Sequence[Tensor], rows: Sequence[str]) -> Plan | Refusal:
+    """The plan of a function of one region with these rows, all other dimensions as columns."""
+    (region,) = capture(trace(function, inputs).graph).regions
+    program = simplify(region.program)
+    columns = tuple(d.name for d in program.dims if d.name not in rows)
+    return plan_split(program, tuple(rows), columns, CPU, {})
+
+
+def cut_of(found: Plan | Refusal) -> Refusal:
+    """The one reason for the second kernel of a plan."""
+    assert isinstance(found, Plan)
+    assert len(found.kernels) == 2
+    (refusal,) = [d.refusal for d in found.decisions if d.refusal is not None]
+    return refusal
+
+
+def refusal_of(found: Plan | Refusal) -> Refusal:
+    assert isinstance(found, Refusal)
+    return found
+
+
+# capture
+
+
+@says("unsupported_op: mm: aten.mm.default is no operation weft fuses")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x, w: x @ w, torch.randn(4, 4), torch.randn(4, 4))
+
+
+@says("unsupported_form: sum_1: dtype complex64 is not supported")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.sum(-1), torch.ones(4, 6, dtype=torch.complex64))
+
+
+@says("unsupported_form: sum_1: has a tensor without elements (have 0 elements, needs 1)", 0, 1)
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.sum(-1), torch.ones(4, 0))
+
+
+@says("unsupported_form: gather: gathers more than one element along its dimension (have 2 elements, limit 1)", 2, 1)
+def _(*_: Any) -> Refusal:
+    return refused(lambda x, i: x.gather(1, i), torch.ones(5, 7), torch.zeros(5, 2, dtype=torch.int64))
+
+
+@says("unsupported_form: gather: gathers from a part of its operand")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x, i: x.gather(1, i), torch.ones(5, 7), torch.zeros(3, 1, dtype=torch.int64))
+
+
+@says("unsupported_form: mul: arithmetic on booleans is not supported")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x * x, torch.ones(4, 6) > 0)
+
+
+@says(
+    "narrows_random: gt: is smaller than the random numbers it is made of, which need not be in memory "
+    "(have 2048 bytes, needs 8192)",
+    2048,
+    8192,
+)
+def _(*_: Any) -> Refusal:
+    (graph,) = weft.explain(lambda x: F.dropout(x.softmax(-1), 0.5), torch.randn(64, 32), target="cpu").graphs
+    (refusal,) = [r for r in graph.compilation.refusals if r.rule != "unsupported_op"]
+    return refusal
+
+
+@says(
+    "misaligned: gt: an index over a dimension of run-time size (have s96, needs a fixed size)", "s96", "a fixed size"
+)
+def _(*_: Any) -> Refusal:
+    def late(x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2])
+        return torch.where(place[..., None] > 9, x, 0).sum(-1)
+
+    first, *others = capture(traced(late, [torch.randn(5, 7, 6)], mode="symbolic").graph).refusals
+    assert {(r.rule, r.message) for r in others} == {(first.rule, first.message)}
+    return first
+
+
+@says("no_reduction: exp: no reduction shares its data: a pointwise kernel of Inductor's")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.exp(), torch.randn(4, 4))
+
+
+# plan
+
+
+@says("no_backend: row_max_exp_row_sum: no backend for meta yet (have meta, needs cpu)", "meta", "cpu")
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.softmax(-1), torch.empty(8, 16, device="meta"), target=None)
+
+
+@says("dimensions: total_sum: has more dimensions than splits are searched for (have 9 dimensions, limit 8)", 9, 8)
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.sum((0, 2, 4, 6, 8)), torch.zeros([2] * 9))
+
+
+@says(
+    "partial_row: sum: reduces over n0 only, where a row is all of the columns (n0, n1) "
+    "(have 1 column dimension, needs 2)",
+    1,
+    2,
+)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:12, n0:4, n1:1]\n  sum: f32{m, n1} = sum[n0](x)\n  output y: f32 [m:4, n1:1] = sum\n"
+    dims = "  dim m = 2\n  dim n0 = 3\n  dim n1 = 4\n"
+    return refusal_of(plan_split(parse(f"program p()\n{dims}{body}end\n"), ("m",), ("n0", "n1"), CPU, {}))
+
+
+@says(
+    "partial_row: sum: reduces what varies over n0 only, where a row is all of the columns (n0, n1) "
+    "(have 1 column dimension, needs 2)",
+    1,
+    2,
+)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:3, n0:1]\n  row_sum: f32{m} = sum[n0](x)\n  output y: f32 [m:4, n1:1] = row_sum\n"
+    dims = "  dim m = 2\n  dim n0 = 3\n  dim n1 = 4\n"
+    return refusal_of(plan_split(parse(f"program p()\n{dims}{body}end\n"), ("m",), ("n0", "n1"), CPU, {}))
+
+
+def online(body: str, *split: tuple[str, ...]) -> Refusal:
+    data = "  dim m = 64\n  dim n = 32\n  input x: f32 [m:32, n:1]\n  input w: f32 [m:1]\n"
+    given = parse(f"program p()\n{data}{body}end\n")
+    return refusal_of(plan_split(given, *split, CPU, {}) if split else plan(given, CPU))
+
+
+@says(
+    "online_reduction: m2: m2 has a centre for each column, and this split has no columns (have 0 dimensions, needs 1)",
+    0,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    return online("  m2: f32{} = m2[m, n](x)\n  output y: f32 [] = m2\n")  # no split is legal
+
+
+@says("online_reduction: m2: m2 drops n, where its centre moves with the rows (m) (have 1 dimension, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    return online("  m2: f32{m} = m2[n](x)\n  output y: f32 [m:1] = m2\n", ("m",), ("n",))
+
+
+@says("online_reduction: m2: m2 of something over (m), not over all rows and columns (have 1 dimension, needs 2)", 1, 2)
+def _(*_: Any) -> Refusal:
+    return online("  m2: f32{} = m2[m](w)\n  output y: f32 [n:1] = m2\n", ("m",), ("n",))
+
+
+@says(
+    "outer_dependency: sub: varies over m, but needs max, which is complete only after the whole pass over m "
+    "(have 1 row dimension, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal:
+    (region,) = compiled(lambda x: x.softmax(0), torch.randn(64, 32)).regions
+    return cut_of(region.plan)
+
+
+@says(
+    "epilogue_reduction: max: reduces sum, which is complete only after the pass, where a kernel reduces nothing "
+    "(have 1 reduction, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal:
+    (region,) = compiled(lambda x: x.sum(0).amax(), torch.randn(64, 32)).regions
+    return cut_of(region.plan)
+
+
+@says(
+    "epilogue_operand: mul_1: needs sum_1 after the pass over m0, m1, where values of a row are gone "
+    "(have 1 value, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal:
+    def scaled(x: Tensor, w: Tensor) -> Tensor:
+        return (x * w[:, None]).sum(1) * w.sum(-1, keepdim=True)
+
+    return cut_of(under_split(scaled, [torch.randn(3, 6, 4), torch.randn(3, 4)], ("m0", "m1")))
+
+
+@says(
+    "row_invariant_reduction: sum: is the same for every row, but would be computed again in each row over m "
+    "(have 1 row dimension, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal:
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = w.sum()
+        return x * w * total, total
+
+    return refusal_of(under_split(both, [torch.randn(6, 4), torch.randn(4)], ("m",)))
+
+
+@says(
+    "not_worthwhile: row_sum: one reduction and nothing to fuse with it, predicted to be no faster than Inductor's "
+    "(have 10.0 us, limit 10.0)",
+    10.0,
+    10.0,
+)
+def _(*_: Any) -> Refusal:
+    return refused(lambda x: x.sum(-1), torch.randn(8, 16), target=STARTS_ONLY)
+
+
+@says(
+    "not_worthwhile: row_max_exp_row_sum: predicted to be slower than without fusion (have 138.0 us, limit 10.0)",
+    138.0,
+    10.0,
+)
+def _(*_: Any) -> Refusal:
+    """One start, and a microsecond for each of the 8 x 16 elements that are read across their layout."""
+    target = replace(STARTS_ONLY, strided_us_per_mega=2.0**20)
+    return refused(lambda x, y: (x * y.t()).softmax(-1), torch.randn(8, 16), torch.randn(16, 8), target=target)
+
+
+# render and later
+
+
+@says("cpp_dtype: column_sum: no CPU vectors for f16 (have 1 dtype, limit 0)", 1, 0)
+def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
+    """As it would be with a dtype that the programs have and the backend does not know yet."""
+    monkeypatch.delitem(C_TYPES, "f16")
+    return refused(lambda x: (x * 2).sum(0), torch.ones(64, 32, dtype=torch.float16))
+
+
+@says("not_assembled: cat: a region that has a part of it is left out (have 1 part, needs 2)", 1, 2)
+def _(*_: Any) -> Refusal:
+    def joined(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x.softmax(-1).sum(0), y.softmax(-1).sum(0)])
+
+    graph = trace(joined, [torch.randn(64, 32), torch.randn(48, 16)])
+    found = compile_graph(graph.graph)
+    assert len(found.regions) == 2
+    (refusal,) = rewrite(graph.graph, replace(found, regions=found.regions[:1])).refusals[len(found.refusals) :]
+    return refusal
+
+
+@says(
+    "run_time_failure: row_max_exp_row_sum: a kernel of this region failed in this process: RuntimeError: launch failed"
+)
+def _(*_: Any) -> Refusal:
+    def softmax(x: Tensor) -> Tensor:
+        return x.softmax(-1)
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("launch failed")
+
+    x = torch.randn(64, 32)
+    (kernel,) = compiled(softmax, x).kernels
+    result = torch.empty_like(x)
+    with pytest.warns(UserWarning, match="weft: kernel row_max_exp_row_sum runs on ATen, slowly: RuntimeError"):
+        Executable(kernel, broken)([x], [result], [])
+    torch.testing.assert_close(result, softmax(x))
+    return refused(softmax, x)
+
+
+@says("internal_error: row_max_exp_row_sum: [plan] KeyError: 'planned'")
+def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
+    def broken(*_: Any) -> None:
+        raise KeyError("planned")
+
+    monkeypatch.setattr(compiler, "plan", broken)
+    return refused(lambda x: x.softmax(-1), torch.randn(64, 32))
+
+
+@says("cache_folder: FOLDER: other users can write to it (have mode 775, needs mode 755)", "mode 775", "mode 755")
+def _(_: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    folder.chmod(0o775)
+    return folder_refused(folder)
+
+
+@says("cache_folder: FOLDER/file: it is no folder")
+def _(_: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    (folder / "file").touch()
+    return folder_refused(folder / "file")
+
+
+def folder_refused(folder: Path) -> Refusal:
+    found = check_folder(folder)
+    assert found is not None
+    return found
+
+
+# the cases
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_says_no_with_its_message_and_figures(
+    rule: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if rule != "not_worthwhile":
+        monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
+    cases = [case for case in CASES if case.rule == rule]
+    assert cases, f"no test makes the rule {rule} say no"
+    for number, case in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            refusal = case.make(patch, folder)
+        assert str(replace(refusal, where=None)).replace(str(folder), "FOLDER") == case.printed
+        assert (refusal.rule, refusal.have, refusal.limit) == (rule, case.have, case.limit)
+        assert (type(refusal.have), type(refusal.limit)) == (type(case.have), type(case.limit))
+        plain = refusal.to_dict()
+        assert (plain["have"], plain["limit"]) == (case.have, case.limit)
+
+
+def test_both_times_are_those_of_the_estimates_behind_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for case in (case for case in CASES if case.rule == "not_worthwhile"):
+        refusal = case.make(monkeypatch, tmp_path)
+        for figure, name in ((refusal.have, "together"), (refusal.limit, "apart")):
+            assert refusal.figures[name]
+            total = sum(estimate["predicted_us"] for estimate in refusal.figures[name])
+            assert figure == round(total, 1) == round(refusal.figures[f"{name}_us"], 1)
+
+
+def test_a_rule_with_figures_shows_them_and_one_without_has_none() -> None:
+    shown = {case.rule for case in CASES if case.have is not None}
+    assert shown == {name for name, rule in RULES.items() if rule.figures is not None}
+
+
+# the table
+
+
+def named_rules(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of every rule that a module writes down: in ``Refusal(...)``, in ``x.refuse(node, ...)``, in
+    ``Cut(value, operand, ...)`` and where one is compared with the rule of something."""
+    places = {"Refusal": 0, "refuse": 1, "Cut": 2}
+    for node in ast.walk(tree):
+        found: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in places and len(node.args) > places[name]:
+                found = [node.args[places[name]]]
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "rule":
+            found = node.comparators
+        for argument in found:
+            if isinstance(argument, ast.Constant):
+                yield node.lineno, str(argument.value)
+            else:
+                assert isinstance(argument, ast.Name), f"line {node.lineno}: a rule is written down where it is meant"
+                assert argument.id == "rule", f"line {node.lineno}: a rule is written down where it is meant"
+
+
+def test_the_sources_and_the_table_have_the_same_rules() -> None:
+    used: set[str] = set()
+    for path in SOURCES:
+        for line, name in named_rules(ast.parse(path.read_text())):
+            assert name in RULES, f"{path.name}:{line}: no rule {name!r} in the table"
+            used.add(name)
+    assert used == RULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('Refusal("a", x)', ["a"]),
+        ('errors.Refusal("b", x)', ["b"]),
+        ('growth.refuse(node, "c", text)', ["c"]),
+        ('Cut(v, o, "d", ())', ["d"]),
+        ('if cut.rule != "e": pass', ["e"]),
+        ("def refuse(rule): Refusal(rule, x)", []),
+    ],
+)
+def test_the_scan_sees_rules(text: str, found: list[str]) -> None:
+    assert [name for _, name in named_rules(ast.parse(text))] == found
+
+
+def test_the_scan_wants_names_in_place() -> None:
+    with pytest.raises(AssertionError, match="line 1: a rule is written down where it is meant"):
+        list(named_rules(ast.parse('Refusal("a" + b, x)')))
+
+
+def test_entries_are_sentences() -> None:
+    for name, rule in RULES.items():
+        assert rule.name == name
+        for text in (rule.meaning, rule.action):
+            assert text[0].isupper() or text.startswith("weft ")
+            assert text.endswith(".")
+            assert "|" not in text  # the page has them in a table
+
+
+def test_a_refusal_is_made_of_what_the_table_explains() -> None:
+    with pytest.raises(ValueError, match=r"^no rule named 'too_slow' in the table of rules$"):
+        Refusal("too_slow", "f", "is too slow")
+    with pytest.raises(ValueError, match=r"^no_reduction: the table of rules has no figures for it$"):
+        Refusal("no_reduction", "f", "has none", have=0, limit=1)
+    for half in ({"have": 1}, {"limit": 1}):
+        with pytest.raises(ValueError, match=r"^dimensions: have and limit are two figures or none$"):
+            Refusal("dimensions", "f", "has too many", **half)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("have", "limit", "text"),
+    [
+        (0, 0, "have 0 dimensions, limit 0"),
+        (1, 0, "have 1 dimension, limit 0"),
+        (1, 2, "have 1 dimension, needs 2"),
+        (2.5, 1, "have 2.5 dimensions, limit 1"),
+        ("s0", 1, "have s0 dimensions, needs 1"),
+    ],
+)
+def test_figures_have_a_unit_and_say_which_way_they_bound(have: Figure, limit: Figure, text: str) -> None:
+    refusal = Refusal("dimensions", "f", "has too many", have, limit)
+    assert refusal.compared == text
+    assert str(refusal) == f"dimensions: f: has too many ({text})"
+
+
+# what people see
+
+
+PAGE = ROOT / "docs" / "refusals.md"
+MARKS = ("<!-- begin of `weft rules --markdown` -->\n", "<!-- end -->\n")
+
+
+def test_the_page_has_the_table(update_golden: bool) -> None:
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    old, _, after = rest.partition(MARKS[1])
+    new = f"\n{rules.markdown(RULES.values())}\n\n"
+    if update_golden:
+        PAGE.write_text(f"{before}{MARKS[0]}{new}{MARKS[1]}{after}")
+    else:
+        assert old == new, "write it anew with `pytest tests/test_refusals.py --update-golden`"
+
+
+def test_the_page_shows_what_every_rule_prints() -> None:
+    """Lines behind code are compared with what it prints by the test of all pages; those in the text are here."""
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    whole = before + rest.partition(MARKS[1])[2]
+    blocks, text = "".join(whole.split("```")[1::2]), " ".join("".join(whole.split("```")[::2]).split())
+    for name in RULES:
+        printed = [case.printed.replace("FOLDER", "/data/weft") for case in CASES if case.rule == name]
+        assert f"\n{name}: " in blocks or any(f"`{line}`" in text for line in printed), name
+        assert text.count(f"`{name}: ") == sum(f"`{line}`" in text for line in printed), name
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    from weft.cli import run
+
+    code = run(["rules", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_the_command_shows_one_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "epilogue_reduction", "internal_error") == (
+        0,
+        "epilogue_reduction (plan)\n"
+        "  A reduction of what a reduction over the rows returns. After the rows a kernel computes pointwise\n"
+        "  only, so the region is cut into two kernels there.\n"
+        "  have: reductions after the rows\n"
+        "  limit: none in the same kernel\n"
+        "  What you can do: Nothing: the second kernel reads the small result of the first.\n"
+        "\n"
+        "internal_error (any stage)\n"
+        "  A stage of weft failed in a way it does not know. It is a defect of weft. The region is left to\n"
+        "  TorchInductor.\n"
+        "  What you can do: Report it: the message has the stage and the error.\n",
+        "",
+    )
+
+
+def test_the_command_shows_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [f"{rule.name} ({rule.stage})" for rule in RULES.values()]
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert [line for line in out.splitlines() if line and not line.startswith(" ")] == shown
+    assert run(capsys, "--markdown") == (0, rules.markdown(RULES.values()) + "\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("too_slow",), ("dimensions", "too_slow", "--markdown")])
+def test_an_unknown_rule_is_wrong_input(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    known = ", ".join(RULES)
+    code, out, error = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"weft: no rule 'too_slow'; one of {known}")
+
+
+def test_the_page_of_an_explanation_says_what_to_do(tmp_path: Path) -> None:
+    found = weft.explain(lambda x: x @ x.exp(), torch.randn(8, 8), target="cpu")
+    text = found.to_html(tmp_path / "page.html").read_text()
+    for rule in ("unsupported_op", "no_reduction"):
+        (line,) = [line for line in text.splitlines() if f'<td class="name">{rule}</td>' in line]
+        assert f"<td>{RULES[rule].action}</td></tr>".replace("'", "&#39;") in line

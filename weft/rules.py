@@ -1,0 +1,227 @@
+"""Every rule by which weft leaves something out: what it means, what it counts, and what a user can do about it.
+
+The table is data: reports, ``weft rules`` and the page on refusals read it, and no ``Refusal`` names a rule that is not
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["capture", "plan", "render", "rewrite", "run time", "cache", "any stage"]
+Figure = float | int | str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the two figures of a refusal are. unit: of one, units: of several; none for figures that are texts."""
+
+    have: str
+    limit: str
+    unit: str = ""
+    units: str = ""
+
+    def text(self, have: Figure, limit: Figure) -> str:
+        """``have 2 row dimensions, limit 0``, or ``have 1 column dimension, needs 2`` where more would be right."""
+        unit = self.unit if have == 1 else self.units
+        exceeded = not isinstance(have, str) and not isinstance(limit, str) and have >= limit
+        return f"have {have}{' ' * bool(unit)}{unit}, {'limit' if exceeded else 'needs'} {limit}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of the table. stage: of the pipeline, that says it; action: what a user can do."""
+
+    name: str
+    stage: Stage
+    meaning: str
+    action: str
+    figures: Figures | None = None
+
+
+def find_rule(name: str) -> Rule:
+    """The rule of that name. Raises ValueError if there is none."""
+    if name not in RULES:
+        raise ValueError(f"no rule named {name!r} in the table of rules")
+    return RULES[name]
+
+
+def markdown(rules: Iterable[Rule]) -> str:
+    """A table of rules, a line a rule."""
+    lines = ["| rule | stage | what it means | have | limit | what you can do |", "|---|---|---|---|---|---|"]
+    for rule in rules:
+        have, limit = ("", "") if rule.figures is None else (rule.figures.have, rule.figures.limit)
+        lines.append(f"| `{rule.name}` | {rule.stage} | {rule.meaning} | {have} | {limit} | {rule.action} |")
+    return "\n".join(lines)
+
+
+NOTHING = "Nothing: this is no loss."
+
+_TABLE = (
+    Rule(
+        "unsupported_op",
+        "capture",
+        "weft has no lowering for this ATen operation. Matrix products, attention, convolutions, scans, sorts and "
+        "indexing are meant to stay with TorchInductor; regions end at them.",
+        "Nothing for those. Otherwise write it with pointwise operations and sums, or add a lowering to weft.",
+    ),
+    Rule(
+        "unsupported_form",
+        "capture",
+        "weft has a lowering for the operation, but not for these operands: their dtype or layout, a tensor without "
+        "elements, a number that is known at run time only, a gather of several elements.",
+        "Convert the operand before the reduction, e.g. with `.float()`; the README names the dtypes.",
+        Figures(
+            "elements of the tensor, or that are gathered a row", "elements that weft takes", "element", "elements"
+        ),
+    ),
+    Rule(
+        "narrows_random",
+        "capture",
+        "The node is all that is made of random numbers and smaller than they are, as the mask of a dropout. "
+        "TorchInductor draws the numbers where the node is computed, so that they are never in memory; weft would read "
+        "them.",
+        NOTHING,
+        Figures("bytes of the node", "bytes of the random numbers", "byte", "bytes"),
+    ),
+    Rule(
+        "misaligned",
+        "capture",
+        "An index (`arange`) runs along several dimensions at once, of which one has a size that is known at run time "
+        "only; or the shapes of a region are not products of the same dimensions.",
+        "Compile with fixed sizes (`dynamic=False`).",
+        Figures("the size on one side", "what it has to be"),
+    ),
+    Rule(
+        "no_reduction",
+        "capture",
+        "No sum, maximum or other reduction works on the same data. TorchInductor's pointwise kernels are as good.",
+        NOTHING,
+    ),
+    Rule(
+        "no_backend",
+        "plan",
+        "weft generates no code for this kind of device; the region is left to TorchInductor.",
+        "Run on a CPU. `weft explain NAME --target h200` shows the plan for a GPU.",
+        Figures("the device's type", "the type that there is a backend for"),
+    ),
+    Rule(
+        "dimensions",
+        "plan",
+        "The region has more dimensions than the search over all splits into rows and columns is made for.",
+        "Compile it as several functions, each with fewer dimensions.",
+        Figures("dimensions of the region", "dimensions that are searched at most", "dimension", "dimensions"),
+    ),
+    Rule(
+        "partial_row",
+        "plan",
+        "Under this split of the dimensions a reduction would be over a part of a row only. It speaks of "
+        "that split; the planner takes another one.",
+        NOTHING,
+        Figures(
+            "column dimensions that the reduction drops, or that its operand varies over",
+            "all column dimensions of the split",
+            "column dimension",
+            "column dimensions",
+        ),
+    ),
+    Rule(
+        "online_reduction",
+        "plan",
+        "A reduction whose centre moves with the rows (`sumexp`, `m2`) is only there for columns of whole tiles. The "
+        "planner makes such reductions where they fit; only a program written by hand has others.",
+        "Write `max`, `exp` and `sum`, or `mean` and `sum`, into the program instead.",
+        Figures(
+            "dimensions: columns of the split, dropped ones that are no rows, or those of the operand",
+            "dimensions that the reduction is made for",
+            "dimension",
+            "dimensions",
+        ),
+    ),
+    Rule(
+        "outer_dependency",
+        "plan",
+        "A value of every row needs the result of a reduction over the rows, which is complete only after the last of "
+        "them. One pass cannot compute both; the region is cut into two kernels there.",
+        "Nothing: the data asks for two passes, as in a batch norm.",
+        Figures(
+            "row dimensions that the value varies over and the reduction drops",
+            "none in the same pass",
+            "row dimension",
+            "row dimensions",
+        ),
+    ),
+    Rule(
+        "epilogue_reduction",
+        "plan",
+        "A reduction of what a reduction over the rows returns. After the rows a kernel computes pointwise only, so "
+        "the region is cut into two kernels there.",
+        "Nothing: the second kernel reads the small result of the first.",
+        Figures("reductions after the rows", "none in the same kernel", "reduction", "reductions"),
+    ),
+    Rule(
+        "epilogue_operand",
+        "plan",
+        "What follows a reduction over the rows needs a value of single rows, which is gone by then. The region is cut "
+        "into two kernels there.",
+        "Nothing, or compute that value from inputs that have no rows.",
+        Figures("values of single rows that are needed after the rows", "none in the same kernel", "value", "values"),
+    ),
+    Rule(
+        "row_invariant_reduction",
+        "plan",
+        "Under this split a reduction that is the same for every row would be computed again in each of them. It "
+        "speaks of that split; the planner takes another one.",
+        NOTHING,
+        Figures("row dimensions over which it would be repeated", "none", "row dimension", "row dimensions"),
+    ),
+    Rule(
+        "not_worthwhile",
+        "plan",
+        "The cost model predicts that weft's kernels are no faster than leaving the region to TorchInductor. The "
+        "estimates behind both figures are in `figures` of the refusal.",
+        "Nothing; larger tensors, or more operations around the reduction, change the answer.",
+        Figures("microseconds predicted with weft", "microseconds predicted without", "us", "us"),
+    ),
+    Rule(
+        "cpp_dtype",
+        "render",
+        "The C++ backend has no vectors for a dtype of the kernel's tensors.",
+        "Convert the tensor before the reduction; the README names the dtypes.",
+        Figures("dtypes without vectors", "none", "dtype", "dtypes"),
+    ),
+    Rule(
+        "not_assembled",
+        "rewrite",
+        "A tensor is put together from parts that several regions write. One of them was left out after capture, so "
+        "the parts stay tensors of their own and are copied.",
+        "See why the other region was left out.",
+        Figures("parts in regions that are taken", "all parts of the tensor", "part", "parts"),
+    ),
+    Rule(
+        "run_time_failure",
+        "run time",
+        "A kernel of the region failed, or was found to be wrong, earlier in this process. It runs on ATen; the next "
+        "compile leaves the region out.",
+        "Remove the cause that the warning names and start the process again; report a kernel that was wrong, with its "
+        "script.",
+    ),
+    Rule(
+        "internal_error",
+        "any stage",
+        "A stage of weft failed in a way it does not know. It is a defect of weft. The region is left to "
+        "TorchInductor.",
+        "Report it: the message has the stage and the error.",
+    ),
+    Rule(
+        "cache_folder",
+        "cache",
+        "Other users could put code into the folder of compiled kernels. It is not used; kernels are compiled for this "
+        "process alone.",
+        "Take the rights away that the message names, or set `WEFT_CACHE_DIR` to a folder of your own.",
+        Figures("mode or owner of the folder", "what it has to be"),
+    ),
+)
+RULES = {rule.name: rule for rule in _TABLE}
