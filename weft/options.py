@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,7 +17,8 @@ class Options:
     cache_bytes: how much it may hold, the least recently used kernels go first. cxx: the C++ compiler; empty: ``$CXX``,
     else the first of g++, clang++, c++ on the path. build_threads: kernels of a model that are compiled side by side.
     check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
-    ("always") or never ("off"); ``weft/runtime/check.py`` says how."""
+    ("always") or never ("off"); ``weft/runtime/check.py`` says how. logs: what is printed to standard error, names of
+    ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -25,12 +26,13 @@ class Options:
     cxx: str = ""
     build_threads: int = 0
     check: Check = "off"
+    logs: tuple[str, ...] = field(default=(), repr=False)  # not shown either: it changes no graph
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK`` and ``CXX``, then
-        defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
-        ``~/.cache/weft``.
+        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK``, ``WEFT_LOGS`` and
+        ``CXX``, then defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
+        ``~/.cache/weft``. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
 
         Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, or a
         number of bytes that is none.
@@ -47,9 +49,18 @@ class Options:
         given.setdefault("check", env.get("WEFT_CHECK") or "off")
         if given["check"] not in get_args(Check):
             raise ValueError(f"check is {given['check']!r}; it can be {', '.join(get_args(Check))}")
+        given["logs"] = _names(given.get("logs", env.get("WEFT_LOGS") or ""))
+        if env.get("WEFT_PRINT_SOURCE", "0") not in ("", "0"):
+            given["logs"] = tuple(dict.fromkeys((*given["logs"], "source")))
         if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
             given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
         return Options(**given)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Names in one text, separated by commas, or several."""
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _bytes(given: Any) -> int:
