@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
@@ -236,6 +238,17 @@ def test_a_given_folder_goes_before_every_variable() -> None:
     del env["TORCHINDUCTOR_CACHE_DIR"]
     assert Options.read({}, env).cache_dir == str(Path("/xdg/weft"))
     assert Options.read({}, {}).cache_dir == str(Path.home() / ".cache" / "weft")
+
+
+def test_a_folder_that_inductor_chose_itself_is_not_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr("os.makedirs", lambda *_, **__: None)
+    monkeypatch.delenv("WEFT_CACHE_DIR", raising=False)
+    before = Options.read().cache_dir
+    chosen = cache_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == chosen
+    assert Options.read().cache_dir == before
+    assert chosen not in before
 
 
 @pytest.mark.parametrize("name", ["WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
 Check = Literal["off", "first", "always"]
 
 
@@ -32,7 +34,8 @@ class Options:
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
         """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK``, ``WEFT_LOGS`` and
         ``CXX``, then defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
-        ``~/.cache/weft``. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
+        ``~/.cache/weft``. Inductor puts its own default into that variable when it is first imported: that says
+        nothing. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
 
         Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, or a
         number of bytes that is none.
@@ -42,8 +45,7 @@ class Options:
         known = {f.name for f in fields(Options)}
         if unknown := sorted(given.keys() - known):
             raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(known))}")
-        parent = env.get("TORCHINDUCTOR_CACHE_DIR") or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(Path(parent) / "weft"))
+        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or _default_folder(env))
         given.setdefault("cxx", env.get("CXX", ""))
         given.setdefault("build_threads", os.cpu_count() or 1)
         given.setdefault("check", env.get("WEFT_CHECK") or "off")
@@ -55,6 +57,14 @@ class Options:
         if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
             given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
         return Options(**given)
+
+
+def _default_folder(env: Mapping[str, str]) -> str:
+    inductor = env.get("TORCHINDUCTOR_CACHE_DIR")
+    if inductor and Path(inductor).absolute() == Path(default_cache_dir()).absolute():
+        inductor = None
+    parent = inductor or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(parent) / "weft")
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
