@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 Check = Literal["off", "first", "always"]
+VARIABLES = ("WEFT_CACHE_DIR", "WEFT_CACHE_BYTES", "WEFT_CHECK", "WEFT_LOGS", "WEFT_PRINT_SOURCE")
+"""Every variable of weft's own."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,14 @@ class Options:
         return Options(**given)
 
 
+def chosen_inductor_folder(env: Mapping[str, str]) -> str | None:
+    """Where the user keeps Inductor's cache; None if that is where Inductor puts it by itself."""
+    folder = env.get("TORCHINDUCTOR_CACHE_DIR")
+    return folder if folder and Path(folder).absolute() != Path(default_cache_dir()).absolute() else None
+
+
 def _default_folder(env: Mapping[str, str]) -> str:
-    inductor = env.get("TORCHINDUCTOR_CACHE_DIR")
-    if inductor and Path(inductor).absolute() == Path(default_cache_dir()).absolute():
-        inductor = None
-    parent = inductor or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    parent = chosen_inductor_folder(env) or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return str(Path(parent) / "weft")
 
 
