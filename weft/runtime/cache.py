@@ -130,7 +130,7 @@ class Cache:
         except OSError as error:
             return str(error)
         try:
-            if (found := self._read(key)) is not None:
+            if (found := self._read(key, again=True)) is not None:
                 return found
             content = _make(kind, name, make)
             try:
@@ -148,13 +148,15 @@ class Cache:
     def _shard(self, key: str) -> Path:
         return self.folder / key[:2]
 
-    def _read(self, key: str) -> Artefact | None:
-        """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them."""
+    def _read(self, key: str, again: bool = False) -> Artefact | None:
+        """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them.
+        again: what is wrong was said before."""
         for entry in _entries_in(self._shard(key)):
             if entry.key != key:
                 continue
             if (content := _verified(entry)) is None:
-                _LOG.info("damaged: %s %s (%s)", entry.kind, entry.name, key[:12])
+                if not again:
+                    _LOG.info("damaged: %s %s (%s)", entry.kind, entry.name, key[:12])
             else:
                 _LOG.info("hit: %s %s (%s)", entry.kind, entry.name, key[:12])
                 with suppress(OSError):  # a folder that is read only has no order of use
