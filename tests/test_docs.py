@@ -36,6 +36,14 @@ def test_links_lead_to_files(name: str) -> None:
     assert not missing
 
 
+def test_the_rules_of_a_page_are_rules_that_weft_has() -> None:
+    rows = [line for line in (ROOT / "docs" / "debugging.md").read_text().splitlines() if line.startswith("| `")]
+    rules = {rule for row in rows for rule in re.findall(r"`([a-z]+_[a-z_]+|misaligned)`", row.split(" | ")[0])}
+    code = "".join(path.read_text() for path in (ROOT / "weft").rglob("*.py"))
+    assert len(rules) > 10
+    assert [rule for rule in sorted(rules) if f'"{rule}"' not in code] == []
+
+
 def test_outputs_are_replaced_and_added_where_there_are_none(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     first, second = "# A\n```python\na = 1\nprint(a)\n```\n", "B\n```python\nprint(a + 1)\n```\n"

@@ -397,13 +397,17 @@ def test_counters_add_up_and_start_again() -> None:
     own.launched_without_python[:] = (2, 4)
     own.add(builds=2)
     own.add(builds=1)
+    own.add(model_misses=4)
     own.refusals["unsupported_op"] += 2
+    own.cuts["outer_dependency"] += 1
     found = own.to_dict()
     assert found == Counters().to_dict() | {
         "builds": 3,
         "launches": 3,
         "launch_bytes": 10,
+        "model_misses": 4,
         "refusals": {"unsupported_op": 2},
+        "cuts": {"outer_dependency": 1},
     }
     own.reset()
     assert own.to_dict() == Counters().to_dict()

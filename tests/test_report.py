@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
@@ -238,6 +240,17 @@ def test_a_given_folder_goes_before_every_variable() -> None:
     assert Options.read({}, {}).cache_dir == str(Path.home() / ".cache" / "weft")
 
 
+def test_a_folder_that_inductor_chose_itself_is_not_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr("os.makedirs", lambda *_, **__: None)
+    monkeypatch.delenv("WEFT_CACHE_DIR", raising=False)
+    before = Options.read().cache_dir
+    chosen = cache_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == chosen
+    assert Options.read().cache_dir == before
+    assert chosen not in before
+
+
 @pytest.mark.parametrize("name", ["WEFT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"])
 def test_an_empty_variable_is_none(name: str) -> None:
     assert Options.read({}, {name: ""}) == Options.read({}, {})
@@ -269,7 +282,7 @@ def test_reading_does_not_change_what_was_given() -> None:
 
 
 def test_unknown_options_are_all_named() -> None:
-    known = "build_threads, cache_bytes, cache_dir, check, cxx, strict"
+    known = "build_threads, cache_bytes, cache_dir, check, cxx, logs, strict"
     with pytest.raises(ValueError, match=f"unknown option colour, size; weft knows {known}"):
         Options.read({"size": 1, "strict": True, "colour": 2}, {})
 

@@ -14,6 +14,7 @@ end on tensors at hand.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from weft.errors import Refusal, RefusedError, in_stage
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
+from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
@@ -36,6 +38,8 @@ from weft.render.source import Source
 from weft.runtime import launch
 from weft.runtime.failures import check_run_time_failure
 from weft.target import Target
+
+_PLAN_LOG = logging.getLogger(LOGS["plan"])
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def compile_region(
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
         verify_plan(planned, program)
+        _PLAN_LOG.info("%s", planned)
         digests = [launch.digest_of(kernel) for kernel in planned.kernels]
         if (refusal := check_run_time_failure(program.name, digests)) is not None:
             return _of_region(region, refusal)
@@ -157,6 +162,7 @@ def run_program(
     Raises RefusedError if no plan is legal or worthwhile.
     """
     options = options or Options.read()
+    turn_on(options.logs)
     program = verify(simplify(program))
     hints = dict(zip(program.parameters, parameters, strict=True))
     planned = plan(program, Target.current(inputs[0].device if inputs else "cpu"), hints)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
 Check = Literal["off", "first", "always"]
+VARIABLES = ("WEFT_CACHE_DIR", "WEFT_CACHE_BYTES", "WEFT_CHECK", "WEFT_LOGS", "WEFT_PRINT_SOURCE")
+"""Every variable of weft's own."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class Options:
     cache_bytes: how much it may hold, the least recently used kernels go first. cxx: the C++ compiler; empty: ``$CXX``,
     else the first of g++, clang++, c++ on the path. build_threads: kernels of a model that are compiled side by side.
     check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
-    ("always") or never ("off"); ``weft/runtime/check.py`` says how."""
+    ("always") or never ("off"); ``weft/runtime/check.py`` says how. logs: what is printed to standard error, names of
+    ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -25,12 +30,14 @@ class Options:
     cxx: str = ""
     build_threads: int = 0
     check: Check = "off"
+    logs: tuple[str, ...] = field(default=(), repr=False)  # not shown either: it changes no graph
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK`` and ``CXX``, then
-        defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
-        ``~/.cache/weft``.
+        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK``, ``WEFT_LOGS`` and
+        ``CXX``, then defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
+        ``~/.cache/weft``. Inductor puts its own default into that variable when it is first imported: that says
+        nothing. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
 
         Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, or a
         number of bytes that is none.
@@ -40,16 +47,35 @@ class Options:
         known = {f.name for f in fields(Options)}
         if unknown := sorted(given.keys() - known):
             raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(known))}")
-        parent = env.get("TORCHINDUCTOR_CACHE_DIR") or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or str(Path(parent) / "weft"))
+        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or _default_folder(env))
         given.setdefault("cxx", env.get("CXX", ""))
         given.setdefault("build_threads", os.cpu_count() or 1)
         given.setdefault("check", env.get("WEFT_CHECK") or "off")
         if given["check"] not in get_args(Check):
             raise ValueError(f"check is {given['check']!r}; it can be {', '.join(get_args(Check))}")
+        given["logs"] = _names(given.get("logs", env.get("WEFT_LOGS") or ""))
+        if env.get("WEFT_PRINT_SOURCE", "0") not in ("", "0"):
+            given["logs"] = tuple(dict.fromkeys((*given["logs"], "source")))
         if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
             given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
         return Options(**given)
+
+
+def chosen_inductor_folder(env: Mapping[str, str]) -> str | None:
+    """Where the user keeps Inductor's cache; None if that is where Inductor puts it by itself."""
+    folder = env.get("TORCHINDUCTOR_CACHE_DIR")
+    return folder if folder and Path(folder).absolute() != Path(default_cache_dir()).absolute() else None
+
+
+def _default_folder(env: Mapping[str, str]) -> str:
+    parent = chosen_inductor_folder(env) or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return str(Path(parent) / "weft")
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Names in one text, separated by commas, or several."""
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _bytes(given: Any) -> int:

@@ -21,6 +21,7 @@ from weft.errors import CompilerNotFoundError, RefusedError
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
+from weft.logs import turn_on
 from weft.options import Options
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
@@ -51,6 +52,7 @@ class WeftPass(CustomGraphPass):
                 _warn_once(f"weft: a region is left to Inductor: {refusal}")
         record(compilation)
         plans = [region.plan for region in compilation.regions]
+        counters.cuts.update(refusal.rule for plan in plans for refusal in plan.cuts)
         counters.add(
             regions=len(plans),
             kernels=sum(len(p.kernels) for p in plans),
@@ -108,6 +110,7 @@ def weft_backend(
     if (mode := kwargs.pop("mode", None)) is not None:
         patches = {**list_mode_options(mode), **patches}
     chosen = Options.read(own)
+    turn_on(chosen.logs)
     on_cpu = all(t.device.type == "cpu" for t in example_inputs if isinstance(t, torch.Tensor))
     try:
         find_compiler(chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
 from weft.runtime import launch
 
+_LOG = logging.getLogger(__name__)
 SOURCE = "weft_source"
 """Where a placeholder has the name of its tensor in the user's program."""
 SHOWN_LINES = 6
@@ -96,8 +98,8 @@ def refusal_groups(refusals: Iterable[Refusal]) -> list[list[Refusal]]:
 
 def reasons(plan: Plan) -> list[str]:
     """Why the kernels of a plan are what they are: predicted times of the ways to do it, and each cut with its rule."""
-    whole, *cuts = plan.decisions
-    lines = [f"cut: {decision.refusal}" for decision in cuts if decision.refusal is not None]
+    whole = plan.decisions[0]
+    lines = [f"cut: {refusal}" for refusal in plan.cuts]
     if whole.together_us is not None and whole.apart_us is not None:
         alone = "rows and columns in kernels of their own" if len(whole.apart) > 1 else "an ordinary kernel"
         apart = "" if whole.apart_us == whole.together_us else f", {whole.apart_us:.1f} us with {alone}"
@@ -147,7 +149,11 @@ _REPORTS: deque[Report] = deque(maxlen=64)
 
 
 def record(compilation: Compilation) -> None:
-    _REPORTS.append(Report(compilation))
+    """Keep the report of a graph, and log it."""
+    report = Report(compilation)
+    _REPORTS.append(report)
+    if _LOG.isEnabledFor(logging.INFO):
+        _LOG.info("%s", "\n".join(["graph:", *(report.text() or "nothing to fuse").splitlines()]))
 
 
 def last_reports() -> list[Report | CachedReport]:

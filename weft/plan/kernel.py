@@ -163,6 +163,11 @@ class Plan:
     def predicted_us(self) -> float:
         return sum(e.predicted_us for e in self.estimates)
 
+    @property
+    def cuts(self) -> tuple[Refusal, ...]:
+        """Why values of the program do not share a kernel, one a cut."""
+        return tuple(decision.refusal for decision in self.decisions if decision.refusal is not None)
+
     def __str__(self) -> str:
         lines = [f"plan for {self.target}: {len(self.kernels)} kernel(s), {self.predicted_us:.1f} us predicted"]
         for kernel, kind, estimate in zip(self.kernels, self.kinds, self.estimates, strict=True):

@@ -191,6 +191,11 @@ def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
     return compiled
 
 
+def compile_anew(source: Source, options: Options) -> bytes:
+    """The shared library of a source, whatever the cache holds; not kept, and without the precompiled header."""
+    return _compile([find_compiler(options), *flags(), *_link_flags()], source.name, source.text)
+
+
 def library(source: Source, options: Options) -> bytes:
     """The shared library of a source, compiled if it is not in the cache."""
     compiler = find_compiler(options)

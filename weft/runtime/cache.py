@@ -10,6 +10,7 @@ When the folder cannot be trusted or used, what is asked for is made all the sam
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -21,10 +22,13 @@ from dataclasses import dataclass
 from errno import ENOTDIR
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 
 from filelock import FileLock
 
 from weft.runtime.trust import reason_against
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,16 @@ class Cache:
         if reason is None:
             if (found := self._read(key)) is not None:
                 return found
+            _LOG.info("miss: %s %s (%s)", kind, name, key[:12])
             reason = _UNWRITABLE.get(self.folder)
         if reason is None:
             made = self._make_once(key, kind, name, make)
             if isinstance(made, Artefact):
                 return made
             reason = _UNWRITABLE[self.folder] = made
+        _LOG.info("not kept: %s %s: %s", kind, name, reason)
         _warn_once(self.folder, reason)
-        return Artefact(b"" if KINDS[kind].read_in_place else make(), None, False)
+        return Artefact(b"" if KINDS[kind].read_in_place else _make(kind, name, make), None, False)
 
     def _make_once(self, key: str, kind: str, name: str, make: Callable[[], bytes]) -> Artefact | str:
         """Make and keep the file while no other process does, or a reason why nothing can be kept here."""
@@ -124,13 +130,14 @@ class Cache:
         except OSError as error:
             return str(error)
         try:
-            if (found := self._read(key)) is not None:
+            if (found := self._read(key, again=True)) is not None:
                 return found
-            content = make()
+            content = _make(kind, name, make)
             try:
                 path = self._write(key, kind, name, content)
             except OSError as error:
                 _UNWRITABLE[self.folder] = str(error)
+                _LOG.info("not kept: %s %s: %s", kind, name, error)
                 _warn_once(self.folder, str(error))
                 return Artefact(content, None, False)
         finally:
@@ -141,10 +148,17 @@ class Cache:
     def _shard(self, key: str) -> Path:
         return self.folder / key[:2]
 
-    def _read(self, key: str) -> Artefact | None:
-        """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them."""
+    def _read(self, key: str, again: bool = False) -> Artefact | None:
+        """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them.
+        again: what is wrong was said before."""
         for entry in _entries_in(self._shard(key)):
-            if entry.key == key and (content := _verified(entry)) is not None:
+            if entry.key != key:
+                continue
+            if (content := _verified(entry)) is None:
+                if not again:
+                    _LOG.info("damaged: %s %s (%s)", entry.kind, entry.name, key[:12])
+            else:
+                _LOG.info("hit: %s %s (%s)", entry.kind, entry.name, key[:12])
                 with suppress(OSError):  # a folder that is read only has no order of use
                     os.utime(entry.path)
                 if KINDS[entry.kind].read_in_place:
@@ -199,6 +213,7 @@ class Cache:
             if size_bytes <= self.limit_bytes:
                 break
             if entry.path != keep and entry.path not in _IN_USE and self.remove(entry):
+                _LOG.info("evicted: %s %s (%s), %d bytes", entry.kind, entry.name, entry.key[:12], entry.size_bytes)
                 size_bytes -= entry.size_bytes
                 evicted.append(entry)
         self._sweep({entry.key for entry in evicted} | self._keys(_UNFINISHED))
@@ -231,6 +246,17 @@ class Cache:
 
     def _keys(self, *patterns: re.Pattern[str]) -> set[str]:
         return {found[1] for shard in self._shards() for _, found in _matches(shard, *patterns)}
+
+
+def _make(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
+    start = perf_counter()
+    try:
+        content = make()
+    except Exception as error:
+        _LOG.info("failed: %s %s: %s", kind, name, error)
+        raise
+    _LOG.info("built: %s %s, %d bytes in %.1f s", kind, name, len(content), perf_counter() - start)
+    return content
 
 
 def _warn_once(folder: Path, reason: str) -> None:

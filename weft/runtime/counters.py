@@ -11,18 +11,23 @@ from typing import Any
 
 @dataclass(repr=False)
 class Counters:
-    """pass_calls: graphs handed to weft. regions, kernels, mixed_order_kernels: taken at compile time. refusals: by
-    rule. builds, cache_hits: compiled kernels. launches: kernel calls at run time; launch_bytes: bytes of the tensors
-    handed to them, each tensor once a call. fallbacks: calls that ran on ATen instead."""
+    """pass_calls: graphs handed to weft. regions, kernels, mixed_order_kernels: taken at compile time. model_misses:
+    kernels for which the compiler reported spills that the model of resources did not foresee, so that the runner-up
+    schedule stepped in; 0 on CPUs, where no compiler reports them. builds, cache_hits: compiled kernels. launches:
+    kernel calls at run time; launch_bytes: bytes of the tensors handed to them, each tensor once a call. fallbacks:
+    calls that ran on ATen instead. refusals: operations and regions left to TorchInductor, by rule. cuts: fusions
+    refused inside the regions that were taken, by rule; a region with one is several kernels."""
 
     pass_calls: int = 0
     regions: int = 0
     kernels: int = 0
     mixed_order_kernels: int = 0
+    model_misses: int = 0
     builds: int = 0
     cache_hits: int = 0
     fallbacks: int = 0
     refusals: Counter[str] = field(default_factory=Counter[str])
+    cuts: Counter[str] = field(default_factory=Counter[str])
     launched_without_python: Any = field(default_factory=lambda: (ctypes.c_int64 * 2)(), compare=False)
     """Launches and their bytes, counted by the launcher in C++."""
     _launched: list[int] = field(default_factory=lambda: [0, 0])
@@ -57,15 +62,18 @@ class Counters:
             for name in _PLAIN:
                 setattr(self, name, 0)
             self.refusals.clear()
+            self.cuts.clear()
             for counts in (self._launched, self.launched_without_python):
                 counts[0] = counts[1] = 0
 
     def to_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _PLAIN}
         launched = {"launches": self.launches, "launch_bytes": self.launch_bytes}
-        return plain | launched | {"refusals": dict(self.refusals)}
+        return plain | launched | {"refusals": dict(self.refusals), "cuts": dict(self.cuts)}
 
 
-_PLAIN = ("pass_calls", "regions", "kernels", "mixed_order_kernels", "builds", "cache_hits", "fallbacks")
+_PLAIN = (
+    "pass_calls", "regions", "kernels", "mixed_order_kernels", "model_misses", "builds", "cache_hits", "fallbacks",
+)  # fmt: skip
 
 counters = Counters()

@@ -22,6 +22,7 @@ from torch import Tensor
 from weft.errors import CompilerNotFoundError, LaunchError, WeftError
 from weft.ir.interpret import bind, interpret_into, resolve, sizes_of
 from weft.ir.program import Buffer, Program
+from weft.logs import log_sources
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.render import cpp
@@ -222,6 +223,7 @@ def prepare(kernels: Sequence[Kernel], sources: Sequence[Source], options: Optio
     """Compile kernels side by side and keep them by digest. Raises CompilerNotFoundError or BuildError."""
     with _LOCK:
         new = {d: (k, s) for k, s in zip(kernels, sources, strict=True) if (d := digest_of(k)) not in _KERNELS}
+    log_sources(sources)
     with ThreadPoolExecutor(max_workers=1) as beside:
         beside.submit(launcher.load, options)
         libraries = build.build_all([source for _, source in new.values()], options)
@@ -246,7 +248,9 @@ def find(digest: str, text: str) -> Executable:
     function = None
     if not failures.has_failed(digest):
         try:
-            function = build.load(cpp.render(kernel), options)
+            source = cpp.render(kernel)
+            log_sources([source])
+            function = build.load(source, options)
         except CompilerNotFoundError as error:
             failures.record(digest, None, _reason(error))
         except Exception as error:

@@ -21,6 +21,7 @@ class _Launcher:
 
     def __init__(self) -> None:
         self.library: ctypes.PyDLL | None = None
+        self.reason = "it was not loaded yet"
         self.tried = False
         self.lock = Lock()
 
@@ -49,7 +50,8 @@ def load(options: Options) -> None:
             _register(library, "launch")
             _LAUNCHER.library = library
         except Exception as error:
-            _LOG.info("weft::launch runs in Python: %s: %s", type(error).__name__, error)
+            _LAUNCHER.reason = f"{type(error).__name__}: {error}"
+            _LOG.info("weft::launch runs in Python: %s", _LAUNCHER.reason)
         _LAUNCHER.tried = True
 
 
@@ -80,6 +82,11 @@ def forget(digest: str | None = None) -> None:
 
 def is_loaded() -> bool:
     return _LAUNCHER.library is not None
+
+
+def reason_against() -> str | None:
+    """Why all calls go through Python, if they do."""
+    return None if is_loaded() else _LAUNCHER.reason
 
 
 def _text() -> str:
