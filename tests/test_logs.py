@@ -172,6 +172,16 @@ def test_logs_go_to_standard_error_under_their_names(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "weft plan: one\nweft plan: two\nint f;\nweft plan: once\n"
 
 
+def test_a_logger_with_a_handler_keeps_that_one_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    kept: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("weft.plan").addHandler(handler)
+    logs.turn_on(("plan",))
+    logging.getLogger("weft.plan").info("one")
+    assert (kept, capsys.readouterr().err) == (["one"], "")
+
+
 def test_unknown_names_are_one_warning_that_lists_the_known_ones() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
