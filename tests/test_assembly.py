@@ -494,6 +494,7 @@ WARM = """
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_writes_the_parts_too(tmp_path: Path) -> None:
     cold, warm = run_python(WARM, tmp_path), run_python(WARM, tmp_path)
     assert cold["pass_calls"] > 0

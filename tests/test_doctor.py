@@ -348,6 +348,7 @@ def test_the_command_compiles_and_runs_a_kernel() -> None:
     assert str(Path.home()) + "/" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_says_no_without_a_compiler(tmp_path: Path) -> None:
     done = run_doctor(CXX=str(tmp_path / "none"), WEFT_CACHE_DIR=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (1, "")

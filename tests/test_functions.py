@@ -139,7 +139,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+MANY_SPLITS = ("long_chain", "qk_norm")
+"""Cases whose kernels take the compiler longest; others are of their kinds."""
+OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in MANY_SPLITS else name for name in CASES]
+
+
+@pytest.mark.parametrize("name", OFTEN)
 def test_every_legal_split_computes_the_same(name: str) -> None:
     function, make = CASES[name]
     inputs = make()

@@ -402,7 +402,9 @@ def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_p
     ("what", "reason"),
     [
         ("compile", "BuildError: no launcher today"),
-        ("probe", "OSError: PyTorch's C interface is not what it was: no launcher today"),
+        pytest.param(
+            "probe", "OSError: PyTorch's C interface is not what it was: no launcher today", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(

@@ -252,7 +252,7 @@ def test_variables_print_what_a_fresh_process_compiles_and_what_the_next_one_fin
     assert sum(line.startswith(entry) for line in warm) == 1
 
 
-@pytest.mark.parametrize("first", ["torch", "weft"])
+@pytest.mark.parametrize("first", ["torch", pytest.param("weft", marks=pytest.mark.slow)])
 def test_torch_logs_knows_the_modules(tmp_path: Path, first: str) -> None:
     wanted = "weft.plan,weft.runtime.cache" if first == "torch" else "+weft"
     shown = run_python(f"import {first}\nimport torch, weft{SCRIPT}", tmp_path, TORCH_LOGS=wanted)
@@ -262,6 +262,7 @@ def test_torch_logs_knows_the_modules(tmp_path: Path, first: str) -> None:
     assert (sources, sum("region of" in line for line in shown)) == ((0, 0) if first == "torch" else (1, 1))
 
 
+@pytest.mark.slow
 def test_set_logs_knows_the_modules(tmp_path: Path) -> None:
     code = "import logging, torch, weft\ntorch._logging.set_logs(modules={'weft.plan': logging.INFO})\n"
     shown = run_python(code + SCRIPT, tmp_path)
