@@ -23,6 +23,7 @@ def machine(device: str) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": len(_affinity()),
         "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "vectors": torch.backends.cpu.get_cpu_capability(),
     }
     if device == "cuda":

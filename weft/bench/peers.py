@@ -77,10 +77,13 @@ def weft_call(case: Case, options: Options) -> Candidate:
 def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel] = lambda k: k) -> Candidate:
     """weft's kernels for a function. change: what to run in place of a kernel that was planned. Raises RefusedError
     where they do not compute all of it."""
+    if isinstance(case.function, torch.nn.Module):
+        raise RefusedError((_call_only(f"{case.workload} is a module"),))
     module = trace(case.function, case.inputs)
     found = capture(module.graph, case.workload)
     if len(found.regions) != 1:
-        raise RefusedError(found.refusals or (_not_whole(case, len(found.regions)),))
+        why = f"{case.workload} is {len(found.regions)} regions"
+        raise RefusedError(found.refusals or (_call_only(why),))
     (region,) = found.regions
     program = simplify(region.program)
     planned = plan(program, Target.current("cpu"))
@@ -127,8 +130,7 @@ def inductor_kernels(called: Candidate) -> Candidate:
     outside = {match for module, _, _ in calls for match in _EXTERN.findall(Path(str(module.__file__)).read_text())}
     if outside or not calls:
         message = "calls ATen or libraries beside its generated kernels" if outside else "generated no kernels"
-        refusal = Refusal("not_only_kernels", "inductor kernels", f"{message}; timed as a call only")
-        raise RefusedError((refusal,))
+        raise RefusedError((_call_only(message, "inductor kernels"),))
 
     def run() -> None:
         for _, function, arguments in calls:
@@ -182,14 +184,13 @@ def _view(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> A
     if node.op == "get_attr":
         return getattr(module, str(node.target))
     if not getattr(node.target, "is_view", False):
-        message = f"{node.target} is outside the region; timed as a call only"
-        raise RefusedError((Refusal("not_only_kernels", "weft kernels", message),))
+        raise RefusedError((_call_only(f"{node.target} is outside the region"),))
     arguments = fx.map_arg(node.args, lambda n: _view(n, known, module))
     return node.target(*arguments, **node.kwargs)  # type: ignore[operator]
 
 
-def _not_whole(case: Case, regions: int) -> Refusal:
-    return Refusal("not_only_kernels", "weft kernels", f"{case.workload} is not one region", regions, 1)
+def _call_only(why: str, name: str = "weft kernels") -> Refusal:
+    return Refusal("not_only_kernels", name, f"{why}; timed as a call only")
 
 
 Call = tuple[ModuleType, Callable[..., object], tuple[Any, ...]]

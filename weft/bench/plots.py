@@ -31,10 +31,10 @@ def draw_fractions(rows: Sequence[Row], path: Path) -> None:
     wide = min(3, len(panels))
     high = -(-len(panels) // wide)
     figure = Figure(figsize=(1.5 + 4.5 * wide, 3.6 * high), layout="constrained", dpi=120)
-    every = figure.subplots(high, wide, squeeze=False, sharey=True).flat
+    every = list(figure.subplots(high, wide, squeeze=False, sharey=True).flat)
     for axes, (title, own) in zip(every, panels.items(), strict=False):
         _draw_panel(axes, title, sorted(own, key=lambda row: row.columns))
-    for axes in list(every)[len(panels) :]:
+    for axes in every[len(panels) :]:
         axes.axis("off")
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_legend_handles_labels()[0]}
     figure.legend([*lines.values()], [*lines], loc="outside right upper", frameon=False)

@@ -16,6 +16,8 @@ from rich.table import Table
 from weft.bench.timing import Spread
 from weft.errors import Refusal
 
+QUIET_LOAD = 1.0
+"""Runnable processes, over the last minute, beside which two cores still give steady figures."""
 CSV_FIELDS = (
     *("workload", "shape", "dtype", "bytes", "candidate", "median_us", "first_quartile_us", "third_quartile_us"),
     *("fraction_of_copy", "ratio_to_weft", "graph_us", "kernels", "correct"),
@@ -72,6 +74,11 @@ class Row:
     table: str = ""
     clocks: dict[str, int] | None = None
 
+    @property
+    def title(self) -> str:
+        """The types of a function's inputs say its dtype."""
+        return f"{self.workload} {self.shape}" if "[" in self.shape else f"{self.workload} {self.shape} {self.dtype}"
+
     def find(self, name: str) -> Figures | None:
         return next((figures for figures in self.candidates if figures.name == name), None)
 
@@ -116,18 +123,21 @@ def heading(benchmark: Benchmark) -> str:
     processor = f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, {machine['vectors']}"
     where = f"{machine['gpu']}; {processor}" if "gpu" in machine else processor
     how = f"at most {protocol['rounds']} rounds, all candidates in turn; medians and their interquartile ranges (IQR)"
-    return "\n".join([where, ", ".join(f"{name} {text}" for name, text in benchmark.versions.items()), how])
+    lines = [where, ", ".join(f"{name} {text}" for name, text in benchmark.versions.items()), how]
+    if machine["load"] > QUIET_LOAD:
+        lines.append(f"NOT QUIET: the load was {machine['load']:.1f} at the beginning; expect figures to move")
+    return "\n".join(lines)
 
 
 def table_of(row: Row) -> Table:
     """A line a candidate. Behind each median is the distance of the quartiles: of times in per cent of the median."""
     clocks = "" if row.clocks is None else f", at {row.clocks['sm_mhz']} MHz, memory {row.clocks['memory_mhz']} MHz"
-    title = f"\n{row.workload} {row.shape} {row.dtype}, {row.bytes / 1e6:.1f} MB, {row.rounds} rounds{clocks}"
+    title = f"\n{row.title}, {row.bytes / 1e6:.1f} MB, {row.rounds} rounds{clocks}"
     graphs = any(f.graph_us is not None for f in row.candidates)
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("candidate", min_width=16)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("candidate", min_width=16, no_wrap=True)
     for name in ("us", "IQR", *(("graph us",) if graphs else ()), "of copy", "IQR", "/ weft", "IQR", "kernels"):
-        table.add_column(name, justify="right", min_width=5, no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     for figures in row.candidates:
         table.add_row(*_cells(figures, graphs))
     return table
@@ -140,7 +150,8 @@ def _cells(figures: Figures, graphs: bool) -> Iterator[str]:
         yield "WRONG" if figures.wrong else "-"
         return
     yield f"{time.median:.0f}" if time.median >= 1000 else f"{time.median:.1f}"
-    yield f"{100 * (time.third - time.first) / time.median:.1f} %"
+    spread = 100 * (time.third - time.first) / time.median
+    yield f"{spread:.0f} %" if spread >= 10 else f"{spread:.1f} %"
     if graphs:
         yield "-" if figures.graph_us is None else f"{figures.graph_us.median:.1f}"
     for spread in (figures.of_copy, figures.to_weft):
@@ -154,11 +165,10 @@ def not_timed(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     places: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        name = f"{row.workload} {row.shape} {row.dtype}"
         wrong = [figures.wrong for figures in row.candidates if figures.wrong is not None]
         for refusal, label in [*((r, "wrong") for r in wrong), *((r, "not timed") for r in row.refusals)]:
             have = "" if refusal.limit is None else f": {refusal.have}, limit {refusal.limit}"
-            places.setdefault((f"{label}: {refusal.subject}", f"{refusal.message}{have}"), []).append(name)
+            places.setdefault((f"{label}: {refusal.subject}", f"{refusal.message}{have}"), []).append(row.title)
     lines: list[str] = []
     for (subject, message), names in places.items():
         where = "" if len(names) == len(rows) else f" [{', '.join(dict.fromkeys(names))}]"

@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(arguments)
     options, protocol = Options.read(), Protocol(given.rounds, MIN_SAMPLE_S, budget_s=10.0)
+    where = machine("cpu")
     wanted = [(table, cell) for table in given.table for cell in _cells(table, given.workload)]
     rows: list[Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress.advance(task)
     missed = report(rows)
     if given.json is not None:
-        found = Benchmark(machine("cpu"), versions(options), asdict(protocol), tuple(rows))
+        found = Benchmark(where, versions(options), asdict(protocol), tuple(rows))
         given.json.write_text(found.to_json() + "\n")
     return 1 if missed else 0
 

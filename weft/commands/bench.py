@@ -84,8 +84,9 @@ def bench_command(
     _check_file(plot, "--plot", ".png")
     makers = _cases(subjects or (), shapes, dtype, chosen)
     options, protocol = Options.read(), Protocol(rounds)
+    where = machine(chosen)
     rows = _measured(makers, lambda case: measure(case, peers, options, protocol))
-    found = Benchmark(machine(chosen), versions(options), asdict(protocol) | {"device": chosen}, rows)
+    found = Benchmark(where, versions(options), asdict(protocol) | {"device": chosen}, rows)
     for path, write in ((csv, write_csv), (plot, _draw)):
         if path is not None:
             write(path, rows)
