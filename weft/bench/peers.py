@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.bench.case import Case
 from weft.bench.correctness import tensors_of
 from weft.bench.timing import Candidate
+from weft.capture.assembly import Slot
+from weft.capture.lowering import strides_of
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import Refusal, RefusedError
@@ -97,22 +99,25 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
     launch.prepare(kernels, [cpp.render(kernel) for kernel in kernels], options)
     calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
     sizes = sizes_of(program, ())
+    outputs = zip(region.program.outputs, region.outputs, region.slots, strict=True)
+    results = {output.buffer.name: _empty(node, slot) for output, node, slot in outputs}
     for kernel in kernels:
         for output in kernel.program.outputs:
-            tensors[output.buffer.name] = allocate(output.buffer, sizes, torch.device("cpu"))
+            name = output.buffer.name
+            tensors[name] = results[name] if name in results else allocate(output.buffer, sizes, torch.device("cpu"))
         executable = launch.find(launch.digest_of(kernel), str(kernel))
         own = [tensors[b.name] for b in kernel.program.inputs]
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))
-    known |= {n: tensors[o.buffer.name] for n, o in zip(region.outputs, region.program.outputs, strict=True)}
+    known |= dict(zip(region.outputs, results.values(), strict=True))
     (last,) = (node for node in module.graph.nodes if node.op == "output")
-    results = fx.map_arg(last.args[0], lambda node: _view(node, known, module))
+    returned = fx.map_arg(last.args[0], lambda node: _view(node, known, module))
     written = tuple(tensor for _, _, outputs in calls for tensor in outputs)
 
     def run() -> None:
         for executable, own, outputs in calls:
             executable(own, outputs, ())
 
-    return Candidate("weft", "kernels", run, memory=written, outputs=lambda: results, kernels=len(calls))
+    return Candidate("weft", "kernels", run, memory=written, outputs=lambda: returned, kernels=len(calls))
 
 
 def inductor_call(case: Case, peer: str = "inductor", options: dict[str, Any] | None = None) -> Candidate:
@@ -175,6 +180,12 @@ def _backward(
         torch.autograd.backward(outputs, gradients)
 
     return Candidate(peer, "autograd", run, forward, outputs=lambda: [leaf.grad for leaf in leaves])
+
+
+def _empty(node: fx.Node, slot: Slot | None) -> Tensor:
+    """Memory for an output of a region, as the graph has it."""
+    value = node.meta["val"]
+    return torch.empty_strided(value.shape, strides_of(node) if slot is None else slot.strides, dtype=value.dtype)  # type: ignore[arg-type]
 
 
 def _view(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> Any:

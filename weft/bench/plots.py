@@ -38,6 +38,8 @@ def draw_fractions(rows: Sequence[Row], path: Path) -> None:
         axes.axis("off")
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_legend_handles_labels()[0]}
     figure.legend([*lines.values()], [*lines], loc="outside right upper", frameon=False)
+    highest = max((f.of_copy.median for row in rows for f in row.candidates if f.of_copy), default=1.0)
+    every[0].set_ylim(0, 1.1 * highest)  # of all panels; a bar may reach beyond
     figure.savefig(path, format="png")
 
 
@@ -59,7 +61,6 @@ def _draw_panel(axes: Axes, title: str, rows: Sequence[Row]) -> None:
     ticks = sorted({row.columns for row in rows})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(bottom=0)
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel("columns N")
     axes.set_ylabel("fraction of copy")
