@@ -1,20 +1,29 @@
-"""What a workload is timed against on the CPU: a copy of the same bytes, eager PyTorch, TorchInductor, and weft itself.
+"""What a function is timed against: a copy of the same bytes, eager PyTorch, TorchInductor, and weft itself.
 
-*Kernel* candidates run on outputs that exist and were touched before; *whole* candidates are calls as a user makes
-them, which allocate their outputs.
+*Kernels* run on outputs that exist and were touched before; a *call* is one as a user makes it, which allocates its
+outputs. On a CPU the two differ by the page faults of fresh outputs, so that a call is only compared with a call.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._inductor.codecache import PyCodeCache
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.bench.case import Case
+from weft.bench.correctness import tensors_of
+from weft.bench.reason import Reason, UntimedError
 from weft.bench.timing import Candidate
-from weft.bench.workloads import Workload
+from weft.capture.assembly import Slot
+from weft.capture.lowering import strides_of
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import Refusal, RefusedError
@@ -26,127 +35,217 @@ from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.render import cpp
 from weft.runtime import launch
+from weft.runtime.counters import counters
 from weft.runtime.layout import allocate
 from weft.target import Target
 
-
-def traffic_bytes(tensors: Sequence[Tensor]) -> int:
-    """Bytes of all tensors, each once; an expanded one counts what it holds."""
-    return sum(t.untyped_storage().nbytes() for t in {t.untyped_storage().data_ptr(): t for t in tensors}.values())
+_EXTERN = re.compile(r"(?:extern_kernels|torch\.ops|aten)\.[\w.]+\(")
 
 
-def copy_candidate(total_bytes: int) -> Candidate:
+def copy_candidate(total_bytes: int, device: str | torch.device = "cpu") -> Candidate:
     """A warm ``copy_`` that moves ``total_bytes``: half of them read, half written."""
-    source = torch.randint(0, 255, (max(1, total_bytes // 2),), dtype=torch.uint8)
+    source = torch.randint(0, 255, (max(1, total_bytes // 2),), dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return Candidate("copy", lambda: target.copy_(source))
+    return Candidate("copy", "", lambda: target.copy_(source), kernels=1)
 
 
-def weft_kernels(
-    workload: Workload, inputs: Sequence[Tensor], options: Options, change: Callable[[Kernel], Kernel] = lambda k: k
-) -> tuple[Candidate, int]:
-    """weft's kernels for a workload, and how many. change: what to run in place of a kernel that was planned. Raises
-    RefusedError where weft leaves it to Inductor."""
-    graph = trace(workload.fn, inputs).graph
-    found = capture(graph, workload.name)
+def call_candidate(peer: str, function: Callable[..., Any], inputs: Sequence[Tensor], timed: str = "call") -> Candidate:
+    """A function called without gradients."""
+
+    def run() -> Any:
+        with torch.no_grad():
+            return function(*inputs)
+
+    return Candidate(peer, timed, run)
+
+
+def eager_call(case: Case) -> Candidate:
+    """kernels: operations of ATen that are no views."""
+    candidate = call_candidate("eager", case.function, case.inputs)
+    with _Counting() as counting:
+        candidate.run()
+    return _counted(candidate, counting.count)
+
+
+def weft_call(case: Case, options: Options) -> Candidate:
+    """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
+    fused = fuse(case.function, dynamic=False, cache_dir=options.cache_dir)
+    candidate = call_candidate("weft", fused, case.inputs)
+    candidate.run()
+    before = counters.launches
+    candidate.run()
+    return _counted(candidate, counters.launches - before)
+
+
+def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel] = lambda k: k) -> Candidate:
+    """weft's kernels for a function. change: what to run in place of a kernel that was planned. Raises RefusedError
+    or UntimedError where they do not compute all of it."""
+    if isinstance(case.function, torch.nn.Module):
+        raise _call_only(f"{case.workload} is a module")
+    module = trace(case.function, case.inputs)
+    found = capture(module.graph, case.workload)
     if len(found.regions) != 1:
-        raise RefusedError(found.refusals)
+        if found.refusals:
+            raise RefusedError(found.refusals)
+        raise _call_only(f"{case.workload} is {len(found.regions)} regions")
     (region,) = found.regions
     program = simplify(region.program)
     planned = plan(program, Target.current("cpu"))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    bound = dict(zip(placeholders, inputs, strict=True))
-    tensors = {b.name: bound[node] for b, node in zip(region.program.inputs, region.inputs, strict=True)}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    known: dict[fx.Node, Any] = dict(zip(placeholders, case.inputs, strict=True))
+    bound = [_view(node, known, module) for node in region.inputs]
+    tensors = {b.name: t for b, t in zip(region.program.inputs, bound, strict=True)}
     kernels = [change(kernel) for kernel in planned.kernels]
     launch.prepare(kernels, [cpp.render(kernel) for kernel in kernels], options)
     calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
     sizes = sizes_of(program, ())
+    outputs = zip(region.program.outputs, region.outputs, region.slots, strict=True)
+    results = {output.buffer.name: _empty(node, slot) for output, node, slot in outputs}
     for kernel in kernels:
         for output in kernel.program.outputs:
-            tensors[output.buffer.name] = allocate(output.buffer, sizes, torch.device("cpu"))
+            name = output.buffer.name
+            tensors[name] = results[name] if name in results else allocate(output.buffer, sizes, torch.device("cpu"))
         executable = launch.find(launch.digest_of(kernel), str(kernel))
         own = [tensors[b.name] for b in kernel.program.inputs]
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))
+    known |= dict(zip(region.outputs, results.values(), strict=True))
+    (last,) = (node for node in module.graph.nodes if node.op == "output")
+    returned = fx.map_arg(last.args[0], lambda node: _view(node, known, module))
+    written = tuple(tensor for _, _, outputs in calls for tensor in outputs)
 
     def run() -> None:
         for executable, own, outputs in calls:
             executable(own, outputs, ())
 
-    return Candidate("weft kernels", run), len(calls)
+    return Candidate("weft", "kernels", run, memory=written, outputs=lambda: returned, kernels=len(calls))
 
 
-def inductor_kernels(workload: Workload, inputs: Sequence[Tensor]) -> tuple[Candidate, int]:
-    """TorchInductor's generated kernels for a workload, called on the tensors of one run; and how many."""
-    known = set(map(id, PyCodeCache.modules))
-    torch._dynamo.reset()
-    compiled = torch.compile(workload.fn, fullgraph=True)
-    with torch.no_grad():
-        compiled(*inputs)
-    calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-    for module in PyCodeCache.modules:
-        for name, function in list(vars(module).items()):
-            if name.startswith("cpp_fused") and id(module) not in known:
-                setattr(module, name, _recorder(function, calls))
-    with torch.no_grad():
-        compiled(*inputs)
-    if not calls:
-        raise RuntimeError(f"TorchInductor's code for {workload.name} has no generated kernels")
+def inductor_call(case: Case, peer: str = "inductor", options: dict[str, Any] | None = None) -> Candidate:
+    """kernels: those that TorchInductor generated; calls of ATen and of libraries are not counted."""
+    compiled = torch.compile(case.function, fullgraph=True, dynamic=False, options=options)
+    candidate = call_candidate(peer, compiled, case.inputs)
+    candidate.run()
+    return _counted(candidate, len(_recorded(candidate.run)[1]))
+
+
+def inductor_kernels(called: Candidate) -> Candidate:
+    """TorchInductor's generated kernels on the tensors of one call. Raises UntimedError where they do not compute all
+    of it."""
+    result, calls = _recorded(called.run)
+    outside = {match for module, _, _ in calls for match in _EXTERN.findall(Path(str(module.__file__)).read_text())}
+    if outside or not calls:
+        message = "calls ATen or libraries beside its generated kernels" if outside else "generated no kernels"
+        raise _call_only(message, "inductor kernels")
 
     def run() -> None:
-        for function, arguments in calls:
+        for _, function, arguments in calls:
             function(*arguments)
 
-    return Candidate("Inductor kernels", run), len(calls)
+    return Candidate("inductor", "kernels", run, memory=tensors_of(result), outputs=lambda: result, kernels=len(calls))
 
 
-def _recorder(
-    function: Callable[..., object], calls: list[tuple[Callable[..., object], tuple[Any, ...]]]
-) -> Callable[..., object]:
-    def record(*arguments: Any) -> object:
-        calls.append((function, arguments))
-        return function(*arguments)
+def autograd_candidates(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
+    """The backward of a forward workload through autograd, with fresh gradients: what it computes, and eager, Inductor
+    and weft. The forward before it is not timed."""
+    leaves = tuple(t.detach().requires_grad_() for t in case.inputs)
+    with torch.no_grad():
+        gradients = tuple(torch.randn_like(t) for t in tensors_of(case.function(*case.inputs)))
 
-    return record
+    def backward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        own = [t.detach().requires_grad_() for t in inputs]
+        with torch.enable_grad():
+            results = tensors_of(case.function(*own))
+        return torch.autograd.grad(results, own, [g.to(t.dtype) for g, t in zip(gradients, results, strict=True)])
 
-
-def whole_candidates(workload: Workload, inputs: Sequence[Tensor], options: Options) -> list[Candidate]:
-    """The workload as a function call, outputs allocated by each call: eager, Inductor and weft."""
-
-    def call(function: Callable[..., object]) -> Callable[[], object]:
-        def run() -> object:
-            with torch.no_grad():
-                return function(*inputs)
-
-        return run
-
-    return [Candidate(name, call(function)) for name, function in _compiled(workload.fn, options).items()]
-
-
-def autograd_candidates(workload: Workload, inputs: Sequence[Tensor], options: Options) -> list[Candidate]:
-    """The backward of a forward workload through autograd, with fresh gradients: eager, Inductor and weft. The forward
-    before it is not timed."""
-    leaves = [t.detach().requires_grad_() for t in inputs]
-    gradients = [torch.randn_like(t) for t in workload.outputs(*inputs)]
-    return [_backward(name, fn, leaves, gradients) for name, fn in _compiled(workload.fn, options).items()]
+    compiled = {
+        "eager": case.function,
+        "inductor": torch.compile(case.function, fullgraph=True, dynamic=False),
+        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir),
+    }
+    made = [_backward(peer, function, leaves, gradients) for peer, function in compiled.items()]
+    return replace(case, function=backward), made
 
 
 def _backward(
-    name: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
+    peer: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> Candidate:
     outputs: list[Tensor] = []
 
     def forward() -> None:
         for leaf in leaves:
             leaf.grad = None
-        result = function(*leaves)
-        outputs[:] = [result] if isinstance(result, Tensor) else result
+        outputs[:] = tensors_of(function(*leaves))
 
-    return Candidate(name, lambda: torch.autograd.backward(outputs, gradients), forward)
+    def run() -> None:
+        torch.autograd.backward(outputs, gradients)
+
+    return Candidate(peer, "autograd", run, forward, outputs=lambda: [leaf.grad for leaf in leaves])
 
 
-def _compiled(function: Callable[..., object], options: Options) -> dict[str, Callable[..., object]]:
-    torch._dynamo.reset()
-    inductor = torch.compile(function, fullgraph=True)
-    return {"eager": function, "Inductor": inductor, "weft": fuse(function, cache_dir=options.cache_dir)}
+def _empty(node: fx.Node, slot: Slot | None) -> Tensor:
+    """Memory for an output of a region, as the graph has it."""
+    value = node.meta["val"]
+    return torch.empty_strided(value.shape, strides_of(node) if slot is None else slot.strides, dtype=value.dtype)  # type: ignore[arg-type]
+
+
+def _view(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> Any:
+    """What a node outside the region is, made of what is known by views. Raises UntimedError if it is computed."""
+    if node in known:
+        return known[node]
+    if node.op == "get_attr":
+        return getattr(module, str(node.target))
+    if not getattr(node.target, "is_view", False):
+        raise _call_only(f"{node.target} is outside the region")
+    arguments = fx.map_arg(node.args, lambda n: _view(n, known, module))
+    return node.target(*arguments, **node.kwargs)  # type: ignore[operator]
+
+
+def _call_only(why: str, name: str = "weft kernels") -> UntimedError:
+    return UntimedError(Reason("not_only_kernels", name, f"{why}; timed as a call only"))
+
+
+Call = tuple[ModuleType, Callable[..., object], tuple[Any, ...]]
+
+
+def _recorded(run: Callable[[], Any]) -> tuple[Any, list[Call]]:
+    """The result of a call of Inductor's code, and the calls of generated kernels in it, with their tensors."""
+    calls: list[Call] = []
+    kernels = [
+        (module, name, function)
+        for module in list(PyCodeCache.modules)
+        for name, function in list(vars(module).items())
+        if name.startswith("cpp_fused")
+    ]
+    try:
+        for module, name, function in kernels:
+            setattr(module, name, _recorder(module, function, calls))
+        return run(), calls
+    finally:
+        for module, name, function in kernels:
+            setattr(module, name, function)
+
+
+def _recorder(module: ModuleType, function: Callable[..., object], calls: list[Call]) -> Callable[..., object]:
+    def record(*arguments: Any) -> object:
+        calls.append((module, function, arguments))
+        return function(*arguments)
+
+    return record
+
+
+class _Counting(TorchDispatchMode):
+    """Counts operations that are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def _counted(candidate: Candidate, kernels: int) -> Candidate:
+    return replace(candidate, kernels=kernels)

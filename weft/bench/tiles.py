@@ -18,9 +18,10 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from weft.bench.case import traffic_bytes, workload_case
 from weft.bench.inputs import Shape
-from weft.bench.peers import copy_candidate, traffic_bytes, weft_kernels
-from weft.bench.timing import Candidate, interleave
+from weft.bench.peers import copy_candidate, weft_kernels
+from weft.bench.timing import interleave
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -67,16 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(name: str, shape: Shape, rounds: int) -> dict[str, str]:
     """Medians in microseconds."""
     workload, options = WORKLOADS[name], Options.read()
-    inputs = workload.make_inputs(shape, torch.bfloat16)
-    total = traffic_bytes((*inputs, *workload.outputs(*inputs)))
+    case = workload_case(workload, shape, torch.bfloat16)
+    total = traffic_bytes((*case.inputs, *workload.outputs(*case.inputs)))
     candidates = [copy_candidate(total)]
     for count in ROWS_PER_TILE:
 
         def tiled(kernel: Kernel, count: int = count) -> Kernel:
             return replace(kernel, schedule=replace(kernel.schedule, rows_per_tile=count))
 
-        timed, _ = weft_kernels(workload, inputs, options, tiled)
-        candidates.append(Candidate(f"rows_{count}", timed.run))
+        candidates.append(replace(weft_kernels(case, options, tiled), peer=f"rows_{count}", timed=""))
     timings = interleave(candidates, rounds, budget_s=4.0)
     gc.collect()
     figures = {f"{key}_us": f"{timing.median_us:.0f}" for key, timing in timings.items()}

@@ -1,18 +1,24 @@
 """Interleaved timing: all candidates of one comparison run in turn, so that drifts of the machine meet them alike.
 
-Only ratios of medians from one run are worth quoting. A round runs every candidate once, each round in another order;
-a candidate that takes less than ``MIN_SAMPLE_S`` is repeated inside its turn.
+A round runs every candidate once; each round begins with another one, and every second round goes backwards, so that no
+candidate always runs behind the same other. Only ratios within a round are worth quoting: a ratio of two candidates is
+the median of the ratios of their samples, round by round, in which a drift slower than a round cancels.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
 
 MIN_SAMPLE_S = 2e-3
 """Shortest timed stretch: a thousand times the resolution of the clock and of the loop around it."""
+LEAST_ROUNDS = 3
+"""Rounds that are run whatever the budget: fewer have no quartiles."""
 
 
 def _nothing() -> None:
@@ -21,49 +27,131 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to time. ``prepare`` runs before every call and is not timed; a candidate with one is not repeated
-    inside its turn."""
+    """Something to time.
 
-    name: str
-    run: Callable[[], object]
+    peer: who made it. timed: what of it, ``kernels`` that write into memory that exists, or a whole ``call``. prepare:
+    runs before every sample and is not timed; a candidate with one is not repeated inside its turn. memory: tensors
+    that ``run`` writes into, if they exist; outputs: reads the results from them, and where it is None ``run`` returns
+    its results. kernels: how many a call launches, where that is known.
+    """
+
+    peer: str
+    timed: str
+    run: Callable[[], Any]
     prepare: Callable[[], object] = _nothing
+    memory: tuple[Tensor, ...] = ()
+    outputs: Callable[[], Any] | None = None
+    kernels: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.peer} {self.timed}".strip()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of one turn. seconds: a call. graph_seconds: replaying it as a CUDA graph; kernels: seen on the device."""
+
+    seconds: float
+    graph_seconds: float | None = None
+    kernels: int | None = None
+
+
+class Clock(Protocol):
+    """How samples are taken."""
+
+    def warm_up(self, candidate: Candidate) -> None: ...
+
+    def sample(self, candidate: Candidate) -> Sample: ...
 
 
 @dataclass
 class Timing:
-    """Seconds a call, one sample a round."""
+    """The samples of one candidate, one a round."""
 
     name: str
-    seconds: list[float] = field(default_factory=list[float])
+    samples: list[Sample] = field(default_factory=list[Sample])
+
+    @property
+    def seconds(self) -> list[float]:
+        return [sample.seconds for sample in self.samples]
 
     @property
     def median_us(self) -> float:
         return 1e6 * statistics.median(self.seconds)
 
 
-def interleave(candidates: Sequence[Candidate], rounds: int, budget_s: float = 60.0) -> dict[str, Timing]:
+@dataclass(frozen=True)
+class Spread:
+    """A median between the first and the third quartile."""
+
+    median: float
+    first: float
+    third: float
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> Spread:
+        """Of at least one sample."""
+        if len(samples) == 1:
+            return Spread(samples[0], samples[0], samples[0])
+        first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
+        return Spread(median, first, third)
+
+
+def ratio(one: Timing, other: Timing) -> Spread:
+    """One candidate's time over another's: the median of the ratios round by round."""
+    return Spread.of([a / b for a, b in zip(one.seconds, other.seconds, strict=True)])
+
+
+def interleave(
+    candidates: Sequence[Candidate], rounds: int, budget_s: float = 60.0, clock: Clock | None = None
+) -> dict[str, Timing]:
     """Times of all candidates by name: ``rounds`` rounds after one that warms up, fewer if ``budget_s`` is used up (at
     least three)."""
-    repeats = {c.name: _repeats(c) for c in candidates}
+    chosen = clock or WallClock()
+    for candidate in candidates:
+        chosen.warm_up(candidate)
     timings = {c.name: Timing(c.name) for c in candidates}
     start = time.perf_counter()
     for number in range(rounds):
-        if number >= 3 and time.perf_counter() - start > budget_s:
+        if number >= LEAST_ROUNDS and time.perf_counter() - start > budget_s:
             break
-        shift = number % len(candidates)
-        for candidate in (*candidates[shift:], *candidates[:shift]):
-            timings[candidate.name].seconds.append(_sample(candidate, repeats[candidate.name]))
+        for candidate in in_turn(candidates, number):
+            timings[candidate.name].samples.append(chosen.sample(candidate))
     return timings
 
 
-def _repeats(candidate: Candidate) -> int:
-    """Calls in one turn. The first call, which may compile, is not looked at."""
-    _sample(candidate, 1)
-    seconds = _sample(candidate, 1)
-    return 1 if candidate.prepare is not _nothing else max(1, round(MIN_SAMPLE_S / max(seconds, 1e-9)))
+def in_turn(candidates: Sequence[Candidate], number: int) -> Iterator[Candidate]:
+    """The order of round ``number``."""
+    shift = number % len(candidates)
+    order = (*candidates[shift:], *candidates[:shift])
+    return reversed(order) if number % 2 else iter(order)
 
 
-def _sample(candidate: Candidate, repeats: int) -> float:
+class WallClock:
+    """Time on the host: what takes less than ``least_sample_s`` seconds is repeated, after a call that is not timed and
+    brings back into the caches what the candidate before has driven out."""
+
+    def __init__(self, least_sample_s: float = MIN_SAMPLE_S) -> None:
+        self.least_sample_s = least_sample_s
+        self._repeats: dict[str, int] = {}
+
+    def warm_up(self, candidate: Candidate) -> None:
+        """The first call, which may compile, is not looked at."""
+        _stretch(candidate, 1)
+        seconds = min(_stretch(candidate, 1) for _ in range(2))
+        once = candidate.prepare is not _nothing
+        self._repeats[candidate.name] = 1 if once else max(1, round(self.least_sample_s / max(seconds, 1e-9)))
+
+    def sample(self, candidate: Candidate) -> Sample:
+        repeats = self._repeats[candidate.name]
+        if repeats > 1:
+            candidate.run()
+        return Sample(_stretch(candidate, repeats))
+
+
+def _stretch(candidate: Candidate, repeats: int) -> float:
+    """Seconds a call."""
     candidate.prepare()
     begin = time.perf_counter()
     for _ in range(repeats):

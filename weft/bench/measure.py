@@ -1,0 +1,144 @@
+"""One row of a benchmark: make the candidates, check each, time those that are right."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import torch
+
+from weft.bench.case import Case, traffic_bytes
+from weft.bench.correctness import check_candidate, reference
+from weft.bench.gpu_peers import inductor_pipelined, package_candidate
+from weft.bench.gpu_timing import CudaDevice, DeviceClock, clocks_mhz
+from weft.bench.machine import gpu_uuid
+from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_call, weft_kernels
+from weft.bench.reason import Reason, UntimedError
+from weft.bench.report import Figures, Row
+from weft.bench.timing import Candidate, Clock, Spread, Timing, WallClock, interleave, ratio
+from weft.errors import RefusedError
+from weft.integration.backend import supports_cuda
+from weft.options import Options
+
+PEERS = ("eager", "inductor", "inductor_pipelined", "liger", "quack")
+ROUNDS = 21
+LEAST_SAMPLE_S = 5e-3
+BUDGET_S = 60.0
+Found = Sequence[Candidate | Reason]
+Maker = Callable[[], Candidate | Reason]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """rounds: of every candidate, fewer (at least three) where ``budget_s`` seconds a row are used up. least_sample_s:
+    shortest timed stretch on a CPU."""
+
+    rounds: int = ROUNDS
+    least_sample_s: float = LEAST_SAMPLE_S
+    budget_s: float = BUDGET_S
+
+
+def measure(case: Case, against: Sequence[str], options: Options, protocol: Protocol) -> Row:
+    """A row of weft and the peers in ``against``."""
+    torch._dynamo.reset()
+    return measure_candidates(case, candidates(case, against, options), protocol)
+
+
+def candidates(case: Case, against: Sequence[str], options: Options) -> Found:
+    """weft and its peers; a refusal for each that is not there, does not do this, or fails."""
+    makers = _on_gpu(case, options) if case.device.type == "cuda" else _on_cpu(case, options)
+    found: list[Candidate | Reason] = []
+    for peer in ("weft", *against):
+        found += [_attempt(f"{peer} {what}".strip(), make) for what, make in makers[peer].items()]
+    return found
+
+
+def measure_candidates(case: Case, found: Found, protocol: Protocol, table: str = "") -> Row:
+    """Check, then time what is right beside a copy of the same bytes."""
+    made = sorted((c for c in found if isinstance(c, Candidate)), key=lambda c: c.timed != "kernels")
+    expected = reference(case.function, case.inputs)
+    bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
+    wrong = {c.name: r for c in made if (r := check_candidate(c, case.inputs, expected)) is not None}
+    del expected
+    gc.collect()
+    right = [copy_candidate(bytes_moved, case.device), *(c for c in made if c.name not in wrong)]
+    clock, clocks = _clock(case, protocol), None
+    timings = interleave(right, protocol.rounds, protocol.budget_s, clock)
+    if isinstance(clock, DeviceClock):
+        clocks = clocks_mhz(gpu_uuid())
+        found = [*found, *(Reason("not_captured", name, why) for name, why in clock.uncaptured.items())]
+    figures = [figures_of(c, timings, wrong.get(c.name)) for c in (right[0], *made)]
+    rounds = len(timings[right[0].name].samples)
+    refusals = tuple(r for r in found if isinstance(r, Reason))
+    shown = (case.workload, case.shape, case.columns, case.dtype, bytes_moved, rounds)
+    return Row(*shown, tuple(figures), refusals, table, clocks)
+
+
+def figures_of(candidate: Candidate, timings: dict[str, Timing], wrong: Reason | None) -> Figures:
+    """Ratios are with weft timed in the same way, and with the copy."""
+    timing, own = timings.get(candidate.name), timings.get(f"weft {candidate.timed}")
+    if timing is None:
+        return Figures(candidate.peer, candidate.timed, kernels=candidate.kernels, wrong=wrong)
+    graph = [s.graph_seconds for s in timing.samples if s.graph_seconds is not None]
+    seen = timing.samples[-1].kernels
+    return Figures(
+        candidate.peer,
+        candidate.timed,
+        time_us=Spread.of([1e6 * s for s in timing.seconds]),
+        of_copy=ratio(timings["copy"], timing),
+        to_weft=None if own is None else ratio(timing, own),
+        graph_us=Spread.of([1e6 * s for s in graph]) if graph else None,
+        kernels=candidate.kernels if seen is None else seen,
+    )
+
+
+def _clock(case: Case, protocol: Protocol) -> Clock:
+    return DeviceClock(CudaDevice(case.device)) if case.device.type == "cuda" else WallClock(protocol.least_sample_s)
+
+
+def _on_cpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
+    """Kernels on outputs that exist, and calls."""
+    absent: dict[str, dict[str, Maker]] = {
+        peer: {"": partial(_only_on_gpu, peer)} for peer in ("inductor_pipelined", "liger", "quack")
+    }
+    called = cache(lambda: inductor_call(case))
+    return {
+        "weft": {"kernels": lambda: weft_kernels(case, options), "call": lambda: weft_call(case, options)},
+        "inductor": {"kernels": lambda: inductor_kernels(called()), "call": called},
+        "eager": {"call": lambda: eager_call(case)},
+        **absent,
+    }
+
+
+def _on_gpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
+    """Calls, of which the kernels are timed."""
+    return {
+        "weft": {"": lambda: weft_call(case, options) if supports_cuda() else _no_backend()},
+        "inductor": {"": lambda: inductor_call(case)},
+        "eager": {"": lambda: eager_call(case)},
+        "inductor_pipelined": {"": lambda: inductor_pipelined(case)},
+        **{peer: {"": partial(package_candidate, peer, case)} for peer in ("liger", "quack")},
+    }
+
+
+def _attempt(name: str, make: Maker) -> Candidate | Reason:
+    try:
+        return make()
+    except RefusedError as error:
+        first = error.refusals[0]
+        return Reason(first.rule, name, first.message, first.have, first.limit)
+    except UntimedError as error:
+        return replace(error.reason, subject=name)
+    except Exception as error:
+        line = " ".join(str(error).split("\n")[0].split())
+        return Reason("failed", name, f"{type(error).__name__}: {line}")
+
+
+def _only_on_gpu(peer: str) -> Reason:
+    return Reason("no_gpu", peer, "only runs on a GPU")
+
+
+def _no_backend() -> Reason:
+    return Reason("no_backend", "weft", "no backend for GPUs yet; weft leaves this to TorchInductor: 0 kernels of weft")

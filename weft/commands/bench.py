@@ -1,0 +1,233 @@
+"""``weft bench``: how fast weft's kernels are, beside those of others and a copy of the same bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from weft.bench.case import Case, function_case, workload_case
+from weft.bench.machine import machine, versions
+from weft.bench.measure import PEERS, Protocol, measure
+from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
+from weft.bench.timing import LEAST_ROUNDS
+from weft.bench.workloads import WORKLOADS
+from weft.commands.subject import Shape, Subject, parse_shape, resolve
+from weft.ir.dtypes import TORCH_DTYPES
+from weft.options import Options
+
+DEFAULT_WORKLOADS = (
+    *("rms_norm_forward", "rms_norm_backward", "layer_norm_backward_bias"),
+    *("softmax_forward", "cross_entropy_forward", "row_column_sum"),
+)
+CPU_SHAPE: Shape = (4096, 4096)
+DTYPES = ("bf16", "f16", "f32")
+EVERY_PEER = ",".join(PEERS)
+DOUBLES = 6
+"""Copies of all inputs in float64 that the check needs at its worst: a backward's intermediates and its results."""
+_OF_FILE = re.compile(r".+\.py:\w+")
+
+Subjects = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[WORKLOAD]... | FILE.py:FUNCTION TYPE...",
+        help="What to time; TYPEs as in bf16[8192,4096] are of the FUNCTION's inputs.",
+        show_default=False,
+    ),
+]
+Shapes = Annotated[
+    str | None,
+    typer.Option("--shapes", help="Rows and columns of workloads, 8192x4096,8192x1024. On a CPU by default 4096x4096."),
+]
+Dtypes = Annotated[str | None, typer.Option("--dtype", help=f"Of workloads: {', '.join(DTYPES)}, or several.")]
+Against = Annotated[str, typer.Option("--against", help=f"Any of {', '.join(PEERS)}; all by default.")]
+Rounds = Annotated[int, typer.Option("--rounds", help="Samples of each candidate.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write a line a candidate to this file.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the fraction of copy over the columns: FILE.png.")]
+
+
+def bench_command(
+    subjects: Subjects = None,
+    shapes: Shapes = None,
+    dtype: Dtypes = None,
+    against: Against = EVERY_PEER,
+    as_json: Json = False,
+    csv: Csv = None,
+    plot: Plot = None,
+    rounds: Rounds = Protocol.rounds,
+    device: Device = None,
+) -> None:
+    """Time weft beside eager PyTorch, TorchInductor and others, and a copy of the same bytes.
+
+    Every candidate is checked against float64 first; one that is wrong is not timed, and the exit code is 1.
+
+    weft bench rms_norm_backward softmax_forward --shapes 4096x1024,4096x4096 --dtype bf16,f32
+
+    weft bench model.py:block bf16[8192,4096] bf16[4096] --json
+    """
+    chosen = _device(device)
+    peers = _listed(against, "--against", PEERS, "peer")
+    if rounds < LEAST_ROUNDS:
+        raise typer.BadParameter(f"--rounds is at least {LEAST_ROUNDS}, not {rounds}; fewer have no quartiles")
+    _check_file(csv, "--csv", "")
+    _check_file(plot, "--plot", ".png")
+    makers = _cases(subjects or (), shapes, dtype, chosen)
+    options, protocol = Options.read(), Protocol(rounds)
+    where = machine(chosen)
+    rows = _measured(makers, lambda case: measure(case, peers, options, protocol))
+    found = Benchmark(where, versions(options), asdict(protocol) | {"device": chosen}, rows)
+    for path, write in ((csv, write_csv), (plot, _draw)):
+        if path is not None:
+            write(path, rows)
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        _print(found, [path for path in (csv, plot) if path is not None])
+    if any(figures.wrong is not None for row in rows for figures in row.candidates):
+        raise typer.Exit(1)
+
+
+def _cases(
+    subjects: Sequence[str], shapes: str | None, dtype: str | None, device: str
+) -> list[tuple[str, Callable[[], Case]]]:
+    """What to measure, made when its turn comes. Everything is looked at before anything is timed."""
+    files = [name for name in subjects if _OF_FILE.fullmatch(name)]
+    if files:
+        return [_of_file(files, subjects, shapes, dtype, device)]
+    dtypes = _listed(dtype or "bf16", "--dtype", DTYPES, "dtype")
+    sizes = [parse_shape(text) for text in _split(shapes, "--shapes")] if shapes is not None else None
+    made: list[tuple[str, Callable[[], Case]]] = []
+    for name in dict.fromkeys(subjects or DEFAULT_WORKLOADS):
+        for rows, columns in dict.fromkeys(sizes or [_default_shape(name, device)]):
+            for short in dtypes:
+                text = f"{rows}x{columns}"
+                subject = resolve(name, shape=text, dtype=short)
+                _check_workload(subject, text, device)
+                make = partial(workload_case, WORKLOADS[name], (rows, columns), TORCH_DTYPES[short], device)
+                made.append((f"{name} {text} {short}", make))
+    return made
+
+
+def _of_file(
+    files: Sequence[str], subjects: Sequence[str], shapes: str | None, dtype: str | None, device: str
+) -> tuple[str, Callable[[], Case]]:
+    name, *types = subjects
+    others = [text for text in types if "[" not in text]
+    if len(files) > 1 or files[0] != name or any(text in WORKLOADS for text in others):
+        raise typer.BadParameter("FILE.py:FUNCTION is timed alone, and only its TYPEs follow it")
+    if shapes is not None or dtype is not None:
+        raise typer.BadParameter("--shapes and --dtype are for workloads; a function has TYPEs: bf16[8192,4096]")
+    if not types:
+        raise typer.BadParameter(f"{name} needs the TYPEs of its inputs, as in bf16[8192,4096]")
+    if wide := [text for text in types if text.startswith("f64")]:
+        raise typer.BadParameter(f"{wide[0]}: results are checked against float64, so data is f32, f16 or bf16")
+    subject = resolve(name, types)
+    if empty := [text for text, t in zip(types, subject.inputs, strict=True) if t.numel() == 0]:
+        raise typer.BadParameter(f"{empty[0]} has no elements to time")
+    _check_memory(subject, name, device)
+    inputs = [tensor.to(device) for tensor in subject.inputs]
+    function = subject.function.to(device) if isinstance(subject.function, torch.nn.Module) else subject.function
+    try:
+        with torch.no_grad():
+            function(*inputs)
+    except Exception as error:
+        line = " ".join(str(error).split("\n")[0].split())
+        raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None
+    return subject.name, partial(function_case, subject.name, function, inputs)
+
+
+def _check_workload(subject: Subject, shape: str, device: str) -> None:
+    if subject.kind == "model":
+        raise typer.BadParameter(f"{subject.name} is a model; weft bench times workloads and functions of a file")
+    if all(tensor.numel() == 0 for tensor in subject.inputs) or subject.inputs[0].numel() == 0:
+        raise typer.BadParameter(f"{subject.name} {shape} has no elements to time")
+    _check_memory(subject, f"{subject.name} {shape}", device)
+
+
+def _check_memory(subject: Subject, shown: str, device: str) -> None:
+    needed = DOUBLES * 8 * sum(tensor.numel() for tensor in subject.inputs)
+    there = (
+        torch.cuda.mem_get_info()[0] if device == "cuda" else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    if needed > there:
+        gib = f"about {needed / 2**30:.0f} GiB to be checked in float64, and there are {there / 2**30:.0f}"
+        raise typer.BadParameter(f"{shown} needs {gib}")
+
+
+def _default_shape(name: str, device: str) -> Shape:
+    return CPU_SHAPE if device == "cpu" or name not in WORKLOADS else WORKLOADS[name].default_shape
+
+
+def _measured(makers: Sequence[tuple[str, Callable[[], Case]]], run: Callable[[Case], Row]) -> tuple[Row, ...]:
+    """With a progress bar where somebody sees it."""
+    console = Console(stderr=True)
+    rows: list[Row] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring", total=len(makers))
+        for name, make in makers:
+            progress.update(task, description=name)
+            rows.append(run(make()))
+            progress.advance(task)
+    return tuple(rows)
+
+
+def _print(found: Benchmark, written: Iterable[Path]) -> None:
+    console = Console()
+    console.print(heading(found), highlight=False, markup=False, soft_wrap=True)
+    print_rows(console, found.rows)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _draw(path: Path, rows: Sequence[Row]) -> None:
+    from weft.bench.plots import draw_fractions
+
+    draw_fractions(rows, path)
+
+
+def _device(text: str | None) -> str:
+    known = ("cpu", "cuda")
+    if text is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if text not in known:
+        raise typer.BadParameter(f"no device {text!r}; one of {', '.join(known)}")
+    if text == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda: torch sees no GPU here; use --device cpu")
+    return text
+
+
+def _listed(text: str, option: str, known: Sequence[str], what: str) -> list[str]:
+    """A list with commas, every entry once."""
+    found = _split(text, option)
+    if unknown := [entry for entry in found if entry not in known]:
+        why = "; results are checked against float64" if unknown[0] == "f64" else ""
+        raise typer.BadParameter(f"{option}: no {what} {unknown[0]!r}; any of {', '.join(known)}{why}")
+    return list(dict.fromkeys(found))
+
+
+def _split(text: str, option: str) -> list[str]:
+    found = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not found:
+        raise typer.BadParameter(f"{option} is empty")
+    return found
+
+
+def _check_file(path: Path | None, option: str, suffix: str) -> None:
+    """Whether it can be written, before minutes are spent on what belongs in it."""
+    if path is None:
+        return
+    if suffix and path.suffix.lower() != suffix:
+        raise typer.BadParameter(f"{option}: {path} does not end in {suffix}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{option}: {path} cannot be written")
