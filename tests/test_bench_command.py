@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft import cli
-from weft.bench import gpu_peers, measure
+from weft.bench import gpu_peers, measure, speed
 from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import check_candidate, check_output, reference
 from weft.bench.gpu_timing import WARM_UP_CALLS, DeviceClock, clocks_mhz
 from weft.bench.measure import Protocol, figures_of, measure_candidates
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_kernels
 from weft.bench.reason import Reason, UntimedError
-from weft.bench.report import CSV_FIELDS, Row, not_timed, table_of
+from weft.bench.report import CSV_FIELDS, Figures, Row, not_timed, table_of
 from weft.bench.timing import Candidate, Sample, Spread, Timing, in_turn, interleave, ratio
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
@@ -164,6 +164,34 @@ def test_a_peer_that_fails_is_named_with_the_reason(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measure, "eager_call", fail)
     row = measure.measure(case_of("row_column_sum"), ["eager"], Options.read(), QUICK)
     assert not_timed([row]) == ["not timed: eager call: RuntimeError: no luck"]
+
+
+def test_a_peer_that_fails_when_it_is_called_is_named_and_the_others_are_timed() -> None:
+    case = case_of("row_column_sum")
+
+    def run() -> None:
+        raise ValueError("N must be a multiple of 8")
+
+    row = measure_candidates(case, [eager_call(case), Candidate("quack", "call", run)], QUICK)
+    assert not_timed([row]) == ["not timed: quack call: ValueError: N must be a multiple of 8"]
+    assert [figures.name for figures in row.candidates] == ["copy", "eager call"]
+
+
+def test_the_bars_of_speed_are_held_against_ratios_of_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    def row(table: str, **ratios: float) -> Row:
+        figures = [Figures(peer, "call", to_weft=Spread(r, r, r)) for peer, r in ratios.items()]
+        return Row("w", "1x1", 1, "bf16", 8, 3, tuple(figures), table=table)
+
+    rows = [row("kernels", inductor=1.0, weft=1.0), row("kernels", inductor=2.25), row("autograd", inductor=1.3)]
+    missed = speed.report([*rows, row("calls", eager=0.8, inductor=3.0), row("calls", eager=0.97)])
+    assert missed == [
+        "kernels: 1.50x of TorchInductor in geometric mean, bar 2.0",
+        "w 1x1: 1.25x the fastest peer's time",
+    ]
+    assert "autograd: 1.30x of TorchInductor in geometric mean, bar 1.3" in capsys.readouterr().out
+    lie = Reason("wrong_result", "weft call", "largest error", 1.0, 0.5)
+    bad = Row("w", "1x1", 1, "bf16", 8, 3, (Figures("weft", "call", wrong=lie),), table="calls")
+    assert speed.report([bad]) == ["w 1x1: weft call is wrong"]
 
 
 def test_no_gpu_package_is_looked_for_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from functools import cache, partial
 import torch
 
 from weft.bench.case import Case, traffic_bytes
-from weft.bench.correctness import check_candidate, reference
+from weft.bench.correctness import Reference, check_candidate, reference
 from weft.bench.gpu_peers import inductor_pipelined, package_candidate
 from weft.bench.gpu_timing import CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.machine import gpu_uuid
@@ -60,7 +60,10 @@ def measure_candidates(case: Case, found: Found, protocol: Protocol, table: str 
     made = sorted((c for c in found if isinstance(c, Candidate)), key=lambda c: c.timed != "kernels")
     expected = reference(case.function, case.inputs)
     bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
-    wrong = {c.name: r for c in made if (r := check_candidate(c, case.inputs, expected)) is not None}
+    checked = {c.name: _attempt(c.name, partial(_checked, c, case, expected)) for c in made}
+    wrong = {name: r for name, r in checked.items() if isinstance(r, Reason) and r.rule == "wrong_result"}
+    failed = [r for r in checked.values() if isinstance(r, Reason) and r.rule != "wrong_result"]
+    made, found = [c for c in made if checked[c.name] not in failed], [*found, *failed]
     del expected
     gc.collect()
     right = [copy_candidate(bytes_moved, case.device), *(c for c in made if c.name not in wrong)]
@@ -121,6 +124,10 @@ def _on_gpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
         "inductor_pipelined": {"": lambda: inductor_pipelined(case)},
         **{peer: {"": partial(package_candidate, peer, case)} for peer in ("liger", "quack")},
     }
+
+
+def _checked(candidate: Candidate, case: Case, expected: Reference) -> Candidate | Reason:
+    return check_candidate(candidate, case.inputs, expected) or candidate
 
 
 def _attempt(name: str, make: Maker) -> Candidate | Reason:
