@@ -15,12 +15,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 from weft import cli
 from weft.bench import gpu_peers, measure, speed
 from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import check_candidate, check_output, reference
-from weft.bench.gpu_timing import WARM_UP_CALLS, DeviceClock, clocks_mhz
+from weft.bench.gpu_timing import FLUSH_BYTES, WARM_UP_CALLS, CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.measure import Protocol, figures_of, measure_candidates
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_kernels
 from weft.bench.report import CSV_FIELDS, Figures, Row, not_timed, table_of
@@ -534,6 +536,63 @@ def test_figures_of_a_gpu_have_the_graph_and_the_kernels(fake: tuple[FakeDevice,
     table = table_of(row)
     assert [str(column.header) for column in table.columns][1:4] == ["us", "IQR", "graph us"]
     assert str(table.title) == "\nw 1x1 f32, 0.0 MB, 3 rounds, at 1980 MHz, memory 2619 MHz"
+
+
+class FakeEvent:
+    """A millisecond apart per event made before."""
+
+    made = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        FakeEvent.made += 1
+        self.at = FakeEvent.made
+
+    def record(self) -> None:
+        pass
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return float(other.at - self.at)
+
+
+class FakeProfile:
+    """Two kernels of a GPU, what the host did, and a range of the user's."""
+
+    def __init__(self, activities: Sequence[Any]) -> None:
+        assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+    def __enter__(self) -> FakeProfile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def events(self) -> list[Any]:
+        def event(device: DeviceType, start: float, end: float, annotation: bool = False) -> Any:
+            return FunctionEvent(0, "", 0, start, end, device_type=device, is_user_annotation=annotation)
+
+        kernels = [event(DeviceType.CUDA, 10.0, 13.5), event(DeviceType.CUDA, 20.0, 21.0)]
+        return [*kernels, event(DeviceType.CPU, 0.0, 50.0), event(DeviceType.CUDA, 0.0, 40.0, True)]
+
+
+def test_the_layer_over_cuda_adds_up_what_ran_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
+    monkeypatch.setattr("weft.bench.gpu_timing.FLUSH_BYTES", 1024)
+    device = CudaDevice(torch.device("cpu"))
+    ran: list[str] = []
+    assert device.kernel_durations_us(lambda: ran.append("profiled")) == [3.5, 1.0]
+    assert device.elapsed_us(lambda: ran.append("replayed")) == 1000.0
+    assert (ran, len(waits)) == (["profiled", "replayed"], 2)
+    device._buffer.fill_(1)
+    device.flush()
+    assert not device._buffer.any()
+
+
+def test_the_flush_is_larger_than_any_cache() -> None:
+    assert FLUSH_BYTES == 268_435_456
 
 
 def test_clocks_come_from_nvidia_smi_where_there_is_one() -> None:
