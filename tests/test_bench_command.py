@@ -40,6 +40,12 @@ def block(x, weight):
 
 def product(x, weight):
     return torch.softmax(x @ weight, -1)
+
+def number(x):
+    return x.sum().item()
+
+def grows(x):
+    return x.add_(1).sum(0)
 """
 QUICK = Protocol(rounds=3, least_sample_s=1e-5)
 
@@ -262,7 +268,7 @@ WRONG = {
     "plot": (["row_column_sum", "--plot", "a.svg"], "--plot: a.svg does not end in .png"),
     "plot's folder": (["row_column_sum", "--plot", "/nowhere/a.png"], "--plot: /nowhere/a.png cannot be written"),
     "no file": (["missing.py:f", "f32[4]"], "no file missing.py"),
-    "no function": (["FILE:blok", "f32[4]"], "FILE has no 'blok'; it has block, product"),
+    "no function": (["FILE:blok", "f32[4]"], "FILE has no 'blok'; it has block, product, number, grows"),
     "no types": (["FILE:block"], "FILE:block needs the TYPEs of its inputs, as in bf16[8192,4096]"),
     "type": (["FILE:block", "f32(4)"], "a type is written bf16[8192,4096], or f32[] for a scalar, not 'f32(4)'"),
     "f64 type": (["FILE:block", "f64[4,64]", "f64[64]"], "f64[4,64]: results are checked against float64, so data is"),
@@ -271,6 +277,8 @@ WRONG = {
     "file and workload": (["FILE:block", "row_column_sum"], "FILE.py:FUNCTION is timed alone, and only its TYPEs"),
     "shapes of a file": (["FILE:block", "f32[4]", "--shapes", "4x4"], "--shapes and --dtype are for workloads; a"),
     "inputs": (["FILE:block", "f32[4,60]", "f32[64]"], "block fails on these inputs: RuntimeError: "),
+    "no tensor": (["FILE:number", "f32[4]"], "number returns no tensor, so there is nothing to check"),
+    "in place": (["FILE:grows", "f32[4]"], "grows changes its inputs, so that no two calls of it do the same"),
     "types of a workload": (["row_column_sum", "f32[4]"], "no workload 'f32[4]', and not FILE.py:FUNCTION; "),
     "option": (["row_column_sum", "--nonsense"], "No such option: --nonsense"),
 }
