@@ -15,12 +15,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 from weft import cli
 from weft.bench import gpu_peers, measure, speed
 from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import check_candidate, check_output, reference
-from weft.bench.gpu_timing import WARM_UP_CALLS, DeviceClock, clocks_mhz
+from weft.bench.gpu_timing import FLUSH_BYTES, WARM_UP_CALLS, CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.measure import Protocol, figures_of, measure_candidates
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_kernels
 from weft.bench.reason import Reason, UntimedError
@@ -38,6 +40,12 @@ def block(x, weight):
 
 def product(x, weight):
     return torch.softmax(x @ weight, -1)
+
+def number(x):
+    return x.sum().item()
+
+def grows(x):
+    return x.add_(1).sum(0)
 """
 QUICK = Protocol(rounds=3, least_sample_s=1e-5)
 
@@ -260,7 +268,7 @@ WRONG = {
     "plot": (["row_column_sum", "--plot", "a.svg"], "--plot: a.svg does not end in .png"),
     "plot's folder": (["row_column_sum", "--plot", "/nowhere/a.png"], "--plot: /nowhere/a.png cannot be written"),
     "no file": (["missing.py:f", "f32[4]"], "no file missing.py"),
-    "no function": (["FILE:blok", "f32[4]"], "FILE has no 'blok'; it has block, product"),
+    "no function": (["FILE:blok", "f32[4]"], "FILE has no 'blok'; it has block, product, number, grows"),
     "no types": (["FILE:block"], "FILE:block needs the TYPEs of its inputs, as in bf16[8192,4096]"),
     "type": (["FILE:block", "f32(4)"], "a type is written bf16[8192,4096], or f32[] for a scalar, not 'f32(4)'"),
     "f64 type": (["FILE:block", "f64[4,64]", "f64[64]"], "f64[4,64]: results are checked against float64, so data is"),
@@ -269,6 +277,8 @@ WRONG = {
     "file and workload": (["FILE:block", "row_column_sum"], "FILE.py:FUNCTION is timed alone, and only its TYPEs"),
     "shapes of a file": (["FILE:block", "f32[4]", "--shapes", "4x4"], "--shapes and --dtype are for workloads; a"),
     "inputs": (["FILE:block", "f32[4,60]", "f32[64]"], "block fails on these inputs: RuntimeError: "),
+    "no tensor": (["FILE:number", "f32[4]"], "number returns no tensor, so there is nothing to check"),
+    "in place": (["FILE:grows", "f32[4]"], "grows changes its inputs, so that no two calls of it do the same"),
     "types of a workload": (["row_column_sum", "f32[4]"], "no workload 'f32[4]', and not FILE.py:FUNCTION; "),
     "option": (["row_column_sum", "--nonsense"], "No such option: --nonsense"),
 }
@@ -534,6 +544,63 @@ def test_figures_of_a_gpu_have_the_graph_and_the_kernels(fake: tuple[FakeDevice,
     table = table_of(row)
     assert [str(column.header) for column in table.columns][1:4] == ["us", "IQR", "graph us"]
     assert str(table.title) == "\nw 1x1 f32, 0.0 MB, 3 rounds, at 1980 MHz, memory 2619 MHz"
+
+
+class FakeEvent:
+    """A millisecond apart per event made before."""
+
+    made = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        FakeEvent.made += 1
+        self.at = FakeEvent.made
+
+    def record(self) -> None:
+        pass
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return float(other.at - self.at)
+
+
+class FakeProfile:
+    """Two kernels of a GPU, what the host did, and a range of the user's."""
+
+    def __init__(self, activities: Sequence[Any]) -> None:
+        assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+    def __enter__(self) -> FakeProfile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def events(self) -> list[Any]:
+        def event(device: DeviceType, start: float, end: float, annotation: bool = False) -> Any:
+            return FunctionEvent(0, "", 0, start, end, device_type=device, is_user_annotation=annotation)
+
+        kernels = [event(DeviceType.CUDA, 10.0, 13.5), event(DeviceType.CUDA, 20.0, 21.0)]
+        return [*kernels, event(DeviceType.CPU, 0.0, 50.0), event(DeviceType.CUDA, 0.0, 40.0, True)]
+
+
+def test_the_layer_over_cuda_adds_up_what_ran_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
+    monkeypatch.setattr("weft.bench.gpu_timing.FLUSH_BYTES", 1024)
+    device = CudaDevice(torch.device("cpu"))
+    ran: list[str] = []
+    assert device.kernel_durations_us(lambda: ran.append("profiled")) == [3.5, 1.0]
+    assert device.elapsed_us(lambda: ran.append("replayed")) == 1000.0
+    assert (ran, len(waits)) == (["profiled", "replayed"], 2)
+    device._buffer.fill_(1)
+    device.flush()
+    assert not device._buffer.any()
+
+
+def test_the_flush_is_larger_than_any_cache() -> None:
+    assert FLUSH_BYTES == 268_435_456
 
 
 def test_clocks_come_from_nvidia_smi_where_there_is_one() -> None:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from weft.bench.reason import Reason
 from weft.bench.timing import Candidate
 
+WRONG = "wrong_result"
 FACTOR, NARROW_FACTOR = 2.0, 3.0
 LEAST_UNIT = 1e-5
 PATTERN = 85
@@ -53,7 +54,7 @@ def check_candidate(candidate: Candidate, inputs: Sequence[Tensor], expected: Re
     found = tensors_of(returned if candidate.outputs is None else candidate.outputs())
     if len(found) != len(expected.eager):
         message = f"{len(found)} outputs where the function has {len(expected.eager)}"
-        return Reason("wrong_result", candidate.name, message, len(found), len(expected.eager))
+        return Reason(WRONG, candidate.name, message, len(found), len(expected.eager))
     for place, (mine, eager, exact) in enumerate(zip(found, expected.eager, expected.exact, strict=True)):
         if (refusal := check_output(f"{candidate.name}, output {place}", mine, eager, exact)) is not None:
             return refusal
@@ -64,22 +65,22 @@ def check_output(subject: str, mine: Tensor, eager: Tensor, exact: Tensor) -> Re
     """Compares one output. Where eager itself is not finite nothing is compared."""
     if (mine.dtype, mine.shape) != (eager.dtype, eager.shape):
         have, limit = (f"{t.dtype} {list(t.shape)}" for t in (mine, eager))
-        return Reason("wrong_result", subject, "not the dtype and shape that eager has", have, limit)
+        return Reason(WRONG, subject, "not the dtype and shape that eager has", have, limit)
     if not mine.dtype.is_floating_point:
         different = int((mine != eager).sum())
-        return Reason("wrong_result", subject, "elements differ from eager's", different, 0) if different else None
+        return Reason(WRONG, subject, "elements differ from eager's", different, 0) if different else None
     factor, unit = NARROW_FACTOR if mine.itemsize <= 2 else FACTOR, max(torch.finfo(mine.dtype).eps, LEAST_UNIT)
     known = eager.double().isfinite() & exact.isfinite()
     mine, eager, exact = (t.double()[known] for t in (mine, eager, exact))
     if not mine.numel():
         return None
     if undefined := int((~mine.isfinite()).sum()):
-        return Reason("wrong_result", subject, "elements are not finite, or were never written", undefined, 0)
+        return Reason(WRONG, subject, "elements are not finite, or were never written", undefined, 0)
     error, allowed = (mine - exact).abs(), (eager - exact).abs()
     for size, message in ((_rms, "root mean square of the error"), (_largest, "largest error")):
         have, limit = size(error), factor * size(allowed) + unit * size(exact)
         if have > limit:
-            return Reason("wrong_result", subject, message, float(f"{have:.3g}"), float(f"{limit:.3g}"))
+            return Reason(WRONG, subject, message, float(f"{have:.3g}"), float(f"{limit:.3g}"))
     return None
 
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 import torch
 
 from weft.bench.case import Case, traffic_bytes
-from weft.bench.correctness import Reference, check_candidate, reference
+from weft.bench.correctness import WRONG, check_candidate, reference
 from weft.bench.gpu_peers import inductor_pipelined, package_candidate
 from weft.bench.gpu_timing import CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.machine import gpu_uuid
@@ -58,25 +58,21 @@ def candidates(case: Case, against: Sequence[str], options: Options) -> Found:
 def measure_candidates(case: Case, found: Found, protocol: Protocol, table: str = "") -> Row:
     """Check, then time what is right beside a copy of the same bytes."""
     made = sorted((c for c in found if isinstance(c, Candidate)), key=lambda c: c.timed != "kernels")
-    expected = reference(case.function, case.inputs)
-    bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
-    checked = {c.name: _attempt(c.name, partial(_checked, c, case, expected)) for c in made}
-    wrong = {name: r for name, r in checked.items() if isinstance(r, Reason) and r.rule == "wrong_result"}
-    failed = [r for r in checked.values() if isinstance(r, Reason) and r.rule != "wrong_result"]
-    made, found = [c for c in made if checked[c.name] not in failed], [*found, *failed]
-    del expected
-    gc.collect()
-    right = [copy_candidate(bytes_moved, case.device), *(c for c in made if c.name not in wrong)]
+    bytes_moved, answers = _check_all(case, made)
+    copied = copy_candidate(bytes_moved, case.device)
+    right = [copied, *(c for c in made if c.name not in answers)]
     clock, clocks = _clock(case, protocol), None
     timings = interleave(right, protocol.rounds, protocol.budget_s, clock)
+    failed = [answer for answer in answers.values() if answer.rule != WRONG]
+    refusals = [*(r for r in found if isinstance(r, Reason)), *failed]
     if isinstance(clock, DeviceClock):
         clocks = clocks_mhz(gpu_uuid())
-        found = [*found, *(Reason("not_captured", name, why) for name, why in clock.uncaptured.items())]
-    figures = [figures_of(c, timings, wrong.get(c.name)) for c in (right[0], *made)]
-    rounds = len(timings[right[0].name].samples)
-    refusals = tuple(r for r in found if isinstance(r, Reason))
-    shown = (case.workload, case.shape, case.columns, case.dtype, bytes_moved, rounds)
-    return Row(*shown, tuple(figures), refusals, table, clocks)
+        refusals += [Reason("not_captured", name, f"no CUDA graph: {why}") for name, why in clock.uncaptured.items()]
+    shown = [c for c in (copied, *made) if c.name not in answers or answers[c.name].rule == WRONG]
+    figures = tuple(figures_of(c, timings, answers.get(c.name)) for c in shown)
+    rounds = len(timings[copied.name].samples)
+    about = (case.workload, case.shape, case.columns, case.dtype, bytes_moved, rounds)
+    return Row(*about, figures, tuple(refusals), table, clocks)
 
 
 def figures_of(candidate: Candidate, timings: dict[str, Timing], wrong: Reason | None) -> Figures:
@@ -126,8 +122,20 @@ def _on_gpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
     }
 
 
-def _checked(candidate: Candidate, case: Case, expected: Reference) -> Candidate | Reason:
-    return check_candidate(candidate, case.inputs, expected) or candidate
+def _check_all(case: Case, made: Sequence[Candidate]) -> tuple[int, dict[str, Reason]]:
+    """The bytes that the function has to move, and by name why a candidate is wrong or fails."""
+    expected = reference(case.function, case.inputs)
+    answers: dict[str, Reason] = {}
+    for candidate in made:
+
+        def check(candidate: Candidate = candidate) -> Candidate | Reason:
+            return check_candidate(candidate, case.inputs, expected) or candidate
+
+        answer = _attempt(candidate.name, check)
+        if isinstance(answer, Reason):
+            answers[candidate.name] = answer
+    gc.collect()
+    return traffic_bytes((*case.inputs, *expected.eager)), answers
 
 
 def _attempt(name: str, make: Maker) -> Candidate | Reason:

@@ -166,7 +166,7 @@ def not_timed(rows: Iterable[Row]) -> list[str]:
     places: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         wrong = [figures.wrong for figures in row.candidates if figures.wrong is not None]
-        for refusal, label in [*((r, "wrong") for r in wrong), *((r, "not timed") for r in row.refusals)]:
+        for refusal, label in [*((r, "wrong") for r in wrong), *((r, _label(r)) for r in row.refusals)]:
             have = "" if refusal.limit is None else f": {refusal.have}, limit {refusal.limit}"
             places.setdefault((f"{label}: {refusal.subject}", f"{refusal.message}{have}"), []).append(row.title)
     lines: list[str] = []
@@ -174,6 +174,10 @@ def not_timed(rows: Iterable[Row]) -> list[str]:
         where = "" if len(names) == len(rows) else f" [{', '.join(dict.fromkeys(names))}]"
         lines.append(f"{subject}: {message}{where}")
     return lines
+
+
+def _label(refusal: Reason) -> str:
+    return "not replayed" if refusal.rule == "not_captured" else "not timed"
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:

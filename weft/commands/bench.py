@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from weft.bench.case import Case, function_case, workload_case
+from weft.bench.correctness import tensors_of
 from weft.bench.machine import machine, versions
 from weft.bench.measure import PEERS, Protocol, measure
 from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
@@ -138,12 +139,17 @@ def _of_file(
     _check_memory(subject, name, device)
     inputs = [tensor.to(device) for tensor in subject.inputs]
     function = subject.function.to(device) if isinstance(subject.function, torch.nn.Module) else subject.function
+    before = [tensor._version for tensor in inputs]
     try:
         with torch.no_grad():
-            function(*inputs)
+            results = tensors_of(function(*inputs))
     except Exception as error:
         line = " ".join(str(error).split("\n")[0].split())
         raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None
+    if not results:
+        raise typer.BadParameter(f"{subject.name} returns no tensor, so there is nothing to check")
+    if before != [tensor._version for tensor in inputs]:
+        raise typer.BadParameter(f"{subject.name} changes its inputs, so that no two calls of it do the same")
     return subject.name, partial(function_case, subject.name, function, inputs)
 
 
