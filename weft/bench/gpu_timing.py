@@ -98,7 +98,7 @@ class CudaDevice:
         from torch.autograd import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             run()
             self.synchronise()
         events = seen.events() or ()

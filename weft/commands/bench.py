@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +31,7 @@ DEFAULT_WORKLOADS = (
     *("rms_norm_forward", "rms_norm_backward", "layer_norm_backward_bias"),
     *("softmax_forward", "cross_entropy_forward", "row_column_sum"),
 )
+PIPED_WIDTH = 120
 CPU_SHAPE: Shape = (4096, 4096)
 DTYPES = ("bf16", "f16", "f32")
 EVERY_PEER = ",".join(PEERS)
@@ -189,7 +191,7 @@ def _measured(makers: Sequence[tuple[str, Callable[[], Case]]], run: Callable[[C
 
 
 def _print(found: Benchmark, written: Iterable[Path]) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     console.print(heading(found), highlight=False, markup=False, soft_wrap=True)
     print_rows(console, found.rows)
     for path in written:

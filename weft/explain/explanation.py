@@ -22,7 +22,7 @@ from weft.target import Target
 if TYPE_CHECKING:
     from rich.table import Table
 
-TEXT_WIDTH = 120
+WIDEST = 400
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,12 @@ def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
 
 
 def _rendered(table: Table) -> str:
-    """The table as text, wide enough for a screen and the same on each."""
+    """The table as text, as wide as it needs to be and the same everywhere."""
     from rich.console import Console
 
     text = StringIO()
-    Console(file=text, width=TEXT_WIDTH, force_terminal=False).print(table)
-    return text.getvalue().strip("\n")
+    Console(file=text, width=WIDEST, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
 
 
 def _count(number: int, what: str) -> str:
