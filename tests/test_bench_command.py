@@ -566,8 +566,8 @@ class FakeEvent:
 class FakeProfile:
     """Two kernels of a GPU, what the host did, and a range of the user's."""
 
-    def __init__(self, activities: Sequence[Any]) -> None:
-        assert activities == [torch.profiler.ProfilerActivity.CUDA]
+    def __init__(self, activities: Sequence[Any], acc_events: bool) -> None:
+        assert (activities, acc_events) == ([torch.profiler.ProfilerActivity.CUDA], True)
 
     def __enter__(self) -> FakeProfile:
         return self
