@@ -346,7 +346,11 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
     assert found.total_bytes < 0.85 * natural.total_bytes
 
 
-@pytest.mark.parametrize("name", MODELS)
+ALIKE = ("gpt2", "llama", "vit")
+OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in MODELS]
+
+
+@pytest.mark.parametrize("name", OFTEN)
 def test_gradients_are_those_of_eager_mode(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name](**{**SMALL_MODELS[name], "dim": 64})

@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
 }
 
 
-MANY_SPLITS = ("long_chain", "qk_norm")
+MANY_SPLITS = ("long_chain", "qk_norm", "repeated_heads", "softmax_in_the_middle")
 """Cases whose kernels take the compiler longest; others are of their kinds."""
 OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in MANY_SPLITS else name for name in CASES]
 

@@ -390,6 +390,7 @@ MODEL = """
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_python_too(tmp_path: Path) -> None:
     for calls, entered in ((1, 1), (0, 2)):  # in the second process the launcher is loaded by the first launch
         found = run_python(MODEL, tmp_path)
