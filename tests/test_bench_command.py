@@ -313,7 +313,7 @@ def test_one_lost_row_of_many_is_found() -> None:
     lost[17] = 0  # the root mean square alone would not show it
     refusal = check_output("c", lost, eager, exact)
     assert refusal is not None
-    assert (refusal.rule, refusal.message) == ("wrong_result", "largest error")
+    assert (refusal.kind, refusal.message) == ("wrong_result", "largest error")
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 2.0), (torch.bfloat16, 3.0)])

@@ -63,12 +63,12 @@ def measure_candidates(case: Case, found: Found, protocol: Protocol, table: str 
     right = [copied, *(c for c in made if c.name not in answers)]
     clock, clocks = _clock(case, protocol), None
     timings = interleave(right, protocol.rounds, protocol.budget_s, clock)
-    failed = [answer for answer in answers.values() if answer.rule != WRONG]
+    failed = [answer for answer in answers.values() if answer.kind != WRONG]
     refusals = [*(r for r in found if isinstance(r, Reason)), *failed]
     if isinstance(clock, DeviceClock):
         clocks = clocks_mhz(gpu_uuid())
         refusals += [Reason("not_captured", name, f"no CUDA graph: {why}") for name, why in clock.uncaptured.items()]
-    shown = [c for c in (copied, *made) if c.name not in answers or answers[c.name].rule == WRONG]
+    shown = [c for c in (copied, *made) if c.name not in answers or answers[c.name].kind == WRONG]
     figures = tuple(figures_of(c, timings, answers.get(c.name)) for c in shown)
     rounds = len(timings[copied.name].samples)
     about = (case.workload, case.shape, case.columns, case.dtype, bytes_moved, rounds)

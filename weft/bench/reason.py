@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reason:
-    """As a ``Refusal``, of candidates: a peer that is not installed, a result that is wrong. rule: a name for machines;
+    """As a ``Refusal``, of candidates: a peer that is not installed, a result that is wrong. kind: a name for machines;
     subject: the candidate; have, limit: the two figures that were compared, where there are any."""
 
-    rule: str
+    kind: str
     subject: str
     message: str
     have: float | int | str | None = None
@@ -19,7 +19,7 @@ class Reason:
 
     def __str__(self) -> str:
         figures = "" if self.have is None else f" (have {self.have}, limit {self.limit})"
-        return f"{self.rule}: {self.subject}: {self.message}{figures}"
+        return f"{self.kind}: {self.subject}: {self.message}{figures}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

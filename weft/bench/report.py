@@ -177,7 +177,7 @@ def not_timed(rows: Iterable[Row]) -> list[str]:
 
 
 def _label(refusal: Reason) -> str:
-    return "not replayed" if refusal.rule == "not_captured" else "not timed"
+    return "not replayed" if refusal.kind == "not_captured" else "not timed"
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:

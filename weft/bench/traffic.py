@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
 from torch import fx
-from torch._dynamo.utils import detect_fake_mode
-from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.bench.models import MODELS
 from weft.capture.growth import Growth, storage_bytes
 from weft.compiler import compile_graph
+from weft.explain.graphs import post_grad_graphs
 from weft.integration.rewrite import rewrite
 
 
@@ -43,27 +41,10 @@ class Traffic:
 def training_graphs(make: Callable[[], torch.nn.Module], inputs: Callable[[], Sequence[Any]]) -> list[fx.GraphModule]:
     """The forward and backward graph of a model under bfloat16 autocast as Inductor's post-grad passes leave them; no
     tensor is ever allocated. ``make`` and ``inputs`` are called in fake mode; the model returns its loss."""
-    from torch._inductor import compile_fx
-
-    found: list[fx.GraphModule] = []
-
-    def keep(gm: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-        compile_fx.view_to_reshape(gm)
-        with V.set_fake_mode(detect_fake_mode(example_inputs)):  # type: ignore[arg-type]
-            compile_fx._recursive_post_grad_passes(gm, is_inference=False)
-        found.append(gm)
-        return make_boxed_func(gm.forward)
-
-    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)  # type: ignore[arg-type]
-
-    torch._dynamo.reset()
     with FakeTensorMode():
         model, given = make(), inputs()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = torch.compile(model, backend=backend, fullgraph=True)(*given)
-        loss.backward()
-    return found
+            return [graph.module for graph in post_grad_graphs(model, given)]
 
 
 def traffic(graph: fx.GraphModule) -> Traffic:
