@@ -20,6 +20,7 @@ from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import tensors_of
 from weft.bench.machine import machine, versions
 from weft.bench.measure import PEERS, Protocol, measure
+from weft.bench.models import MODELS
 from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
 from weft.bench.timing import LEAST_ROUNDS
 from weft.bench.workloads import WORKLOADS
@@ -112,6 +113,8 @@ def _cases(
     sizes = [parse_shape(text) for text in _split(shapes, "--shapes")] if shapes is not None else None
     made: list[tuple[str, Callable[[], Case]]] = []
     for name in dict.fromkeys(subjects or DEFAULT_WORKLOADS):
+        if name in MODELS:
+            raise typer.BadParameter(f"{name} is a model; weft bench times workloads and functions of a file")
         for rows, columns in dict.fromkeys(sizes or [_default_shape(name, device)]):
             for short in dtypes:
                 text = f"{rows}x{columns}"
@@ -156,8 +159,6 @@ def _of_file(
 
 
 def _check_workload(subject: Subject, shape: str, device: str) -> None:
-    if subject.kind == "model":
-        raise typer.BadParameter(f"{subject.name} is a model; weft bench times workloads and functions of a file")
     if all(tensor.numel() == 0 for tensor in subject.inputs) or subject.inputs[0].numel() == 0:
         raise typer.BadParameter(f"{subject.name} {shape} has no elements to time")
     _check_memory(subject, f"{subject.name} {shape}", device)
