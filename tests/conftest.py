@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -41,6 +44,32 @@ def _seed() -> None:
     torch.manual_seed(0)
     failures.forget()
     launcher.forget()
+
+
+class CommandResult(NamedTuple):
+    """What a command of ``weft`` came to."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    """Runs the command line in this process."""
+    from weft import cli
+
+    def run_command(*arguments: str) -> CommandResult:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main(arguments)
+        captured = capsys.readouterr()
+        return CommandResult(int(exit_info.value.code or 0), captured.out, captured.err)
+
+    return run_command
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
-from weft import cli
 from weft.bench import gpu_peers, measure, speed
 from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import check_candidate, check_output, reference
@@ -55,18 +54,6 @@ def file(tmp_path: Path) -> str:
     path = tmp_path / "benched.py"
     path.write_text(FILE)
     return str(path)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run_command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main(arguments)
-        captured = capsys.readouterr()
-        return int(exit_info.value.code or 0), captured.out, captured.err
-
-    return run_command
 
 
 def case_of(name: str, rows: int = 32, columns: int = 64, dtype: torch.dtype = torch.float32) -> Case:

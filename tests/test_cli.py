@@ -49,27 +49,6 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in Cache(folder, LIMIT).entries())
 
 
-class Result:
-    def __init__(self, code: int, captured: Any) -> None:
-        self.code = code
-        self.out: str = captured.out
-        self.err: str = captured.err
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run_command(*arguments: str) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main(arguments)
-        return Result(int(exit_info.value.code or 0), capsys.readouterr())
-
-    return run_command
-
-
 # list
 
 

@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_tensors() -> None:
 
 def test_the_json_is_one_object_with_every_kernel(trained: Explanation) -> None:
     found = json.loads(trained.to_json())
-    assert set(found) == {"name", "target", "graphs", "regions", "kernels", "decisions", "refusals"}
+    assert set(found) == {"name", "target", "plan_only", "graphs", "regions", "kernels", "decisions", "refusals"}
     assert [g["kind"] for g in found["graphs"]] == ["forward", "backward"]
     assert (found["name"], found["target"]["name"]) == ("add_norm", "h200")
     assert [k["kind"] for k in found["kernels"]] == ["inner", "mixed-order"]
@@ -150,6 +150,17 @@ def test_the_text_names_kernels_reasons_and_lines(trained: Explanation) -> None:
     assert any(re.fullmatch(r"    taken: [\d.]+ us predicted, [\d.]+ us with rows and columns in .*", x) for x in lines)
     assert any(re.fullmatch(r"    from test_explain.py:\d+: total = x \+ residual", line) for line in lines)
     assert str(trained) == trained.text()
+
+
+@pytest.mark.parametrize(("target", "plan_only"), [("h200", True), ("cpu", False)])
+def test_a_plan_that_nothing_writes_code_for_says_so(target: str, plan_only: bool) -> None:
+    from weft.explain.html import page
+
+    found = explained("rms_norm_backward", target)
+    assert found.to_dict()["plan_only"] is plan_only
+    told = "a plan only: weft writes no code for GPUs yet, and leaves what runs on one to TorchInductor"
+    assert (found.text().splitlines()[1] == told) is plan_only
+    assert (told in page(found)) is plan_only
 
 
 def test_a_target_without_measurements_says_so() -> None:

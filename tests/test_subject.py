@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from weft import cli
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
 from weft.commands.subject import parse_type, resolve
@@ -49,18 +48,6 @@ def file(tmp_path: Path) -> str:
     path = tmp_path / "users_model.py"
     path.write_text(FILE)
     return str(path)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run_command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main(arguments)
-        captured = capsys.readouterr()
-        return int(exit_info.value.code or 0), captured.out, captured.err
-
-    return run_command
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -20,7 +20,7 @@ from weft.commands.subject import (
     parse_target,
     resolve,
 )
-from weft.explain.explanation import Explanation, explain
+from weft.explain.explanation import PLAN_ONLY, Explanation, explain
 from weft.target import Target
 
 
@@ -50,7 +50,7 @@ def explain_command(
     if as_json:
         typer.echo(found.to_json())
     elif html is not None:
-        typer.echo(f"{found.summary()}\nwrote {html}")
+        typer.echo("\n".join([found.summary(), *([PLAN_ONLY] if found.plan_only else []), f"wrote {html}"]))
     else:
         typer.echo(found.text())
 

@@ -15,6 +15,7 @@ from weft.capture.border import BorderChoice
 from weft.compiler import Compilation, CompiledRegion, compile_graph
 from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
+from weft.integration.backend import supports_cuda
 from weft.integration.report import Report, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.target import Target
@@ -22,6 +23,7 @@ from weft.target import Target
 if TYPE_CHECKING:
     from rich.table import Table
 
+PLAN_ONLY = "a plan only: weft writes no code for GPUs yet, and leaves what runs on one to TorchInductor"
 WIDEST = 400
 
 
@@ -62,6 +64,11 @@ class Explanation:
     def __str__(self) -> str:
         return self.text()
 
+    @property
+    def plan_only(self) -> bool:
+        """Whether nothing writes code for the target: what runs there is left to TorchInductor."""
+        return self.target.kind == "gpu" and not supports_cuda()
+
     def equal_regions(self) -> Iterator[EqualRegions]:
         """Regions in order of appearance, those with equal kernels together."""
         for graph in self.graphs:
@@ -84,7 +91,7 @@ class Explanation:
 
     def text(self) -> str:
         """A table of kernels, then each region with its reasons and the user's lines, then what is left out and why."""
-        lines = [self.summary()]
+        lines = [self.summary(), *([PLAN_ONLY] if self.plan_only else [])]
         groups = list(self.equal_regions())
         if groups:
             lines += ["", _rendered(_table(groups, self.target))]
@@ -100,9 +107,11 @@ class Explanation:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """One object: ``target`` with its constants, ``graphs``, and lists of all ``regions``, ``kernels``,
-        ``decisions`` and ``refusals``; their fields ``graph`` and ``region`` are places in those lists."""
-        whole: dict[str, Any] = {"name": self.name, "target": asdict(self.target), "graphs": []}
+        """One object: ``target`` with its constants, whether it is a ``plan_only``, ``graphs``, and lists of all
+        ``regions``, ``kernels``, ``decisions`` and ``refusals``; their fields ``graph`` and ``region`` are places in
+        those lists."""
+        whole: dict[str, Any] = {"name": self.name, "target": asdict(self.target), "plan_only": self.plan_only}
+        whole["graphs"] = []
         lists: dict[str, list[dict[str, Any]]] = {"regions": [], "kernels": [], "decisions": [], "refusals": []}
         for at, graph in enumerate(self.graphs):
             borders = graph.compilation.borders

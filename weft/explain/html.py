@@ -8,7 +8,7 @@ from importlib.resources import files
 import jinja2
 
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
-from weft.explain.explanation import EqualRegions, Explanation, border_lines
+from weft.explain.explanation import PLAN_ONLY, EqualRegions, Explanation, border_lines
 from weft.integration.report import input_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
 from weft.rules import RULES
@@ -38,7 +38,12 @@ def page(explanation: Explanation) -> str:
         for graph in explanation.graphs
     ]
     return template.render(
-        explanation=explanation, sections=sections, groups=groups, border_lines=border_lines, rules=RULES
+        explanation=explanation,
+        sections=sections,
+        groups=groups,
+        border_lines=border_lines,
+        rules=RULES,
+        plan_only=PLAN_ONLY,
     )
 
 
