@@ -15,6 +15,7 @@ from weft.ir.program import Program, Size
 Scheme = Literal["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"]
 Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
 Finish = Literal["none", "same", "separate"]
+Backend = Literal["cpp", "triton"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,22 @@ class Schedule:
     rows_per_chunk: int = 64
     held: tuple[str, ...] = ()
     finish: Finish = "none"
+    backend: Backend = "cpp"
+    pieces: tuple[int, ...] = ()
+    warps: int = 0
+    stages: int = 0
+    chunks: int = 0
 
     def __str__(self) -> str:
-        return (
+        split = (
             f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
-            f"segments=({', '.join(self.segments)}) rows_per_tile={self.rows_per_tile} "
-            f"rows_per_chunk={self.rows_per_chunk} "
-            f"held=({', '.join(self.held)}) finish={self.finish}"
+            f"segments=({', '.join(self.segments)}) rows_per_tile={self.rows_per_tile}"
+        )
+        if self.backend == "cpp":
+            return f"{split} rows_per_chunk={self.rows_per_chunk} held=({', '.join(self.held)}) finish={self.finish}"
+        return (
+            f"{split} finish={self.finish} backend={self.backend} pieces=({', '.join(map(str, self.pieces))}) "
+            f"warps={self.warps} stages={self.stages} chunks={self.chunks}"
         )
 
 
@@ -186,20 +196,33 @@ class Plan:
 
 
 _TUPLE = r"\((.*?)\)"
-_SCHEDULE = re.compile(
-    rf"schedule (\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} "
-    rf"rows_per_tile=(\d+) rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)"
-)
+_SPLIT = rf"schedule (\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
+_ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
+_ON_GPU = re.compile(rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warps=(\d+) stages=(\d+) chunks=(\d+)")
 
 
 def parse_kernel(text: str) -> Kernel:
     """The kernel that prints as ``text``; raises ParseError."""
     first, _, rest = text.partition("\n")
-    match = _SCHEDULE.fullmatch(first.strip())
-    if match is None or match[1] not in get_args(Scheme) or match[8] not in get_args(Finish):
+    schedule = _parse_schedule(first.strip())
+    named = schedule is not None and schedule.scheme in get_args(Scheme) and schedule.finish in get_args(Finish)
+    if schedule is None or not named or schedule.backend not in get_args(Backend):
         raise ParseError(f"line 1: not a schedule: {first!r}")
-    rows, columns, segments, held = (
-        tuple(part.strip() for part in match[i].split(",") if part.strip()) for i in (2, 3, 4, 7)
-    )
-    schedule = Schedule(match[1], rows, columns, segments, int(match[5]), int(match[6]), held, match[8])  # type: ignore[arg-type]
     return Kernel(parse(rest, first_line=2), schedule)
+
+
+def _parse_schedule(line: str) -> Schedule | None:
+    if (found := _ON_CPU.fullmatch(line)) is not None:
+        rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
+    elif (found := _ON_GPU.fullmatch(line)) is not None:
+        numbers = zip(("warps", "stages", "chunks"), map(int, found.groups()[8:]), strict=True)
+        pieces = tuple(map(int, _names(found[8])))
+        rest = {"finish": found[6], "backend": found[7], "pieces": pieces, **dict(numbers)}
+    else:
+        return None
+    split = tuple(_names(found[i]) for i in (2, 3, 4))
+    return Schedule(found[1], *split, rows_per_tile=int(found[5]), **rest)  # type: ignore[arg-type]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

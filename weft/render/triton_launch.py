@@ -1,0 +1,179 @@
+"""What a Triton kernel is started with: its functions, their arguments and programs, and memory for partial results.
+
+A kernel with column sums is one function whose programs stay and loop over chunks of rows, and the finish: a second
+function, or the end of the first one where all programs wait for each other. All functions of a kernel take the same
+arguments: inputs, outputs, partial results, the counter of the barrier if there is one, run-time parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from weft.ir import dtypes
+from weft.ir.ops import lookup, states_of
+from weft.ir.program import Program, Value
+from weft.ir.structure import Loops, loops_of
+from weft.plan.kernel import Kernel
+from weft.render.source import entry_of
+
+FINISH_COLUMNS = 32
+"""Columns whose sums a program of the finish completes: 128 bytes of each chunk's partial sums, a line of the cache."""
+FINISH_CHUNKS = 64
+"""Chunks whose partial sums a program of the finish has in flight."""
+FINISH_WARPS = 4
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Memory for the partial results of an outer reduction: ``elements`` numbers of ``dtype``."""
+
+    name: str
+    dtype: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a function. grid: programs along two axes. persistent: programs loop over what there is to do, so
+    that fewer along the first axis do it as well. cooperative: they wait for each other, so that all of them have to
+    be resident."""
+
+    entry: str
+    grid: tuple[int, int]
+    warps: int
+    stages: int
+    persistent: bool
+    cooperative: bool
+
+
+def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
+    """Names and types of the arguments of every function, in order: a dtype of ``weft.ir.dtypes`` behind a ``*`` for a
+    pointer, ``i64`` for a run-time parameter."""
+    program = kernel.program
+    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+    found = [(b.name, f"*{b.dtype}") for b in buffers]
+    found += [(partial_name(v, i), f"*{v.dtype}") for v in outer_values(kernel) for i in range(states_of(v.op))]
+    if kernel.schedule.finish == "same":
+        found.append(("arrived", "*i32"))
+    return (*found, *((p, "i64") for p in program.parameters))
+
+
+def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
+    """sizes: of dimensions and run-time parameters, by name."""
+    rows = segments_of(kernel, sizes) * chunks_of(kernel, sizes)
+    return tuple(
+        Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
+        for v in outer_values(kernel)
+        for i in range(states_of(v.op))
+    )
+
+
+def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
+    """In order. sizes: of dimensions and run-time parameters, by name."""
+    schedule, entry = kernel.schedule, entry_of(kernel.name)
+    blocks = column_blocks(kernel, sizes)
+    tiles = segments_of(kernel, sizes) * tiles_of(kernel, sizes)
+    if is_persistent(kernel):
+        programs = segments_of(kernel, sizes) * chunks_of(kernel, sizes)
+        cooperative = schedule.finish == "same"
+        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
+    else:
+        first = Launch(entry, (tiles, blocks), schedule.warps, schedule.stages, False, False)
+    if not has_finish(kernel) or schedule.finish == "same":
+        return (first,)
+    tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
+    return first, Launch(f"{entry}_finish", (tasks, 1), FINISH_WARPS, 1, True, False)
+
+
+def is_persistent(kernel: Kernel) -> bool:
+    """Whether programs loop over row tiles, because they add up columns."""
+    return bool(outer_values(kernel))
+
+
+def has_finish(kernel: Kernel) -> bool:
+    """Whether something is left to do once all rows are done."""
+    return bool(_loops(kernel).epilogue_stores)
+
+
+def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
+    """The row dimensions that results of the finish keep, each set once: what keeps the same is done together."""
+    rows = kernel.schedule.rows
+    return tuple(
+        dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores)
+    )
+
+
+def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
+    """Pieces of work of the finish that programs share: blocks of columns for every segment."""
+    columns = prod(sizes[d] for d in kernel.schedule.columns) if _keeps_columns(kernel, kept) else 1
+    return prod(sizes[d] for d in kept) * -(-columns // FINISH_COLUMNS)
+
+
+def _keeps_columns(kernel: Kernel, kept: tuple[str, ...]) -> bool:
+    columns, rows = set(kernel.schedule.columns), kernel.schedule.rows
+    stores = [o.buffer.dims for o in _loops(kernel).epilogue_stores]
+    return any(set(dims) & columns for dims in stores if tuple(r for r in rows if r in dims) == kept)
+
+
+def outer_values(kernel: Kernel) -> list[Value]:
+    """Outer reductions, in the order of the program."""
+    names = {name for names in _loops(kernel).outer for name in names}
+    return [v for v in kernel.program.values if v.name in names]
+
+
+def partial_name(value: Value, state: int) -> str:
+    """Of the memory for one number of an outer reduction's partial results."""
+    return f"{value.name}_partial" if states_of(value.op) == 1 else f"{value.name}_partial_{state}"
+
+
+def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:
+    """Columns that an outer reduction has a result for each of."""
+    return tuple(d for d in kernel.schedule.columns if d in value.dims)
+
+
+def segments_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    return prod(sizes[d] for d in kernel.schedule.segments)
+
+
+def tiles_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Row tiles of a segment."""
+    return -(-prod(sizes[d] for d in tiled_rows(kernel)) // kernel.schedule.rows_per_tile)
+
+
+def chunks_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Parts of a segment that column sums are taken in: no more than there are row tiles."""
+    return max(1, min(kernel.schedule.chunks, tiles_of(kernel, sizes)))
+
+
+def column_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Programs side by side along the columns of a row."""
+    if not splits_columns(kernel):
+        return 1
+    return -(-prod(sizes[d] for d in kernel.schedule.columns) // kernel.schedule.pieces[0])
+
+
+def splits_columns(kernel: Kernel) -> bool:
+    """Whether a row is worked on by several programs: nothing is reduced along it."""
+    loops = _loops(kernel)
+    return kernel.schedule.scheme != "LOOP" and bool(kernel.schedule.columns) and not any(loops.inner)
+
+
+def tiled_rows(kernel: Kernel) -> tuple[str, ...]:
+    """Row dimensions inside a segment."""
+    return tuple(r for r in kernel.schedule.rows if r not in kernel.schedule.segments)
+
+
+def vector_dims(program: Program, name: str, columns: tuple[str, ...]) -> bool:
+    """Whether a value has an element for each column."""
+    return bool(set(program.types()[name][1]) & set(columns))
+
+
+def reduction_dtype(value: Value) -> str:
+    """The type partial results have."""
+    return dtypes.compute_dtype(value.dtype) if lookup(value.op).kind == "reduction" else value.dtype
+
+
+def _loops(kernel: Kernel) -> Loops:
+    return loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns)
