@@ -12,6 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
+from weft.plan.gpu_schedules import fits_registers
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
@@ -19,10 +20,11 @@ from weft.plan.legality import (
     check_outer_dependency,
     check_whole_rows,
     check_written_once,
+    kinds_of,
 )
 from weft.plan.partition import cut, separate
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.schedules import kind_of, row_registers, schedule_for
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
@@ -86,7 +88,8 @@ def plan_split(
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
     ]
-    kernels = [_scheduled(part, rows, columns, target, hints) for part in passes.programs]
+    parts = [part for whole in passes.programs for part in _fitting(whole, rows, columns, target, hints)]
+    kernels = [_scheduled(part, rows, columns, target, hints) for part in parts]
     estimates = tuple(estimate(k, target, hints) for k in kernels)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     whole = Decision(
@@ -95,8 +98,35 @@ def plan_split(
         estimates,
         apart(kernels, rows, columns, target, hints),
     )
+    if len(parts) > len(passes.programs):
+        decisions += [_too_wide(p, rows, columns, target, hints) for p in passes.programs if p not in parts]
     held = tuple(resources(k, target, hints) for k in kernels)
     return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products, (), held, hints)
+
+
+def _fitting(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> tuple[Program, ...]:
+    """One pass, or its rows and its columns apart where a GPU's registers do not hold a row and its column sums."""
+    own_rows, own_columns = program.in_order(rows), program.in_order(columns)
+    types = program.types()
+    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(own_rows)]
+    sums_columns = any(set(types[v.args[0]][1]) & set(own_columns) for v in outer)
+    if target.kind == "cpu" or not (sums_columns and kinds_of(program, own_columns)[0]):
+        return (program,)
+    if fits_registers(program, own_rows, own_columns, target, hints):
+        return (program,)
+    return separate(program, own_rows)
+
+
+def _too_wide(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> Decision:
+    """Why the rows and the columns of a pass do not share a kernel."""
+    need = row_registers(program, program.in_order(rows), program.in_order(columns), hints)
+    message = "a row and its column sums take more registers than the threads of a multiprocessor have"
+    refusal = Refusal("row_registers", program.name, message, need, target.registers)
+    return Decision(f"{program.name}: rows and columns in one kernel", refusal)
 
 
 def _scheduled(

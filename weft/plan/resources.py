@@ -14,33 +14,49 @@ from weft.ir import dtypes
 from weft.ir.ops import states_of
 from weft.ir.program import Program
 from weft.ir.structure import Loops, loops_of
-from weft.plan.cost import Sizes
-from weft.plan.kernel import Kernel, Resources
+from weft.plan.kernel import Kernel, Resources, Schedule
 from weft.target import Target
 
-THREADS = 256
-STAGES = 3
-"""Threads of a block, and row tiles on their way from memory at a time, as in the kernels that were measured."""
 OVERHEAD_REGISTERS = 20
 """Addresses, indices and sums of a row; of the measured kernels."""
 MOST_REGISTERS = 255
 """Registers that a thread can have on NVIDIA GPUs; what it needs beyond these is spilled to memory."""
+REGISTER_GRAIN = 8
+"""Registers are given to threads in so many."""
 
 
 def resources(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Resources:
-    """Of one row a tile, as far as the model goes; nothing of a CPU's."""
+    """Of a kernel on a GPU; nothing of a CPU's."""
     if target.kind == "cpu":
         return Resources(None, None, None, "model")
-    program, columns = kernel.program, kernel.schedule.columns
-    width = Sizes(program, hints).elements(columns)
-    loops = loops_of(program, kernel.schedule.rows, columns, kernel.schedule.held)
-    bits = held_bits(program, columns, loops) + 32 * live_values(program, loops)
-    wanted = -(-width * bits // (32 * THREADS)) + OVERHEAD_REGISTERS
-    tiles = [b for b in program.inputs if set(b.dims) & set(columns) and set(b.dims) & set(kernel.schedule.rows)]
-    staged = STAGES if kernel.schedule.scheme in ("STREAM", "LOOP", "CLUSTER") else 0
-    shared_bytes = staged * width * sum(dtypes.itemsize(b.dtype) for b in tiles)
-    registers = min(wanted, MOST_REGISTERS)
-    return Resources(registers, 4 * (wanted - registers), shared_bytes, "model")
+    wanted = registers_per_thread(kernel.program, kernel.schedule, hints)
+    most = most_registers(kernel.schedule.warps, 1, target)
+    shared_bytes = staged_bytes(kernel.program, kernel.schedule, hints)
+    return Resources(min(wanted, most), 4 * max(0, wanted - most), shared_bytes, "model")
+
+
+def registers_per_thread(program: Program, schedule: Schedule, hints: Mapping[str, int]) -> int:
+    """Registers that a thread needs: of every column it has, and beside them."""
+    width = sum(schedule.pieces) or 1
+    loops = loops_of(program, schedule.rows, schedule.columns)
+    bits = held_bits(program, schedule.columns, loops) + 32 * live_values(program, loops)
+    columns = max(1, schedule.rows_per_tile * width / (32 * schedule.warps))
+    return int(-(-columns * bits // 32)) + OVERHEAD_REGISTERS
+
+
+def most_registers(warps: int, programs: int, target: Target) -> int:
+    """Registers that a thread can have with so many programs of so many warps on a multiprocessor."""
+    share = target.registers // (32 * warps * programs)
+    return min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN)
+
+
+def staged_bytes(program: Program, schedule: Schedule, hints: Mapping[str, int]) -> int:
+    """Shared memory for row tiles that are on their way from memory."""
+    rows, columns = set(schedule.rows), set(schedule.columns)
+    tiles = [b for b in program.inputs if set(b.dims) & columns and set(b.dims) & rows]
+    staged = schedule.stages if schedule.stages > 1 else 0
+    elements = schedule.rows_per_tile * sum(schedule.pieces)
+    return staged * elements * sum(dtypes.itemsize(b.dtype) for b in tiles)
 
 
 def held_bits(program: Program, columns: tuple[str, ...], loops: Loops) -> int:

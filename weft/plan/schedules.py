@@ -9,6 +9,7 @@ from weft.ir.ops import EXPENSIVE_COST, lookup
 from weft.ir.program import Program, Value
 from weft.ir.structure import loops_of, place_in_output
 from weft.plan.cost import Sizes
+from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.target import Target
@@ -41,19 +42,15 @@ def schedule_for(
     inner, outer = kinds_of(program, columns)
     segments = segments_of(program, rows)
     ordered = (*segments, *(r for r in rows if r not in segments))
+    if target.kind == "gpu":
+        return gpu_schedule(program, rows, columns, segments, target, hints)
     held = held_values(program, rows, columns)
-    if target.kind == "cpu":
-        held = (*held, *stored_values(program, rows, columns, held))
-        scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
-        tiled = tuple(r for r in rows if r not in segments)
-        tile = rows_per_tile(program, tiled, columns, held, target, hints)
-        chunk = min(rows_per_chunk(program, tiled), longest_chain(program, tiled) * tile)
-        return Schedule(scheme, ordered, columns, segments, tile, chunk, held, "same" if outer else "none")
-    fits = row_registers(program, rows, columns, hints) <= target.registers
-    scheme = "COLUMN" if outer and not inner else "CLUSTER" if not fits else "STREAM" if outer else "ONE_SHOT"
-    return Schedule(
-        scheme, ordered, columns, segments, ROWS_PER_TILE, ROWS_PER_CHUNK, held, "same" if outer else "none"
-    )
+    held = (*held, *stored_values(program, rows, columns, held))
+    scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
+    tiled = tuple(r for r in rows if r not in segments)
+    tile = rows_per_tile(program, tiled, columns, held, target, hints)
+    chunk = min(rows_per_chunk(program, tiled), longest_chain(program, tiled) * tile)
+    return Schedule(scheme, ordered, columns, segments, tile, chunk, held, "same" if outer else "none")
 
 
 def rows_per_tile(

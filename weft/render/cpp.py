@@ -10,9 +10,10 @@ from weft.errors import Refusal
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.render.cpp_finish import Finish
-from weft.render.cpp_names import Names, with_free_names
+from weft.render.cpp_names import DERIVED, TAKEN, Names
 from weft.render.cpp_rows import Rows
 from weft.render.expressions import C_TYPES
+from weft.render.free_names import with_free_names
 from weft.render.source import Source, Writer, entry_of
 
 
@@ -33,7 +34,7 @@ def render(kernel: Kernel) -> Source:
     writer.line('#include "weft_cpu.h"')
     writer.line()
     signature = f'extern "C" void {entry_of(kernel.name)}(void* const* buffers, const int64_t* parameters, int threads)'
-    kernel = with_free_names(kernel)
+    kernel = with_free_names(kernel, TAKEN, DERIVED)
     with writer.block(signature):
         _declare(kernel, writer)
         loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.held)

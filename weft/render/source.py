@@ -39,12 +39,14 @@ def entry_of(kernel: str) -> str:
 class Writer:
     """Collects lines; ``block`` indents what is written inside."""
 
+    indent = "  "
+
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._depth = 0
 
     def line(self, text: str = "") -> None:
-        self._lines.append("  " * self._depth + text if text else "")
+        self._lines.append(self.indent * self._depth + text if text else "")
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Generator[None]:
@@ -57,10 +59,26 @@ class Writer:
     @contextmanager
     def index(self, name: str, text: str) -> Generator[None]:
         """Defines an index before what is written inside, if that uses it."""
-        at, indent = len(self._lines), "  " * self._depth
+        at, indent = len(self._lines), self.indent * self._depth
         yield
         if any(re.search(rf"\b{name}\b", line) for line in self._lines[at:]):
             self._lines.insert(at, f"{indent}const int64_t {name} = {text};")
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
+
+
+class PythonWriter(Writer):
+    """The same for Python: a block without a head is no block."""
+
+    indent = "    "
+
+    @contextmanager
+    def block(self, head: str, tail: str = "") -> Generator[None]:
+        if head:
+            self.line(f"{head}:")
+        self._depth += bool(head)
+        yield
+        self._depth -= bool(head)
+        if tail:
+            self.line(tail)

@@ -1,0 +1,203 @@
+"""Schedules of kernels on GPUs: which there are, and which one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from weft.ir.program import Program
+from weft.plan.cost import Sizes
+from weft.plan.kernel import Schedule, Scheme
+from weft.plan.legality import kinds_of
+from weft.plan.resources import most_registers, registers_per_thread, staged_bytes
+from weft.target import Target
+
+MOST_PIECES = 3
+"""Pieces of a row: each has its own instructions for every value."""
+PIECE_COST = 1 / 32
+"""What one more piece of a row costs, as a part of the row. A guess."""
+WIDEST_ROW = 65536
+"""Columns of a row in registers at the most: 64 of 1024 threads."""
+LOOP_COLUMNS = 4096
+"""Columns of a block of a loop over them."""
+ROW_ELEMENTS = 4096
+"""Elements of a row tile at the least, where rows are narrower: 16 for each of 256 threads."""
+WARPS = (4, 8, 16)
+
+
+def gpu_schedule(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> Schedule:
+    """The schedule of a kernel, whether its rows fit the registers of a multiprocessor or not."""
+    found = candidates(program, rows, columns, segments, target, hints)
+    return min(found, key=lambda schedule: _order(program, schedule, target, hints))
+
+
+def _order(program: Program, schedule: Schedule, target: Target, hints: Mapping[str, int]) -> tuple[float, ...]:
+    """Less is better. A stand-in until times are predicted."""
+    sizes = Sizes(program, hints)
+    width = sum(schedule.pieces) or 1
+    tile = schedule.rows_per_tile * width
+    per_thread = tile / (32 * schedule.warps)
+    wanted_tile = max(ROW_ELEMENTS, width)
+    if schedule.scheme == "LOOP":
+        return (abs(tile - LOOP_COLUMNS), abs(per_thread - 16), abs(schedule.stages - 2))
+    if schedule.scheme == "COLUMN":
+        blocks = -(-sizes.elements(schedule.columns) // width)
+        wanted = 2 * target.units / blocks
+        return (abs(width - 128), abs(schedule.rows_per_tile - 32), abs(schedule.chunks - wanted), abs(per_thread - 32))
+    return (
+        abs(tile - wanted_tile),
+        abs(per_thread - 16) if tile <= 4096 else abs(per_thread - 32),
+        abs(schedule.stages - (3 if width > 4096 else 4)),
+        abs(schedule.chunks - target.units * (2 if tile <= 4096 else 1)),
+    )
+
+
+def fits_registers(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> bool:
+    """Whether one row, with what is held for its columns, fits the registers of a multiprocessor."""
+    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    return any(_in_registers(program, rows, columns, (), scheme, target, hints))
+
+
+def candidates(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> tuple[Schedule, ...]:
+    """All schedules worth a thought, at least one."""
+    inner, outer = kinds_of(program, columns)
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    if not inner:
+        found = _by_columns(program, ordered, columns, segments, "COLUMN" if outer else "ONE_SHOT", target, hints)
+        return tuple(found)
+    scheme: Scheme = "STREAM" if outer else "ONE_SHOT"
+    held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints))
+    return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
+
+
+def _in_registers(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    scheme: Scheme,
+    target: Target,
+    hints: Mapping[str, int],
+) -> Iterator[Schedule]:
+    """A row is in the registers of one program."""
+    if any(isinstance(program.size_of(c), str) for c in columns):
+        return  # no number of registers is enough for a width that is not known
+    sizes = Sizes(program, hints)
+    width = sizes.elements(columns)
+    if width > WIDEST_ROW:
+        return
+    pieces = pieces_of(width)
+    start = Schedule(scheme, rows, columns, segments, backend="triton", pieces=pieces)
+    tall = sizes.elements(tuple(r for r in rows if r not in segments))
+    counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
+    streams = scheme == "STREAM"
+    warps = (*WARPS, 32) if not streams else WARPS
+    for count, number, stages in product(counts, warps, (2, 3, 4, 5) if streams else (1,)):
+        for chunks in (target.units, 2 * target.units) if streams else (0,):
+            given = replace(
+                start,
+                rows_per_tile=count,
+                warps=number,
+                stages=stages,
+                chunks=-(-chunks // sizes.elements(segments)),
+                finish="separate" if streams else "none",
+            )
+            per_sm = -(-chunks // target.units) if streams else 1
+            if _is_possible(program, given, per_sm, target, hints):
+                yield given
+
+
+def _is_possible(
+    program: Program, schedule: Schedule, per_sm: int, target: Target, hints: Mapping[str, int]
+) -> bool:
+    """Whether so many programs have the registers and the shared memory of a multiprocessor."""
+    registers = registers_per_thread(program, schedule, hints)
+    shared = staged_bytes(program, schedule, hints)
+    return registers <= most_registers(schedule.warps, per_sm, target) and per_sm * shared <= target.shared_bytes
+
+
+def _by_columns(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    scheme: Scheme,
+    target: Target,
+    hints: Mapping[str, int],
+) -> Iterator[Schedule]:
+    """Programs share a row: nothing is reduced along it."""
+    sizes = Sizes(program, hints)
+    wide, tall = sizes.elements(columns), sizes.elements(rows)
+    segments_count = max(1, sizes.elements(segments))
+    outer = scheme == "COLUMN"
+    start = Schedule(scheme, rows, columns, segments, backend="triton", finish="separate" if outer else "none")
+    widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
+    for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
+        per_thread = width * count / (32 * warps)
+        if not (8 <= per_thread <= 64 or (per_thread < 8 and (width, count) == (widths[-1], 1))):
+            continue
+        given = replace(start, rows_per_tile=count, warps=warps, stages=1, pieces=(width,) if columns else ())
+        if not outer:
+            yield given
+            continue
+        blocks = -(-wide // width)
+        for stages, each in product((2, 3, 4), (1, 2, 4)):
+            parts = -(-each * target.units // (blocks * segments_count))
+            yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments_count * count)))))
+
+
+def _loops(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    outer: bool,
+    target: Target,
+    hints: Mapping[str, int],
+) -> Iterator[Schedule]:
+    """Programs loop over the columns of a row."""
+    start = Schedule("LOOP", rows, columns, segments, 1, backend="triton", finish="separate" if outer else "none")
+    chunks = -(-4 * target.units // Sizes(program, hints).elements(segments)) if outer else 0
+    for width, warps, stages in product((1024, 2048, 4096, 8192), WARPS, (1, 2, 3)):
+        if 8 <= width / (32 * warps) <= 32:
+            yield replace(start, pieces=(width,), warps=warps, stages=stages, chunks=chunks)
+
+
+def pieces_of(width: int) -> tuple[int, ...]:
+    """Powers of two, falling, that make up a row with as little beyond it as is worth the pieces."""
+    best: tuple[int, ...] = (power_of_two(width),)
+    pieces: tuple[int, ...] = ()
+    rest = width
+    while rest > 0 and len(pieces) < MOST_PIECES:
+        whole = (*pieces, power_of_two(rest))
+        if _cost(whole, width) < _cost(best, width):
+            best = whole
+        pieces = (*pieces, power_of_two(rest + 1) // 2)
+        rest = width - sum(pieces)
+    return best
+
+
+def _cost(pieces: tuple[int, ...], width: int) -> float:
+    return sum(pieces) + PIECE_COST * width * len(pieces)
+
+
+def power_of_two(number: int) -> int:
+    """The smallest one that is no less."""
+    return 1 << max(0, number - 1).bit_length()

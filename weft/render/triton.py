@@ -1,0 +1,99 @@
+"""Triton: row tiles in registers, loads in flight, column sums in registers from tile to tile.
+
+A row is cut into pieces of a power of two, so that a width like 5120 costs what it is. Programs that add up columns
+loop over the row tiles of their chunk; chunks are fixed by the schedule and added up in order, so bits do not depend on
+how many programs there are.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from weft.errors import Refusal
+from weft.ir.ops import ONLINE
+from weft.ir.structure import Loops, loops_of
+from weft.plan.kernel import Kernel
+from weft.render.free_names import with_free_names
+from weft.render.source import PythonWriter, Source, entry_of
+from weft.render.triton_expressions import TRITON_TYPES
+from weft.render.triton_finish import Finish
+from weft.render.triton_launch import arguments, finish_blocks, has_finish, outer_values
+from weft.render.triton_places import Places
+from weft.render.triton_rows import Rows
+
+_OURS = (
+    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float"
+)
+TAKEN = frozenset((*_OURS.split(), *keyword.kwlist, *keyword.softkwlist))
+"""Names that no dimension, parameter, buffer or value has in the text."""
+_LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
+DERIVED = (
+    *("_tile", "_row", "_at", "_sum", "_lanes", "_partial"),
+    *(f"{end}{letter}" for end in ("", "_tile", "_sum") for letter in _LETTERS),
+)
+"""What the renderer puts behind the name of a value or a buffer to make another."""
+
+
+def supports(kernel: Kernel) -> Refusal | None:
+    """Everything whose types Triton has, whose column sums keep all segments or none, and that fits the schedule."""
+    program, schedule = kernel.program, kernel.schedule
+    names = [b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))]
+    unknown = sorted({name for name in names if name not in TRITON_TYPES})
+    if unknown:
+        return Refusal("triton_dtype", kernel.name, f"Triton has no {', '.join(unknown)}", len(unknown), 0)
+    for value in outer_values(kernel):
+        if value.op in ONLINE:
+            message = f"{value.op} has a centre that moves, which the Triton backend does not do yet"
+            return Refusal("triton_online", value.name, message, 1, 0)
+    kept = [tuple(s for s in schedule.segments if s in v.dims) for v in outer_values(kernel)]
+    for some in (*kept, *finish_blocks(kernel)):
+        if some not in ((), schedule.segments):
+            message = f"keeps {', '.join(some)} of the segments ({', '.join(schedule.segments)}), not all or none"
+            return Refusal("triton_segments", kernel.name, message, len(some), len(schedule.segments))
+    return None
+
+
+def render(kernel: Kernel) -> Source:
+    """A module of ``weft_NAME`` and, where the finish is separate, ``weft_NAME_finish``; both take what
+    ``triton_launch.arguments`` says."""
+    writer = PythonWriter()
+    for line in str(kernel).splitlines():
+        writer.line(f"# {line}")
+    writer.line("import triton")
+    writer.line("import triton.language as tl")
+    writer.line()
+    writer.line("from weft.render import weft_triton as w")
+    entry = entry_of(kernel.name)
+    name, kernel = kernel.name, with_free_names(kernel, TAKEN, DERIVED)
+    loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns)
+    with _function(kernel, entry, writer):
+        _chunks(kernel, loops, writer)
+        Rows(kernel, loops, writer).write()
+        if has_finish(kernel) and kernel.schedule.finish == "same":
+            writer.line("w.wait_for_all(arrived)")
+            Finish(kernel, loops, writer).write()
+    if has_finish(kernel) and kernel.schedule.finish != "same":
+        with _function(kernel, f"{entry}_finish", writer):
+            _chunks(kernel, loops, writer)
+            Finish(kernel, loops, writer).write()
+    return Source("triton", name, writer.text())
+
+
+@contextmanager
+def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[None]:
+    names = ", ".join(name for name, _ in arguments(kernel))
+    writer.line()
+    writer.line()
+    writer.line("@triton.jit")
+    with writer.block(f"def {entry}({names})"):
+        yield
+
+
+def _chunks(kernel: Kernel, loops: Loops, writer: PythonWriter) -> None:
+    """The number of chunks, where it is known at run time only."""
+    places = Places(kernel)
+    if any(loops.outer) and places.chunks() == "chunks":
+        tiles = places.tiles()
+        writer.line(f"chunks = tl.maximum(tl.minimum({tiles}, {kernel.schedule.chunks}), 1)")

@@ -1,0 +1,110 @@
+"""The finish of a Triton kernel: column sums of all chunks, in a fixed order, and the epilogue on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.ir.ops import identity
+from weft.ir.program import Output, Value
+from weft.ir.structure import Loops
+from weft.plan.kernel import Kernel
+from weft.render.source import Writer
+from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
+from weft.render.triton_launch import FINISH_CHUNKS, FINISH_COLUMNS, finish_blocks, partial_name, sum_columns
+from weft.render.triton_statements import Statements
+
+
+class Finish(Statements):
+    """Writes everything that happens once the rows are done. Its one piece are the columns of a task."""
+
+    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
+        super().__init__(replace(kernel, schedule=replace(kernel.schedule, pieces=(FINISH_COLUMNS,))), loops, writer)
+
+    def write(self) -> None:
+        for kept in finish_blocks(self.kernel):
+            stores = [o for o in self.loops.epilogue_stores if self._kept(o) == kept]
+            self._block(kept, stores)
+
+    def _kept(self, output: Output) -> tuple[str, ...]:
+        return tuple(r for r in self.schedule.rows if r in output.buffer.dims)
+
+    def is_masked(self) -> bool:
+        count = self.places.count(self.schedule.columns)
+        return isinstance(count, str) or count % FINISH_COLUMNS != 0
+
+    def masks(self, piece: int, *, rows: bool, columns: bool, others: object = ()) -> str:
+        found = ["column_exists"] if columns and self.is_masked() else []
+        return " & ".join([*found, *others])  # type: ignore[misc]
+
+    def _block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
+        needed = self._needed([o.value for o in outputs])
+        vector = any(self.places.has_columns(o.buffer) for o in outputs)
+        count = self.places.count(self.schedule.columns) if vector else 1
+        blocks = -(-count // FINISH_COLUMNS) if isinstance(count, int) else f"tl.cdiv({count}, {FINISH_COLUMNS})"
+        segments = self.places.count(kept)
+        tasks = self.places.times(segments, blocks)
+        with self.out.block(f"for task in range(tl.program_id(0), {tasks}, tl.num_programs(0))"):
+            if kept:
+                flat = self.places.segment if kept == self.schedule.segments else "kept"
+                self.out.line(f"{flat} = task // {blocks}" if blocks != 1 else f"{flat} = task")
+            block = "task" if not kept else f"(task % {blocks})"
+            if vector:
+                start = f"{block} * {FINISH_COLUMNS}" if blocks != 1 else ""
+                self.define_index(self.places.column, FINISH_COLUMNS, start)
+                if self.is_masked():
+                    self.out.line(f"column_exists = {self.places.column} < {count}")
+            for value in self.outer:
+                if value.name in needed:
+                    self._total(value, kept)
+            arguments = {a for n in needed if n in self.by_name for a in self._arguments(n)} | needed
+            for buffer in self.program.inputs:
+                if buffer.name in arguments:
+                    self.load(buffer, 0)
+            for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
+                if name in needed:
+                    self.define(name, 0)
+            for output in outputs:
+                self._store(output)
+
+    def _store(self, output: Output) -> None:
+        along = self.is_vector(output.value) or self.places.has_columns(output.buffer)
+        self.store(output, 0, self.once(output.buffer.dims, 0, self.schedule.columns if along else ()))
+
+    def _total(self, value: Value, kept: tuple[str, ...]) -> None:
+        """Partial results of all chunks of the segments that a value does not keep, several at a time."""
+        own = tuple(s for s in self.schedule.segments if s in value.dims)
+        columns = sum_columns(self.kernel, value)
+        width = FINISH_COLUMNS if columns else 1
+        others = self.places.count(s for s in self.schedule.segments if s not in own)
+        parts = self.places.times(others, self.places.chunks())
+        first = f"{self.places.segment} * {parts} + " if own else ""
+        count = self.places.count(columns)
+        nothing, total = literal(identity(value.op, value.dtype), value.dtype), f"{value.name}_sum"
+        together = FINISH_CHUNKS
+        self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
+        with self.out.block(f"for start in range(0, {parts}, {together})"):
+            self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
+            row = f"({first}part)" if first else "part"
+            offset = row if count == 1 else f"{row} * {count}"
+            column = f" + {self.places.column}" if columns else ""
+            masks = " & ".join([f"(part < {parts})", *(["column_exists"] if columns and self.is_masked() else [])])
+            place = f"{partial_name(value, 0)} + {offset}{column}"
+            load = f'tl.load({place}, mask={masks}, other={nothing}, cache_modifier=".cg")'
+            self.out.line(f"{total} = {COMBINE[value.op].format(total, load)}")
+        self.out.line(f"{value.name} = {reduction(value.op, total, 0)}")
+
+    def _arguments(self, name: str) -> tuple[str, ...]:
+        value = self.by_name[name]
+        return () if value in self.outer else value.args
+
+    def _needed(self, roots: list[str]) -> set[str]:
+        """What the finish computes for these results: nothing behind an outer reduction."""
+        needed: set[str] = set()
+        stack = list(roots)
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                stack.extend(self._arguments(name) if name in self.by_name else ())
+        return needed
+

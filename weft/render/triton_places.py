@@ -1,0 +1,182 @@
+"""Triton texts for where things are: sizes, indices, addresses and masks of one kernel.
+
+All data is two-dimensional: rows of a tile down, columns of a piece across. What has no rows or no columns has a one
+there. The row dimensions of a tile are one running index, the columns of a piece another; a buffer's address is taken
+from these, by division only where its strides are not those of one dimension.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+
+from weft.ir.program import Buffer, Size
+from weft.plan.kernel import Kernel
+from weft.render.triton_launch import splits_columns, tiled_rows
+
+LARGEST_INDEX = 2**31 - 1
+"""Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
+
+
+class Places:
+    """Of a kernel whose own names are free."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.schedule, self.program = kernel.schedule, kernel.program
+        self.dims = {d.name: d.size for d in kernel.program.dims}
+        self.columns, self.segments = kernel.schedule.columns, kernel.schedule.segments
+        self.rows = tiled_rows(kernel)
+        self.row = self.rows[0] if len(self.rows) == 1 else "row"
+        self.column = self.columns[0] if len(self.columns) == 1 else "column"
+        self.segment = self.segments[0] if len(self.segments) == 1 else "segment"
+        self.splits_columns = splits_columns(kernel)
+        every = tuple(self.dims)
+        self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
+        self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
+
+    def _buffers(self) -> list[Buffer]:
+        return [*self.program.inputs, *(o.buffer for o in self.program.outputs)]
+
+    def _extent(self, buffer: Buffer, dims: tuple[str, ...]) -> int:
+        """The largest index that some dimensions make, or more than can be if it is known at run time only. A single
+        index is taken to be of 32 bits."""
+        total = buffer.offset
+        for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
+            size = self.dims[dim]
+            if dim not in dims or (len(dims) == 1 and stride == 1):
+                continue
+            if isinstance(size, str) or isinstance(stride, str):
+                return LARGEST_INDEX + 1
+            total += max(size - 1, 0) * stride
+        return total
+
+    def tiles(self) -> Size:
+        """Row tiles of a segment."""
+        count, each = self.count(self.rows), self.schedule.rows_per_tile
+        if isinstance(count, int):
+            return -(-count // each)
+        return count if each == 1 else f"tl.cdiv({count}, {each})"
+
+    def chunks(self) -> Size:
+        """Chunks of a segment, in a variable where they are known at run time only."""
+        tiles = self.tiles()
+        return max(1, min(tiles, self.schedule.chunks)) if isinstance(tiles, int) else "chunks"
+
+    @staticmethod
+    def times(one: Size, other: Size) -> Size:
+        if isinstance(one, int) and isinstance(other, int):
+            return one * other
+        return f"{one} * {other}" if one != 1 else other
+
+    def count(self, dims: Iterable[str]) -> Size:
+        """Number of elements of some dimensions, or its text where it is known at run time only."""
+        number, names = 1, list[str]()
+        for dim in dims:
+            size = self.dims[dim]
+            if isinstance(size, str):
+                names.append(size)
+            else:
+                number *= size
+        if not names:
+            return number
+        return " * ".join([*names, *([str(number)] if number != 1 else [])])
+
+    def suffix(self, piece: int) -> str:
+        """What distinguishes the names of a piece: a letter, nothing if there is only one."""
+        return f"_{string.ascii_lowercase[piece]}" if len(self.schedule.pieces) > 1 else ""
+
+    def column_of(self, piece: int) -> str:
+        return f"{self.column}{self.suffix(piece)}"
+
+    def piece_starts(self) -> list[int]:
+        return [sum(self.schedule.pieces[:i]) for i in range(len(self.schedule.pieces))]
+
+    def is_masked(self, piece: int) -> bool:
+        """Whether columns of a piece may lie behind the last one."""
+        count = self.count(self.columns)
+        if isinstance(count, str):
+            return True
+        width = self.schedule.pieces[piece]
+        if self.splits_columns:
+            return count % width != 0
+        return self.piece_starts()[piece] + width > count
+
+    @property
+    def rows_masked(self) -> bool:
+        """Whether rows of a tile may lie behind the last one."""
+        count, per_tile = self.count(self.rows), self.schedule.rows_per_tile
+        return per_tile > 1 and (isinstance(count, str) or count % per_tile != 0)
+
+    def index_of(self, dim: str, piece: int) -> str:
+        """The index along one dimension."""
+        for dims, flat in self._flats(piece):
+            if dim in dims:
+                return _part(flat, *self._split(dims, dim, dim))
+        raise KeyError(dim)
+
+    def has_rows(self, buffer: Buffer) -> bool:
+        """Whether its address changes from row tile to row tile."""
+        return bool(set(buffer.dims) & set(self.rows))
+
+    def has_columns(self, buffer: Buffer) -> bool:
+        return bool(set(buffer.dims) & set(self.columns))
+
+    def row_offset(self, buffer: Buffer) -> str:
+        """The part of an address that does not depend on the column; empty if there is none."""
+        terms = [str(buffer.offset)] if buffer.offset else []
+        for dims, flat in ((self.segments, self.segment), (self.rows, self.row)):
+            terms += self._terms(buffer, dims, flat)
+        return " + ".join(terms)
+
+    def column_offset(self, buffer: Buffer, piece: int) -> str:
+        return " + ".join(self._terms(buffer, self.columns, self.column_of(piece)))
+
+    def address(self, buffer: Buffer, piece: int, row_pointer: str | None = None) -> str:
+        """Pointers to the elements of a buffer. row_pointer: name of what the rows' part was put into."""
+        start = [row_pointer] if row_pointer else [buffer.name, self.row_offset(buffer)]
+        column = self.column_offset(buffer, piece) if self.has_columns(buffer) else ""
+        return " + ".join(part for part in (*start, column) if part)
+
+    def _flats(self, piece: int) -> Iterable[tuple[tuple[str, ...], str]]:
+        yield self.segments, self.segment
+        yield self.rows, self.row
+        yield self.columns, self.column_of(piece)
+
+    def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
+        """Products of indices and strides; neighbouring dimensions that lie as one are one index."""
+        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+        groups: list[tuple[str, str, Size]] = []
+        for dim in dims:
+            stride = strides.get(dim, 0)
+            if groups and self._continues(groups[-1][2], dim, stride):
+                groups[-1] = (groups[-1][0], dim, stride)
+            else:
+                groups.append((dim, dim, stride))
+        terms: list[str] = []
+        for first, last, stride in groups:
+            if stride != 0:
+                index = _part(flat, *self._split(dims, first, last))
+                terms.append(index if stride == 1 else f"{index} * {stride}")
+        return terms
+
+    def _continues(self, before: Size, dim: str, stride: Size) -> bool:
+        if before == 0 and stride == 0:
+            return True
+        size = self.dims[dim]
+        known = isinstance(before, int) and isinstance(stride, int) and isinstance(size, int)
+        return known and stride != 0 and before == stride * size
+
+    def _split(self, dims: Sequence[str], first: str, last: str) -> tuple[Size, Size | None]:
+        """By what a running index over ``dims`` is divided to have the index over those from ``first`` to ``last``, and
+        what it is taken modulo, if that is necessary."""
+        at, end = dims.index(first), dims.index(last) + 1
+        return self.count(dims[end:]), None if at == 0 else self.count(dims[at:end])
+
+
+def _part(flat: str, divisor: Size, modulus: Size | None) -> str:
+    text = flat if divisor == 1 else f"({flat} // {_factor(divisor)})"
+    return text if modulus is None else f"({text} % {_factor(modulus)})"
+
+
+def _factor(size: Size) -> str:
+    return f"({size})" if isinstance(size, str) and " " in size else str(size)

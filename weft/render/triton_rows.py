@@ -1,0 +1,294 @@
+"""The rows of a Triton kernel: tiles of rows that programs take, or loop over where they add up columns."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack, contextmanager
+
+from weft.ir.ops import identity
+from weft.ir.program import Buffer, Output, Value
+from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
+from weft.render.triton_launch import is_persistent, partial_name, sum_columns
+from weft.render.triton_statements import Statements
+
+
+class Rows(Statements):
+    """Writes the first function of a kernel but for its head."""
+
+    def write(self) -> None:
+        self.defined: set[str] = set()
+        self.persistent = is_persistent(self.kernel)
+        self.looped = self.schedule.scheme == "LOOP"
+        if not self.looped:
+            self._columns()
+        with ExitStack() as stack:
+            if self.persistent:
+                self._enter_chunks(stack)
+                self._invariants()
+            if self.persistent:
+                self._start_sums()
+                head = f"tile in tl.range(chunk, {self.places.tiles()}, {self.places.chunks()}{self._stages()})"
+                with self.out.block(f"for {head}"):
+                    self._tile()
+                self._store_sums()
+            else:
+                self.out.line("tile = tl.program_id(0)")
+                self._tile()
+
+    def _stages(self) -> str:
+        return f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 and not self.looped else ""
+
+    def _enter_chunks(self, stack: ExitStack) -> None:
+        """Loops over the chunks of all segments: one for each program, more if fewer programs could be started."""
+        segments, chunks = self.places.count(self.places.segments), self.places.chunks()
+        if not self.places.segments:
+            head = f"for chunk in range(tl.program_id(0), {chunks}, tl.num_programs(0))"
+            stack.enter_context(self.out.block(head))
+            return
+        head = f"for part in range(tl.program_id(0), {self.places.times(segments, chunks)}, tl.num_programs(0))"
+        stack.enter_context(self.out.block(head))
+        segment = f"part // {chunks}"
+        self.out.line(f"{self.places.segment} = {f'tl.cast({segment}, tl.int64)' if self.places.is_wide else segment}")
+        self.out.line(f"chunk = part % {chunks}")
+
+    def _columns(self) -> None:
+        """Columns of each piece, the same for all rows."""
+        for piece, (start, width) in enumerate(zip(self.places.piece_starts(), self.schedule.pieces, strict=True)):
+            text = f"tl.program_id(1) * {width}" if self.places.splits_columns else str(start) if start else ""
+            if self.schedule.columns:
+                self.define_index(self.places.column_of(piece), width, text)
+                self.define_column_mask(piece)
+
+    def _pieces(self) -> range:
+        return range(len(self.schedule.pieces)) if self.schedule.columns else range(1)
+
+    def _invariants(self) -> None:
+        """Inputs that are the same for all rows of a segment."""
+        used = self._used_inputs()
+        for buffer in used:
+            if not self.places.has_rows(buffer) and not (self.looped and self.places.has_columns(buffer)):
+                self._load_pieces(buffer)
+
+    def _used_inputs(self) -> list[Buffer]:
+        """Inputs that are needed while passing over the rows."""
+        names = {o.value for stores in self.loops.stores for o in stores}
+        names |= {a for group in (*self.loops.values, self.loops.scalars) for n in group for a in self.by_name[n].args}
+        names |= {self.by_name[n].args[0] for group in (*self.loops.inner, *self.loops.outer) for n in group}
+        return [b for b in self.program.inputs if b.name in names]
+
+    def _load_pieces(self, buffer: Buffer) -> None:
+        for piece in self._pieces() if self.places.has_columns(buffer) else range(1):
+            self.load(buffer, piece)
+        self.defined.add(buffer.name)
+
+    def _tile(self) -> None:
+        outside = set(self.defined)
+        self._row_index()
+        self._row_pointers()
+        for buffer in self._used_inputs():
+            if buffer.name not in self.defined and not (self.looped and self.places.has_columns(buffer)):
+                self._load_pieces(buffer)
+        self._scalars()
+        for stage in range(len(self.loops.values)):
+            if self.looped:
+                self._column_loop(stage)
+            else:
+                self._stage(stage)
+            self._results(stage)
+        self.defined = outside
+        self.pointers.clear()
+
+    def _row_index(self) -> None:
+        if not self.places.rows:
+            return
+        each = self.schedule.rows_per_tile
+        self.define_index(self.places.row, each, "tile" if each == 1 else f"tile * {each}", axis=0)
+        if self.places.rows_masked:
+            self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
+
+    def _row_pointers(self) -> None:
+        """Where a row begins in each tensor that has both rows and columns."""
+        buffers = [*self._used_inputs(), *(o.buffer for stores in self.loops.stores for o in stores)]
+        for buffer in buffers:
+            if self.places.has_rows(buffer) and self.places.has_columns(buffer):
+                name = f"{buffer.name}_at"
+                self.out.line(f"{name} = {buffer.name} + {self.places.row_offset(buffer)}")
+                self.pointers[buffer.name] = name
+
+    def _scalars(self) -> None:
+        """Values without columns for which everything is there."""
+        for name in self.loops.scalars:
+            args = self.by_name[name].args
+            ready = all(a in self.defined or self._is_const(a) for a in args)
+            if name not in self.defined and ready:
+                self.define(name, 0)
+                self.defined.add(name)
+
+    def _is_const(self, name: str) -> bool:
+        return name in self.by_name and self.by_name[name].op == "const"
+
+    def _stage(self, stage: int) -> None:
+        """What is computed from the results of the row reductions so far, piece by piece."""
+        new = [n for n in self.loops.values[stage] if n not in self.defined]
+        for piece in self._pieces():
+            for name in new:
+                self.define(name, piece)
+            for output in self.loops.stores[stage]:
+                if self._along_columns(output):
+                    self._store(output, piece)
+            for value in self._sums(stage):
+                if self._sums_vectors(value):
+                    self._add(value, piece)
+        self.defined |= set(new)
+
+    def _along_columns(self, output: Output) -> bool:
+        """Whether an output is written for each column, or once a row."""
+        return self.is_vector(output.value) or self.places.has_columns(output.buffer)
+
+    def _store(self, output: Output, piece: int) -> None:
+        over = (*self.schedule.rows, *(self.schedule.columns if self._along_columns(output) else ()))
+        self.store(output, piece, self.once(output.buffer.dims, piece, over))
+
+    def _sums(self, stage: int) -> list[Value]:
+        return [self.by_name[name] for name in self.loops.outer[stage]]
+
+    def _sums_vectors(self, value: Value) -> bool:
+        return self.is_vector(value.args[0])
+
+    def _results(self, stage: int) -> None:
+        """After the columns of a stage: row reductions, numbers made from them, and what is done with numbers."""
+        for name in self.loops.inner[stage]:
+            value = self.by_name[name]
+            if not self.looped:
+                parts = [self._reduced(value, piece) for piece in self._pieces()]
+                text = parts[0]
+                for part in parts[1:]:
+                    text = COMBINE[value.op].format(text, part)
+                self.out.line(f"{name} = {text}")
+            else:
+                self.out.line(f"{name} = {reduction(value.op, f'{name}_lanes', 1)}")
+            self.defined.add(name)
+        self._scalars()
+        for output in self.loops.stores[stage]:
+            if not self._along_columns(output):
+                self._store(output, 0)
+        for value in self._sums(stage):
+            if not self._sums_vectors(value):
+                self._add(value, 0)
+
+    def _reduced(self, value: Value, piece: int) -> str:
+        operand = self.operand(value.args[0], piece)
+        if not self.is_vector(value.args[0]):
+            raise AssertionError(f"{value.name} reduces no columns")
+        guarded = self._guarded(value, piece, operand, rows=False)
+        return reduction(value.op, guarded, 1)
+
+    def _guarded(self, value: Value, piece: int, operand: str, *, rows: bool) -> str:
+        """The operand of a reduction, or what changes nothing where there is no element."""
+        dims = self.types[value.args[0]][1]
+        over = self.schedule.rows if rows else ()
+        once = self.once(dims, piece, over)
+        masks = self.masks(piece, rows=rows, columns=not rows and self.is_vector(value.args[0]), others=once)
+        return f"tl.where({masks}, {operand}, {self._nothing(value)})" if masks else operand
+
+    def _nothing(self, value: Value) -> str:
+        return literal(identity(value.op, value.dtype), value.dtype)
+
+    def _start_sums(self) -> None:
+        for value in self.outer:
+            pieces = self._pieces() if self._sums_vectors(value) else range(1)
+            for piece in pieces:
+                width = self.schedule.pieces[piece] if self._sums_vectors(value) else 1
+                shape = f"[{self.schedule.rows_per_tile}, {width}]"
+                kind = TRITON_TYPES[value.dtype]
+                self.out.line(f"{self._sum_name(value, piece)} = tl.full({shape}, {self._nothing(value)}, {kind})")
+
+    def _sum_name(self, value: Value, piece: int) -> str:
+        return f"{value.name}_sum{self.places.suffix(piece) if self._sums_vectors(value) else ''}"
+
+    def _add(self, value: Value, piece: int) -> None:
+        name = self._sum_name(value, piece)
+        operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=True)
+        self.out.line(f"{name} = {COMBINE[value.op].format(name, operand)}")
+
+    def _store_sums(self) -> None:
+        """The column sums of a chunk, into the memory for partial results."""
+        for value in self.outer:
+            part = "part" if self.places.segments else "chunk"
+            count = self.places.count(sum_columns(self.kernel, value))
+            vectors = self._sums_vectors(value)
+            for piece in self._pieces() if vectors else range(1):
+                if vectors and value.name not in self.vector_sums:
+                    raise AssertionError(f"{value.name} is a sum of columns without columns")
+                name = self._sum_name(value, piece)
+                offset = part if count == 1 else f"{part} * {count}"
+                column = f" + {self.places.column_of(piece)}" if vectors else ""
+                place = f"{partial_name(value, 0)} + {offset}{column}"
+                if not vectors:
+                    place = f"{place} + tl.arange(0, 1)[None, :]"
+                masks = self.masks(piece, rows=False, columns=vectors)
+                masked = f", mask={masks}" if masks else ""
+                self.out.line(f"tl.store({place}, {reduction(value.op, name, 0)}{masked})")
+
+    @property
+    def vector_sums(self) -> set[str]:
+        return {v.name for v in self.outer if self.is_vector(v.name)}
+
+    # a loop over the columns
+
+    def _column_loop(self, stage: int) -> None:
+        """One loop over the columns of a row: without masks as far as whole blocks go, then the rest."""
+        names, stores = self.loops.values[stage], self.loops.stores[stage]
+        inner = [self.by_name[name] for name in self.loops.inner[stage]]
+        along = [o for o in stores if self._along_columns(o)]
+        if not (names or inner or along):
+            return
+        width, rows = self.schedule.pieces[0], self.schedule.rows_per_tile
+        for value in inner:
+            kind = TRITON_TYPES[value.dtype]
+            self.out.line(f"{value.name}_lanes = tl.full([{rows}, {width}], {self._nothing(value)}, {kind})")
+        count = self.places.count(self.schedule.columns)
+        whole = str(count // width * width) if isinstance(count, int) else f"{_bracketed(count)} // {width} * {width}"
+        stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
+        if whole != "0":
+            with self.out.block(f"for start in tl.range(0, {whole}, {width}{stages})"):
+                self._block("start", names, along, inner, masked=False)
+        if not (isinstance(count, int) and count % width == 0):
+            with self._rest(count, whole):
+                self._block(whole if whole != "0" else "", names, along, inner, masked=True)
+
+    @contextmanager
+    def _rest(self, count: int | str, whole: str) -> Generator[None]:
+        if isinstance(count, int):
+            yield
+        else:
+            with self.out.block(f"if {whole} < {count}"):
+                yield
+
+    def _block(
+        self, start: str, names: Iterable[str], stores: list[Output], inner: list[Value], *, masked: bool
+    ) -> None:
+        """One block of columns in a loop over them."""
+        self.define_index(self.places.column_of(0), self.schedule.pieces[0], start)
+        self.masked_columns = masked
+        if masked:
+            self.define_column_mask(0)
+        names = list(names)
+        used = {a for n in names for a in self.by_name[n].args}
+        used |= {v.args[0] for v in inner} | {o.value for o in stores}
+        for buffer in self.program.inputs:
+            if buffer.name in used and self.places.has_columns(buffer):
+                self.load(buffer, 0)
+        for name in names:
+            self.define(name, 0)
+        for output in stores:
+            self._store(output, 0)
+        for value in inner:
+            operand = self._guarded(value, 0, self.operand(value.args[0], 0), rows=False)
+            lanes = f"{value.name}_lanes"
+            self.out.line(f"{lanes} = {COMBINE[value.op].format(lanes, operand)}")
+        self.masked_columns = True
+
+
+def _bracketed(text: str) -> str:
+    return f"({text})" if " " in text else text

@@ -1,0 +1,121 @@
+"""What the parts of a Triton kernel share: loads, stores, masks and expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.ir.program import Buffer, Output, Value
+from weft.ir.structure import Loops
+from weft.plan.kernel import Kernel
+from weft.render.source import Writer
+from weft.render.triton_expressions import TRITON_TYPES, expression, literal
+from weft.render.triton_places import Places
+
+
+class Statements:
+    """Writes statements of one kernel. A value has its own name, with a letter behind it where it has columns and a row
+    is several pieces."""
+
+    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
+        self.kernel, self.program, self.schedule = kernel, kernel.program, kernel.schedule
+        self.loops, self.out = loops, writer
+        self.places = Places(kernel)
+        self.types = self.program.types()
+        self.by_name = self.program.by_name()
+        self.inputs = {b.name: b for b in self.program.inputs}
+        self.outer = [self.by_name[name] for names in loops.outer for name in names]
+        self.pointers: dict[str, str] = {}
+        """Names of what the rows' part of an address was put into, by buffer."""
+        self.masked_columns = True
+        """Whether columns behind the last one are guarded against, where there are any."""
+
+    def is_vector(self, name: str) -> bool:
+        """Whether there is an element for each column."""
+        return bool(set(self.types[name][1]) & set(self.schedule.columns))
+
+    def named(self, name: str, piece: int) -> str:
+        return name + self.places.suffix(piece) if self.is_vector(name) else name
+
+    def loaded(self, name: str, piece: int) -> str:
+        """What an input's elements are called."""
+        return f"{name}_{'row' if not self.is_vector(name) else 'tile'}{self._letter(name, piece)}"
+
+    def _letter(self, name: str, piece: int) -> str:
+        return self.places.suffix(piece) if self.is_vector(name) else ""
+
+    def operand(self, name: str, piece: int) -> str:
+        value = self.by_name.get(name)
+        if value is None:
+            return self.loaded(name, piece)
+        if value.op == "const":
+            return literal(value.attributes[0], value.dtype)
+        return self.named(name, piece)
+
+    def define(self, name: str, piece: int) -> None:
+        value = self.by_name[name]
+        if value.op != "const":
+            self.out.line(f"{self.named(name, piece)} = {self.expression(value, piece)}")
+
+    def expression(self, value: Value, piece: int) -> str:
+        kind = TRITON_TYPES[value.dtype]
+        match value.op:
+            case "parameter":
+                return f"{value.attributes[0]}.to({kind})"
+            case "size":
+                count = self.places.count(map(str, value.attributes))
+                return literal(count, value.dtype) if isinstance(count, int) else f"({count}).to({kind})"
+            case "iota":
+                text = self.places.index_of(str(value.attributes[0]), piece)
+                return f"{text}.to({kind})" if text.isidentifier() or text.startswith("(") else f"({text}).to({kind})"
+            case _:
+                operands = [self.operand(arg, piece) for arg in value.args]
+                return expression(value.op, operands, value.dtype, self.types[value.args[0]][0])
+
+    def load(self, buffer: Buffer, piece: int, *, modifier: str = "") -> None:
+        """Define the elements of an input, those of a tile's rows and of a piece's columns."""
+        address = self.places.address(buffer, piece, self.pointers.get(buffer.name))
+        rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+        masks = self.masks(piece, rows=rows, columns=columns)
+        masked = f", mask={masks}, other=0" if masks else ""
+        self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{modifier})")
+
+    def store(self, output: Output, piece: int, guard: Iterable[str] = ()) -> None:
+        """guard: conditions beside those of rows and columns."""
+        buffer = output.buffer
+        address = self.places.address(buffer, piece, self.pointers.get(buffer.name))
+        rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+        if not rows and not columns:
+            address += " + tl.arange(0, 1)[None, :]"  # what is stored may be a tensor of one element
+        masks = self.masks(piece, rows=rows, columns=columns, others=guard)
+        masked = f", mask={masks}" if masks else ""
+        self.out.line(f"tl.store({address}, {self.operand(output.value, piece)}{masked})")
+
+    def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
+        """What has to hold for an element to exist; empty if it always does."""
+        found = [self.row_mask()] if rows and self.places.rows_masked else []
+        found += [self.column_mask(piece)] if columns and self.masked_columns and self.places.is_masked(piece) else []
+        return " & ".join([*found, *others])
+
+    def row_mask(self) -> str:
+        return "row_exists"
+
+    def column_mask(self, piece: int) -> str:
+        return f"column_exists{self.places.suffix(piece)}"
+
+    def once(self, dims: Iterable[str], piece: int, over: Iterable[str]) -> list[str]:
+        """Conditions that hold once for all values of the dimensions among ``over`` that are not among ``dims``."""
+        have = set(dims)
+        texts = [self.places.index_of(d, piece) for d in over if d not in have and self.places.dims[d] != 1]
+        return [f"({text} == 0)" for text in texts]
+
+    def define_index(self, name: str, width: int, start: str = "", axis: int = 1) -> None:
+        """An index that runs along an axis."""
+        side = "[None, :]" if axis == 1 else "[:, None]"
+        wide = self.places.is_wide if axis == 0 else self.places.has_wide_columns
+        run = f"tl.arange(0, {width}){side}{'.to(tl.int64)' if wide else ''}"
+        self.out.line(f"{name} = {start} + {run}" if start else f"{name} = {run}")
+
+    def define_column_mask(self, piece: int) -> None:
+        if self.places.is_masked(piece):
+            count = self.places.count(self.schedule.columns)
+            self.out.line(f"{self.column_mask(piece)} = {self.places.column_of(piece)} < {count}")
