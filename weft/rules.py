@@ -186,6 +186,36 @@ _TABLE = (
         Figures("microseconds predicted with weft", "microseconds predicted without", "us", "us"),
     ),
     Rule(
+        "row_registers",
+        "plan",
+        "A row with its column sums does not fit the registers of a multiprocessor. Rows and columns are done in two "
+        "kernels, which read the data twice.",
+        "Nothing: a kernel that spills registers would be slower.",
+        Figures("registers of a row", "registers of a multiprocessor", "register", "registers"),
+    ),
+    Rule(
+        "triton_dtype",
+        "render",
+        "Triton has no type for a dtype of the kernel's tensors.",
+        "Convert the tensor before the reduction; the README names the dtypes.",
+        Figures("dtypes without a type", "none", "dtype", "dtypes"),
+    ),
+    Rule(
+        "triton_online",
+        "render",
+        "A reduction over rows with a centre that moves, as of a variance or a softmax along columns, is not written "
+        "in Triton yet.",
+        "Nothing: it is left to TorchInductor.",
+        Figures("reductions of this kind", "none", "reduction", "reductions"),
+    ),
+    Rule(
+        "triton_segments",
+        "render",
+        "A column sum keeps some of the row dimensions that others keep, where the Triton backend takes all or none.",
+        "Nothing: it is left to TorchInductor.",
+        Figures("row dimensions that it keeps", "row dimensions that others keep", "dimension", "dimensions"),
+    ),
+    Rule(
         "cpp_dtype",
         "render",
         "The C++ backend has no vectors for a dtype of the kernel's tensors.",

@@ -10,11 +10,12 @@ from weft.ir.program import Program
 from weft.plan.cost import Sizes
 from weft.plan.kernel import Schedule, Scheme
 from weft.plan.legality import kinds_of
-from weft.plan.resources import most_registers, registers_per_thread, staged_bytes
+from weft.plan.resources import column_bits, most_registers, staged_bytes, thread_registers
 from weft.target import Target
 
 MOST_PIECES = 3
 """Pieces of a row: each has its own instructions for every value."""
+LEAST_PIECE = 32
 PIECE_COST = 1 / 32
 """What one more piece of a row costs, as a part of the row. A guess."""
 WIDEST_ROW = 65536
@@ -75,15 +76,16 @@ def candidates(
     segments: tuple[str, ...],
     target: Target,
     hints: Mapping[str, int],
+    slack: float = 1.0,
 ) -> tuple[Schedule, ...]:
-    """All schedules worth a thought, at least one."""
+    """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     inner, outer = kinds_of(program, columns)
     ordered = (*segments, *(r for r in rows if r not in segments))
     if not inner:
         found = _by_columns(program, ordered, columns, segments, "COLUMN" if outer else "ONE_SHOT", target, hints)
         return tuple(found)
     scheme: Scheme = "STREAM" if outer else "ONE_SHOT"
-    held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints))
+    held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints, slack))
     return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
 
 
@@ -95,6 +97,7 @@ def _in_registers(
     scheme: Scheme,
     target: Target,
     hints: Mapping[str, int],
+    slack: float = 1.0,
 ) -> Iterator[Schedule]:
     """A row is in the registers of one program."""
     if any(isinstance(program.size_of(c), str) for c in columns):
@@ -103,7 +106,7 @@ def _in_registers(
     width = sizes.elements(columns)
     if width > WIDEST_ROW:
         return
-    pieces = pieces_of(width)
+    pieces, bits = pieces_of(width), column_bits(program, rows, columns)
     start = Schedule(scheme, rows, columns, segments, backend="triton", pieces=pieces)
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
@@ -120,17 +123,16 @@ def _in_registers(
                 finish="separate" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
-            if _is_possible(program, given, per_sm, target, hints):
+            if _is_possible(program, given, bits, per_sm, target, slack):
                 yield given
 
 
 def _is_possible(
-    program: Program, schedule: Schedule, per_sm: int, target: Target, hints: Mapping[str, int]
+    program: Program, schedule: Schedule, bits: int, per_sm: int, target: Target, slack: float
 ) -> bool:
     """Whether so many programs have the registers and the shared memory of a multiprocessor."""
-    registers = registers_per_thread(program, schedule, hints)
-    shared = staged_bytes(program, schedule, hints)
-    return registers <= most_registers(schedule.warps, per_sm, target) and per_sm * shared <= target.shared_bytes
+    fits = thread_registers(bits, schedule) <= slack * most_registers(schedule.warps, per_sm, target)
+    return fits and per_sm * staged_bytes(program, schedule) <= target.shared_bytes
 
 
 def _by_columns(
@@ -185,11 +187,11 @@ def pieces_of(width: int) -> tuple[int, ...]:
     best: tuple[int, ...] = (power_of_two(width),)
     pieces: tuple[int, ...] = ()
     rest = width
-    while rest > 0 and len(pieces) < MOST_PIECES:
-        whole = (*pieces, power_of_two(rest))
+    while rest > 0 and len(pieces) < MOST_PIECES and width > LEAST_PIECE:
+        whole = (*pieces, max(LEAST_PIECE, power_of_two(rest)))
         if _cost(whole, width) < _cost(best, width):
             best = whole
-        pieces = (*pieces, power_of_two(rest + 1) // 2)
+        pieces = (*pieces, max(LEAST_PIECE, power_of_two(rest + 1) // 2))
         rest = width - sum(pieces)
     return best
 

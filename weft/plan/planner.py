@@ -100,7 +100,7 @@ def plan_split(
     )
     if len(parts) > len(passes.programs):
         decisions += [_too_wide(p, rows, columns, target, hints) for p in passes.programs if p not in parts]
-    held = tuple(resources(k, target, hints) for k in kernels)
+    held = tuple(resources(k, target) for k in kernels)
     return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products, (), held, hints)
 
 

@@ -8,8 +8,6 @@ the float32 values that are alive at the same time where most are. Measured with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from weft.ir import dtypes
 from weft.ir.ops import states_of
 from weft.ir.program import Program
@@ -25,22 +23,30 @@ REGISTER_GRAIN = 8
 """Registers are given to threads in so many."""
 
 
-def resources(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Resources:
+def resources(kernel: Kernel, target: Target) -> Resources:
     """Of a kernel on a GPU; nothing of a CPU's."""
     if target.kind == "cpu":
         return Resources(None, None, None, "model")
-    wanted = registers_per_thread(kernel.program, kernel.schedule, hints)
+    wanted = registers_per_thread(kernel.program, kernel.schedule)
     most = most_registers(kernel.schedule.warps, 1, target)
-    shared_bytes = staged_bytes(kernel.program, kernel.schedule, hints)
+    shared_bytes = staged_bytes(kernel.program, kernel.schedule)
     return Resources(min(wanted, most), 4 * max(0, wanted - most), shared_bytes, "model")
 
 
-def registers_per_thread(program: Program, schedule: Schedule, hints: Mapping[str, int]) -> int:
+def registers_per_thread(program: Program, schedule: Schedule) -> int:
     """Registers that a thread needs: of every column it has, and beside them."""
-    width = sum(schedule.pieces) or 1
-    loops = loops_of(program, schedule.rows, schedule.columns)
-    bits = held_bits(program, schedule.columns, loops) + 32 * live_values(program, loops)
-    columns = max(1, schedule.rows_per_tile * width / (32 * schedule.warps))
+    return thread_registers(column_bits(program, schedule.rows, schedule.columns), schedule)
+
+
+def column_bits(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> int:
+    """Bits that a thread holds for each of its columns, whatever the schedule."""
+    loops = loops_of(program, rows, columns)
+    return held_bits(program, columns, loops) + 32 * live_values(program, loops)
+
+
+def thread_registers(bits: int, schedule: Schedule) -> int:
+    """bits: of a column, as ``column_bits`` says."""
+    columns = max(1, schedule.rows_per_tile * (sum(schedule.pieces) or 1) / (32 * schedule.warps))
     return int(-(-columns * bits // 32)) + OVERHEAD_REGISTERS
 
 
@@ -50,13 +56,17 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
     return min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN)
 
 
-def staged_bytes(program: Program, schedule: Schedule, hints: Mapping[str, int]) -> int:
+def staged_bytes(program: Program, schedule: Schedule) -> int:
     """Shared memory for row tiles that are on their way from memory."""
+    return stage_bytes(program, schedule) * (schedule.stages if schedule.stages > 1 else 0)
+
+
+def stage_bytes(program: Program, schedule: Schedule) -> int:
+    """Bytes of one row tile in memory."""
     rows, columns = set(schedule.rows), set(schedule.columns)
     tiles = [b for b in program.inputs if set(b.dims) & columns and set(b.dims) & rows]
-    staged = schedule.stages if schedule.stages > 1 else 0
     elements = schedule.rows_per_tile * sum(schedule.pieces)
-    return staged * elements * sum(dtypes.itemsize(b.dtype) for b in tiles)
+    return elements * sum(dtypes.itemsize(b.dtype) for b in tiles)
 
 
 def held_bits(program: Program, columns: tuple[str, ...], loops: Loops) -> int:

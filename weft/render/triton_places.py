@@ -97,7 +97,7 @@ class Places:
         if isinstance(count, str):
             return True
         width = self.schedule.pieces[piece]
-        if self.splits_columns:
+        if self.splits_columns or self.schedule.scheme == "LOOP":
             return count % width != 0
         return self.piece_starts()[piece] + width > count
 

@@ -1,0 +1,235 @@
+"""Every candidate schedule of a kernel, timed: ``python -m weft.bench.gpu_sweep --csv FILE``.
+
+For each workload and shape the kernel that the planner chose is rendered under all its candidate schedules, compiled
+by several processes, run once on poisoned outputs and compared with the reference, and timed: all candidates and a
+copy of the same bytes in turn, the level-two cache flushed before each, sums of device kernel durations. The file has
+a line a candidate; what the planner's constants are fitted to is in ``plan/calibration``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.bench.case import traffic_bytes, workload_case
+from weft.bench.inputs import Shape
+from weft.bench.peers import copy_candidate
+from weft.bench.workloads import WORKLOADS
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+from weft.ir.interpret import sizes_of
+from weft.ir.simplify import simplify
+from weft.options import Options
+from weft.plan.gpu_schedules import candidates
+from weft.plan.kernel import Kernel, Plan, parse_kernel
+from weft.plan.planner import plan
+from weft.plan.resources import registers_per_thread, staged_bytes
+from weft.render import triton
+from weft.runtime import gpu, triton_build
+from weft.runtime.check import compare
+from weft.runtime.gpu import GpuFunction
+from weft.runtime.layout import allocate
+from weft.runtime.triton_build import GpuTarget, Job, Variant
+from weft.target import Target
+
+SLACK = 1.7
+"""Candidates whose registers are predicted to be up to so many times what there is are timed as well."""
+FLUSH_BYTES = 256 * 2**20
+Cell = tuple[str, Shape]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write one line a candidate."""
+    parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_sweep", description=__doc__)
+    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=["rms_norm_backward"])
+    parser.add_argument("--columns", type=int, nargs="+", default=[1024, 4096])
+    parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--most", type=int, default=40, help="candidates of a cell, evenly thinned")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--csv", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    dtype, options = getattr(torch, given.dtype), Options.read()
+    cells = [(name, (given.elements // n, n)) for name in given.workload for n in given.columns]
+    kernels = {cell: list(_kernels(cell, dtype, given.most)) for cell in cells}
+    capability = torch.cuda.get_device_capability()
+    texts = [(str(kernel), 10 * capability[0] + capability[1]) for found in kernels.values() for kernel in found]
+    start = time.perf_counter()
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+        failures = dict(zip((text for text, _ in texts), pool.map(_compile, texts, chunksize=4), strict=True))
+    print(f"{len(texts)} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    with given.csv.open("w", newline="") as file:
+        writer: Any = None
+        for cell, found in kernels.items():
+            rows = list(_measure(cell, dtype, [k for k in found if not failures[str(k)]], options, given.rounds))
+            rows += [_described(cell, k) | {"failure": why} for k in found if (why := failures[str(k)])]
+            if writer is None and rows:
+                writer = csv.DictWriter(file, COLUMNS)
+                writer.writeheader()
+            for row in rows:
+                writer.writerow(row)
+            file.flush()
+            _print_best(cell, rows)
+    return 0
+
+
+COLUMNS = (
+    *("workload", "rows", "columns", "chosen", "scheme", "rows_per_tile", "pieces", "warps", "stages", "chunks"),
+    *("finish", "predicted_registers", "registers", "spill_bytes", "shared_bytes", "us", "of_copy", "wrong", "failure"),
+)
+
+
+def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
+    """The chosen kernel first."""
+    name, shape = cell
+    chosen = _plan(name, shape, dtype)
+    if not isinstance(chosen, Plan) or len(chosen.kernels) != 1:
+        print(f"{name} {shape}: {chosen if not isinstance(chosen, Plan) else 'several kernels'}")
+        return
+    (kernel,) = chosen.kernels
+    schedule = kernel.schedule
+    split = (schedule.rows, schedule.columns, schedule.segments)
+    found = candidates(kernel.program, *split, Target.named("h200"), {}, SLACK)
+    step = max(1, -(-len(found) // most))
+    yield from dict.fromkeys((kernel, *(Kernel(kernel.program, s) for s in found[::step])))
+
+
+def _plan(name: str, shape: Shape, dtype: torch.dtype) -> Any:
+    case = workload_case(WORKLOADS[name], shape, dtype, "cuda")
+    (region,) = capture(trace(case.function, case.inputs).graph, name).regions
+    return plan(simplify(region.program), Target.named("h200"))
+
+
+def _compile(job: tuple[str, int]) -> str:
+    """Into the cache; why not, if that fails."""
+    text, arch = job
+    kernel = parse_kernel(text)
+    try:
+        found = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
+        triton_build.binaries(found, Options.read())
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:120]}"
+    return ""
+
+
+def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
+    name, (rows, columns) = cell
+    s = kernel.schedule
+    return {
+        **{"workload": name, "rows": rows, "columns": columns, "scheme": s.scheme, "rows_per_tile": s.rows_per_tile},
+        **{"pieces": "+".join(map(str, s.pieces)), "warps": s.warps, "stages": s.stages, "chunks": s.chunks},
+        **{"finish": s.finish, "predicted_registers": registers_per_thread(kernel.program, s)},
+        "shared_bytes": staged_bytes(kernel.program, s),
+    }
+
+
+def _measure(
+    cell: Cell, dtype: torch.dtype, kernels: Sequence[Kernel], options: Options, rounds: int
+) -> Iterator[dict[str, Any]]:
+    if not kernels:
+        return
+    name, shape = cell
+    case = workload_case(WORKLOADS[name], shape, dtype, "cuda")
+    module = trace(case.function, case.inputs)
+    (region,) = capture(module.graph, name).regions
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    known = dict(zip(placeholders, case.inputs, strict=True))
+    from weft.bench.peers import _view
+
+    inputs = {b.name: _view(n, known, module) for b, n in zip(region.program.inputs, region.inputs, strict=True)}
+    program = kernels[0].program
+    device = case.inputs[0].device
+    bound = [inputs[b.name] for b in program.inputs]
+    outputs = [allocate(o.buffer, sizes_of(program, ()), device) for o in program.outputs]
+    expected: list[Tensor] = []
+    runs: list[tuple[Kernel, Any, dict[str, Any]]] = []
+    for kernel in kernels:
+        function = GpuFunction(kernel, triton.render(kernel), options)
+        row = _described(cell, kernel) | {"chosen": int(kernel is kernels[0])}
+        for tensor in outputs:
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 85)
+        addresses = [t.data_ptr() for t in (*bound, *outputs)]
+        try:
+            function(device, addresses, (), 0)
+            torch.cuda.synchronize()
+        except Exception as error:
+            yield row | {"failure": f"{type(error).__name__}: {str(error)[:120]}"}
+            continue
+        if not expected:
+            finding = compare(program, bound, outputs, ())
+            row["wrong"] = str(finding or "")
+            expected = [t.clone() for t in outputs]
+        else:
+            row["wrong"] = "" if all(map(_alike, outputs, expected)) else "not like the chosen one"
+        usage = function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[triton.render(kernel).entry].usage
+        row |= {"registers": usage.registers, "spill_bytes": usage.spill_bytes, "shared_bytes": usage.shared_bytes}
+        runs.append((kernel, lambda f=function, a=addresses: f(device, a, (), 0), row))
+    copied = copy_candidate(traffic_bytes((*bound, *outputs)), device)
+    times = timed([copied.run, *(run for _, run, _ in runs)], rounds, device)
+    for (_, _, row), own in zip(runs, times[1:], strict=True):
+        yield row | {"us": round(own, 2), "of_copy": round(times[0] / own, 4)}
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    tolerance = 2e-2 if one.itemsize <= 2 else 1e-3
+    return bool(torch.allclose(one.float(), other.float(), rtol=tolerance, atol=tolerance * float(other.float().std())))
+
+
+def timed(runs: Sequence[Any], rounds: int, device: torch.device) -> list[float]:
+    """Median over rounds of the sum of kernel durations of each, in microseconds."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
+    for run in runs:
+        run()
+    torch.cuda.synchronize()
+    orders = [[(i + shift) % len(runs) for i in range(len(runs))] for shift in range(0, rounds * 7, 7)]
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
+        for order in orders:
+            for i in order:
+                flush.bitwise_not_()
+                runs[i]()
+            torch.cuda.synchronize()
+    events = [e for e in seen.events() or () if e.device_type == DeviceType.CUDA]
+    events.sort(key=lambda e: e.time_range.start)
+    sums: list[float] = []
+    for event in events:
+        if "bitwise_not" in event.name:
+            sums.append(0.0)
+        elif sums:
+            sums[-1] += event.time_range.elapsed_us()
+    of: list[list[float]] = [[] for _ in runs]
+    for i, total in zip((i for order in orders for i in order), sums, strict=True):
+        of[i].append(total)
+    return [statistics.median(each) for each in of]
+
+
+def _print_best(cell: Cell, rows: Sequence[dict[str, Any]]) -> None:
+    done = sorted((r for r in rows if r.get("us") and not r["wrong"]), key=lambda r: r["us"])
+    wrong = [r for r in rows if r.get("wrong")]
+    shown = ("rows_per_tile", "pieces", "warps", "stages", "chunks", "registers", "spill_bytes", "us", "of_copy")
+    print(f"{cell[0]} {cell[1][0]}x{cell[1][1]}: {len(done)} right, {len(wrong)} wrong, {len(rows)} in all")
+    for row in [*(r for r in done if r["chosen"]), *done[:3]]:
+        print("   ", "*" if row["chosen"] else " ", *(row[key] for key in shown))
+    if wrong:
+        print("    wrong:", wrong[0]["wrong"])
+    failed = [r for r in rows if r.get("failure")]
+    if failed:
+        print(f"    {len(failed)} failed:", failed[0]["failure"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
