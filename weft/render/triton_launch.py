@@ -100,9 +100,7 @@ def has_finish(kernel: Kernel) -> bool:
 def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
     """The row dimensions that results of the finish keep, each set once: what keeps the same is done together."""
     rows = kernel.schedule.rows
-    return tuple(
-        dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores)
-    )
+    return tuple(dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores))
 
 
 def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
