@@ -311,7 +311,7 @@ def test_a_place_that_is_full_or_runs_no_programs_is_passed_over(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     real = os.statvfs
     monkeypatch.setattr(build.os, "statvfs", lambda place: said if place == str(tmp_path) else real(place))
-    with build._private_folder() as folder:
+    with build.private_folder() as folder:
         assert folder.parent == Path("/tmp")
     assert run(warm, 43) == 43
 
@@ -319,7 +319,7 @@ def test_a_place_that_is_full_or_runs_no_programs_is_passed_over(
 def test_no_place_at_all_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "/no/such/place")
     monkeypatch.setattr(build, "_ROOM_BYTES", 2**80)
-    with pytest.raises(BuildError, match=r"/no/such/place.*/tmp is full.*Set TMPDIR"), build._private_folder():
+    with pytest.raises(BuildError, match=r"/no/such/place.*/tmp is full.*Set TMPDIR"), build.private_folder():
         pass
 
 

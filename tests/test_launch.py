@@ -18,7 +18,7 @@ from weft.errors import CompilerNotFoundError, LaunchError, ParseError, Verifica
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
-from weft.runtime import launch
+from weft.runtime import build, launch
 from weft.runtime.counters import Counters, counters
 from weft.runtime.launch import Executable, digest_of, find
 from weft.runtime.layout import check_tensors
@@ -319,7 +319,7 @@ def test_a_kernel_is_made_from_its_text_once(monkeypatch: pytest.MonkeyPatch) ->
         sources.append(source)
         return function
 
-    monkeypatch.setattr(launch.build, "load", load)
+    monkeypatch.setattr(build, "load", load)
     first = find(digest_of(KERNEL), str(KERNEL))
     assert first.kernel == KERNEL
     assert find(digest_of(KERNEL), str(KERNEL)) is first
@@ -344,7 +344,7 @@ def test_a_kernel_that_cannot_be_built_runs_on_aten_with_one_warning(
     def load(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(launch.build, "load", load)
+    monkeypatch.setattr(build, "load", load)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for kernel in (KERNEL, replace(KERNEL, program=replace(KERNEL.program, name="q"))) * 2:

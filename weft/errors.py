@@ -77,7 +77,7 @@ class CompilerNotFoundError(WeftError):
 
 
 class BuildError(WeftError):
-    """The C++ compiler refused a generated kernel."""
+    """A compiler refused a generated kernel, or is not there to be asked."""
 
 
 class LaunchError(WeftError, RuntimeError):

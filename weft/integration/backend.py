@@ -67,7 +67,7 @@ class WeftPass(CustomGraphPass):
         if not compilation.regions:
             return compilation
         compilation = self._complete(compiler.build(compilation, self.options))
-        return self._complete(rewrite(graph, compilation, self.options.check))
+        return self._complete(rewrite(graph, compilation, self.options))
 
     def _complete(self, compilation: compiler.Compilation) -> compiler.Compilation:
         if self.options.strict and compilation.refusals:

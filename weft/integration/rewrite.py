@@ -22,18 +22,21 @@ from weft.integration.sizes import SizeNodes
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Size
+from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.render.backends import device_of
 from weft.runtime.launch import digest_of
 
 aten = torch.ops.aten
+_DEFAULTS = Options()
 
 
-def rewrite(graph: fx.Graph, compilation: Compilation, check: str = "off") -> Compilation:
+def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAULTS) -> Compilation:
     """Put launches in place of the regions' nodes, remove what nobody needs any more, and sort the graph.
 
     A region that cannot be rewritten, e.g. because no input has one of its run-time sizes, stays as it is and becomes a
-    refusal. Raises what goes wrong after that, with a graph that is the one given. check: ``Options.check``, which
-    travels in the launches: a process that takes the graph from Inductor's cache has nothing else.
+    refusal. Raises what goes wrong after that, with a graph that is the one given. options: those of them
+    that launches need travel in the graph.
     """
     sizes = SizeNodes(graph)
     backup = fx.Graph()
@@ -43,7 +46,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, check: str = "off") -> Co
     replaced: dict[fx.Node, fx.Node] = {}
     try:
         done = without_failing(
-            checked, "rewrite", lambda region: _Rewriter(graph, region, sizes, wholes, replaced, check).run()
+            checked, "rewrite", lambda region: _Rewriter(graph, region, sizes, wholes, replaced, options).run()
         )
         absorbed = wholes.detach()
         members = {node for region in done.regions for node in region.region.members}
@@ -71,10 +74,10 @@ class _Rewriter:
         sizes: SizeNodes,
         wholes: Wholes,
         replaced: dict[fx.Node, fx.Node],
-        launch_check: str,
+        options: Options,
     ) -> None:
         self.graph, self.compiled, self.sizes, self.wholes, self.replaced = graph, compiled, sizes, wholes, replaced
-        self.launch_check = launch_check
+        self.options = options
         region = compiled.region
         inputs = [replaced.get(node, node) for node in region.inputs]
         self.nodes: dict[str, fx.Node] = dict(zip((b.name for b in region.program.inputs), inputs, strict=True))
@@ -132,7 +135,7 @@ class _Rewriter:
                 "kernel": str(kernel),
                 "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
                 "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
-                "check": self.launch_check,
+                "options": str(self.options.of_launch(device_of(kernel))),
                 **places,
                 "_all_bases": [*bases],
             },

@@ -138,7 +138,7 @@ def _key(*parts: str) -> str:
 
 
 @contextmanager
-def _private_folder() -> Generator[Path]:
+def private_folder() -> Generator[Path]:
     """A folder of this user alone that is gone afterwards: in ``TMPDIR``, in ``/tmp``, or in memory if they are full or
     run no programs. Raises BuildError."""
     tried: list[str] = []
@@ -161,7 +161,7 @@ def _private_folder() -> Generator[Path]:
 
 def _compile(arguments: Sequence[str], what: str, text: str | None = None) -> bytes:
     """What the compiler makes of a text or of the files among its arguments. Raises BuildError."""
-    with _private_folder() as folder:
+    with private_folder() as folder:
         made = folder / "made"
         if text is not None:
             (folder / "kernel.cpp").write_text(text)
@@ -242,7 +242,7 @@ def open_auxiliary(content: bytes, name: str) -> ctypes.PyDLL:
 def _open(content: bytes, name: str, opened: Callable[[str], _Library]) -> _Library:
     """Loaded from a file of this process alone, so that the bytes that run are the bytes given, whatever happens to the
     cache."""
-    with _private_folder() as folder:
+    with private_folder() as folder:
         path = folder / f"{name[:80]}.so"
         path.write_bytes(content)
         return opened(str(path))

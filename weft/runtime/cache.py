@@ -40,7 +40,11 @@ class Kind:
     read_in_place: bool
 
 
-KINDS = {"kernel": Kind("so", read_in_place=False), "header": Kind("h.gch", read_in_place=True)}
+KINDS = {
+    "kernel": Kind("so", read_in_place=False),
+    "triton": Kind("triton.zip", read_in_place=False),
+    "header": Kind("h.gch", read_in_place=True),
+}
 _KIND_OF_SUFFIX = {kind.suffix: name for name, kind in KINDS.items()}
 _KEY = "[0-9a-f]{32}"
 _ENTRY = re.compile(rf"({_KEY})\.([0-9a-f]{{64}})\.(\w{{1,80}})\.({'|'.join(map(re.escape, _KIND_OF_SUFFIX))})")

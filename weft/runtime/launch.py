@@ -10,8 +10,7 @@ import ctypes
 import hashlib
 import warnings
 from _ctypes import CFuncPtr
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -23,21 +22,22 @@ from weft.errors import CompilerNotFoundError, LaunchError, WeftError
 from weft.ir.interpret import bind, interpret_into, resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.logs import log_sources
-from weft.options import Options
-from weft.plan.kernel import Kernel, Plan, parse_kernel
-from weft.render import cpp
+from weft.options import LaunchOptions, Options
+from weft.plan.kernel import Backend, Kernel, Plan, parse_kernel
+from weft.render.backends import device_of, render
 from weft.render.source import Source
-from weft.runtime import build, failures, launcher, reproducer
+from weft.runtime import failures, launcher, reproducer
+from weft.runtime.backends import calls_of
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
-from weft.runtime.layout import Fitting, address_of_empty, allocate, check_tensors, has_elements, overlap
-from weft.runtime.pages import large_page_bytes, prefer_large_pages
+from weft.runtime.layout import Fitting, allocate, check_tensors, has_elements, overlap
+from weft.runtime.pages import large_page_bytes
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 # no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
 for _name in ("launch", "_launch_probe"):
     _LIBRARY.define(
-        f"{_name}(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str check) -> ()",
+        f"{_name}(str digest, str kernel, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes, str options) -> ()",
         tags=(torch.Tag.needs_exact_strides,),
     )
 _LIBRARY.define(
@@ -60,15 +60,16 @@ class Executable:
 
     def __init__(self, kernel: Kernel, function: Any | None) -> None:
         self.kernel = kernel
+        self._calls = calls_of(kernel)
         self._function = function
         self._fitting: dict[object, Fitting] = {}
         self._last: Fitting | None = None
         self._compared = False
 
     def __call__(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], check: str = "off"
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], options: str = "off"
     ) -> None:
-        """Run on tensors bound to the buffers in order. check: as ``Options.check``.
+        """Run on tensors bound to the buffers in order. options: a printed ``LaunchOptions``.
 
         Raises LaunchError if the tensors do not fit and are not the buffers' elements in another order either.
         """
@@ -77,12 +78,13 @@ class Executable:
         except LaunchError as error:
             self._run_relaid(inputs, outputs, parameters, error)
             return
+        chosen = LaunchOptions.parse(options)
         if self._function is None:
             self._run_on_aten(inputs, outputs, parameters)
-        elif check == "always" or (check == "first" and not self._compared):
-            self._run_compared(fitting, inputs, outputs, parameters)
+        elif chosen.check == "always" or (chosen.check == "first" and not self._compared):
+            self._run_compared(fitting, inputs, outputs, parameters, chosen)
         else:
-            self._run_compiled(fitting, inputs, outputs, parameters)
+            self._run_compiled(fitting, inputs, outputs, parameters, chosen)
 
     def repeatable(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> list[int]:
         """How to repeat a call that was made: the function's address, the threads and bytes of its ``Fitting``, whether
@@ -96,7 +98,7 @@ class Executable:
             return []
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         large = [large_page_bytes(t) for t in outputs]
-        return [address, fitting.threads, fitting.launch_bytes, int(compared), *large]
+        return [address, fitting.bound.threads, fitting.launch_bytes, int(compared), *large]
 
     def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Fitting:
         """What is known of tensors like these. Raises LaunchError if they do not fit."""
@@ -108,7 +110,7 @@ class Executable:
         found = self._fitting.get(signature)
         if found is None:
             check_tensors(self.kernel, inputs, outputs, parameters)
-            found = Fitting.of(inputs, outputs, parameters)
+            found = Fitting.of(inputs, outputs, parameters, self._calls.bind(inputs, outputs, parameters))
             if len(self._fitting) >= _FITTING_LIMIT:
                 self._fitting.clear()
             self._fitting[signature] = found
@@ -116,36 +118,44 @@ class Executable:
         return found
 
     def _run_compiled(
-        self, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
+        self,
+        fitting: Fitting,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        parameters: Sequence[int],
+        chosen: LaunchOptions,
     ) -> None:
         function = self._function
         if function is None:  # another thread found it wrong
             self._run_on_aten(inputs, outputs, parameters)
             return
-        address = address_of_empty if fitting.empty else Tensor.data_ptr
-        pointers = fitting.pointers(*[address(t) for t in inputs], *[address(t) for t in outputs])
-        if fitting.large:
-            prefer_large_pages(outputs)
-        threads = min(torch.get_num_threads(), fitting.threads)
         try:
-            function(pointers, fitting.numbers, threads)
+            done = self._calls.call(function, fitting, inputs, outputs, chosen.sm_margin)
         except Exception as error:
             if any(overlap(a, b) for a in inputs for b in outputs):
                 raise  # an input may be half overwritten
             self._fail(_reason(error))
             self._run_on_aten(inputs, outputs, parameters)
             return
-        counters.count_launch(fitting.launch_bytes)
+        if done:
+            counters.count_launch(fitting.launch_bytes)
+        else:
+            self._run_on_aten(inputs, outputs, parameters)
 
     def _run_compared(
-        self, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]
+        self,
+        fitting: Fitting,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        parameters: Sequence[int],
+        chosen: LaunchOptions,
     ) -> None:
         """Run, and compare the outputs with the reference unless that is impossible now (a CUDA graph is captured)."""
         if _is_capturing(outputs):
-            self._run_compiled(fitting, inputs, outputs, parameters)
+            self._run_compiled(fitting, inputs, outputs, parameters, chosen)
             return
         kept = [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
-        self._run_compiled(fitting, inputs, outputs, parameters)
+        self._run_compiled(fitting, inputs, outputs, parameters, chosen)
         self._compared = True
         if self._function is None:
             return
@@ -174,7 +184,9 @@ class Executable:
         sizes = sizes_of(program, parameters)
         buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
         tensors = [*inputs, *outputs]
-        if len(buffers) != len(tensors) or not all(map(has_elements, buffers, tensors, [sizes] * len(tensors))):
+        if len(buffers) != len(tensors) or tensors[0].device.type != device_of(self.kernel):
+            raise error
+        if not all(has_elements(b, t, sizes, tensors[0].device) for b, t in zip(buffers, tensors, strict=True)):
             raise error
         self._fail(str(error))
         copies = [allocate(b, sizes, t.device) for b, t in zip(buffers, tensors, strict=True)]
@@ -219,18 +231,28 @@ def digest_of(kernel: Kernel) -> str:
     return hashlib.sha256(str(kernel).encode()).hexdigest()[:24]
 
 
-def prepare(kernels: Sequence[Kernel], sources: Sequence[Source], options: Options) -> None:
-    """Compile kernels side by side and keep them by digest. Raises CompilerNotFoundError or BuildError."""
+def prepare(
+    kernels: Sequence[Kernel],
+    sources: Sequence[Source],
+    options: Options,
+    hints: Sequence[Mapping[str, int]] | None = None,
+) -> None:
+    """Compile kernels side by side and keep them by digest. hints: for each, likely values of its parameters. Raises
+    CompilerNotFoundError or BuildError."""
+    known = [{}] * len(kernels) if hints is None else hints
     with _LOCK:
-        new = {d: (k, s) for k, s in zip(kernels, sources, strict=True) if (d := digest_of(k)) not in _KERNELS}
+        given = zip(kernels, sources, known, strict=True)
+        new = {digest: one for one in given if (digest := digest_of(one[0])) not in _KERNELS}
     log_sources(sources)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        beside.submit(launcher.load, options)
-        libraries = build.build_all([source for _, source in new.values()], options)
-    for digest, (kernel, source) in new.items():
-        executable = Executable(kernel, build.open_library(libraries[source.digest], source.entry))
-        with _LOCK:
-            _KERNELS.setdefault(digest, executable)
+    by_backend: dict[Backend, list[str]] = {}
+    for digest, (kernel, _, _) in new.items():
+        by_backend.setdefault(kernel.schedule.backend, []).append(digest)
+    for digests in by_backend.values():
+        of_backend, texts, values = zip(*(new[digest] for digest in digests), strict=True)
+        functions = calls_of(of_backend[0]).build_all(of_backend, texts, values, options)
+        for digest, kernel, function in zip(digests, of_backend, functions, strict=True):
+            with _LOCK:
+                _KERNELS.setdefault(digest, Executable(kernel, function))
 
 
 def find(digest: str, text: str) -> Executable:
@@ -244,13 +266,14 @@ def find(digest: str, text: str) -> Executable:
         return found
     kernel = parse_kernel(text)
     options = Options.read()
-    launcher.load(options)
+    if device_of(kernel) == "cpu":
+        launcher.load(options)
     function = None
     if not failures.has_failed(digest):
         try:
-            source = cpp.render(kernel)
+            source = render(kernel)
             log_sources([source])
-            function = build.load(source, options)
+            function = calls_of(kernel).load_function(kernel, source, options)
         except CompilerNotFoundError as error:
             failures.record(digest, None, _reason(error))
         except Exception as error:
@@ -261,22 +284,22 @@ def find(digest: str, text: str) -> Executable:
 
 
 def _launch(
-    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], check: str
+    digest: str, kernel: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int], options: str
 ) -> None:
-    find(digest, kernel)(inputs, outputs, sizes, check)
+    find(digest, kernel)(inputs, outputs, sizes, options)
 
 
 def _launch_checked(texts: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sizes: Sequence[int]) -> str:
     """As ``_launch``, for the launcher in C++, to which PyTorch's C interface passes no exceptions.
 
-    texts: the address of three C strings, digest, kernel and check.
+    texts: the address of three C strings, digest, kernel and options.
     Returns "fitting" and what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error"
     and a message, or "interrupt".
     """
     try:
-        digest, kernel, check = (c.decode() for c in (ctypes.c_char_p * 3).from_address(texts))
+        digest, kernel, options = (c.decode() for c in (ctypes.c_char_p * 3).from_address(texts))
         executable = find(digest, kernel)
-        executable(inputs, outputs, sizes, check)
+        executable(inputs, outputs, sizes, options)
         found = executable.repeatable(inputs, outputs, sizes)
     except LaunchError as error:
         return f"error {error}"
@@ -310,7 +333,7 @@ def run_plan(
     inputs are bound to the buffers of ``program`` in order. allocate: makes the memory of each output and intermediate;
     outputs are dense or strided as their buffers say.
     """
-    prepare(plan.kernels, [cpp.render(kernel) for kernel in plan.kernels], options)
+    prepare(plan.kernels, [render(kernel) for kernel in plan.kernels], options, [plan.hints] * len(plan.kernels))
     sizes = sizes_of(program, parameters)
     for name, factors in plan.products.items():
         sizes[name] = 1
@@ -325,6 +348,6 @@ def run_plan(
             [tensors[b.name] for b in kernel.program.inputs],
             [tensors[o.buffer.name] for o in kernel.program.outputs],
             [sizes[p] for p in kernel.program.parameters],
-            options.check,
+            str(options.of_launch(device.type)),
         )
     return [tensors[o.buffer.name] for o in program.outputs]

@@ -17,54 +17,50 @@ from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer
 from weft.plan.kernel import Kernel
-from weft.runtime.pages import LEAST_BYTES
-
-BYTES_PER_THREAD = 65536
-"""Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
+from weft.render.backends import device_of
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Layouts and parameters of a call that fit a kernel, and what follows. launch_bytes: of all tensors, each
-    once. threads: at most so many are worth it. large: whether an output is worth large pages. empty: whether a tensor
-    has no elements."""
+    """Layouts and parameters of a call that fit a kernel, and what follows. device: of all tensors. launch_bytes: of
+    all tensors, each once. empty: whether a tensor has no elements. bound: what the backend worked out."""
 
     layouts: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]
+    device: torch.device
     parameters: list[int]
-    numbers: Any
-    pointers: Any
     launch_bytes: int
-    threads: int
-    large: bool
     empty: bool
+    bound: Any
 
     @staticmethod
-    def of(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Fitting:
+    def of(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], bound: Any) -> Fitting:
         tensors = [*inputs, *outputs]
-        launch_bytes = sum({id(t): t.numel() * t.itemsize for t in tensors}.values())
         return Fitting(
             tuple((t.dtype, tuple(t.shape), t.stride()) for t in tensors),
+            tensors[0].device,
             list(parameters),
-            (ctypes.c_int64 * max(1, len(parameters)))(*parameters),
-            ctypes.c_void_p * len(tensors),
-            launch_bytes,
-            1 + launch_bytes // BYTES_PER_THREAD,
-            any(t.numel() * t.itemsize >= LEAST_BYTES for t in outputs),
+            bytes_of(inputs, outputs),
             any(t.numel() == 0 for t in tensors),
+            bound,
         )
 
     def fits(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> bool:
-        """Whether these tensors are like those, and on the CPU."""
+        """Whether these tensors are like those, and on the same device."""
         if parameters != self.parameters or len(inputs) + len(outputs) != len(self.layouts):
             return False
         try:
             for (dtype, shape, stride), tensor in zip(self.layouts, chain(inputs, outputs), strict=True):
-                if tensor.dtype is not dtype or not tensor.is_cpu:
+                if tensor.dtype is not dtype or tensor.device != self.device:
                     return False
                 assert_size_stride(tensor, shape, stride)
         except AssertionError:
             return False
         return True
+
+
+def bytes_of(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Bytes of all tensors of a call, each once."""
+    return sum({id(t): t.numel() * t.itemsize for t in chain(inputs, outputs)}.values())
 
 
 def check_tensors(
@@ -77,9 +73,13 @@ def check_tensors(
     tensors = [*inputs, *outputs]
     if len(buffers) != len(tensors):
         raise LaunchError(f"{kernel.name} takes {len(buffers)} tensors, got {len(tensors)}")
+    wanted, first = device_of(kernel), tensors[0].device
     for buffer, tensor in zip(buffers, tensors, strict=True):
-        if tensor.device.type != "cpu":
-            raise LaunchError(f"{kernel.name}: {buffer.name} is on {tensor.device}, the kernel runs on the CPU")
+        if tensor.device.type != wanted:
+            what = "the CPU" if wanted == "cpu" else "a GPU"
+            raise LaunchError(f"{kernel.name}: {buffer.name} is on {tensor.device}, the kernel runs on {what}")
+        if tensor.device != first:
+            raise LaunchError(f"{kernel.name}: {buffer.name} is on {tensor.device}, {buffers[0].name} on {first}")
         if tensor.dtype != TORCH_DTYPES[buffer.dtype]:
             raise LaunchError(f"{kernel.name}: {buffer.name} is {tensor.dtype}, compiled for {buffer.dtype}")
         shape = [sizes[d] for d in buffer.dims]
@@ -132,13 +132,12 @@ def _shown(buffer: Buffer, sizes: dict[str, int]) -> str:
     return ", ".join(f"{d} of size {sizes[d]} and stride {resolve(s, sizes)}" for d, s in axes)
 
 
-def has_elements(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> bool:
-    """Whether a tensor has the buffer's elements, axis by axis, however they lie in memory."""
+def has_elements(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int], device: torch.device) -> bool:
+    """Whether a tensor on that device has the buffer's elements, axis by axis, however they lie in memory."""
     same = [n for n in tensor.shape if n != 1] == [sizes[d] for d in buffer.dims if sizes[d] != 1]
     dense = buffer.offset == 0 and 0 not in [resolve(s, sizes) for s in buffer.strides]
     writable = all(stride != 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
-    on_cpu = tensor.device.type == "cpu"
-    return same and dense and writable and on_cpu and tensor.dtype == TORCH_DTYPES[buffer.dtype]
+    return same and dense and writable and tensor.device == device and tensor.dtype == TORCH_DTYPES[buffer.dtype]
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

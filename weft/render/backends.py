@@ -1,0 +1,50 @@
+"""What writes the text of kernels, by the backend that their schedule names, and the device such kernels run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from weft.errors import Refusal
+from weft.plan.kernel import Backend, Kernel
+from weft.render.source import Source
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """module: has ``supports(kernel)`` and ``render(kernel)``. device: a device type of torch."""
+
+    module: str
+    device: str
+
+
+RENDERERS: dict[Backend, Renderer] = {
+    "cpp": Renderer("weft.render.cpp", "cpu"),
+    "triton": Renderer("weft.render.triton", "cuda"),
+}
+
+
+def render(kernel: Kernel) -> Source:
+    """The text of a kernel that its backend supports."""
+    return _module(kernel.schedule.backend).render(kernel)
+
+
+def supports(kernel: Kernel) -> Refusal | None:
+    """Why the backend of a kernel cannot write it."""
+    return _module(kernel.schedule.backend).supports(kernel)
+
+
+def device_of(kernel: Kernel) -> str:
+    """The type of the device that a kernel runs on."""
+    return RENDERERS[kernel.schedule.backend].device
+
+
+def is_written(backend: Backend) -> bool:
+    """Whether weft has the code of a backend."""
+    return find_spec(RENDERERS[backend].module) is not None
+
+
+def _module(backend: Backend) -> Any:
+    return import_module(RENDERERS[backend].module)

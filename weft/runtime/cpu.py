@@ -1,0 +1,66 @@
+"""Calls of C++ kernels from Python: ``function(pointers, parameters, threads)``. ``launcher.cpp`` repeats them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.options import Options
+from weft.plan.kernel import Kernel
+from weft.render.source import Source
+from weft.runtime import build, launcher
+from weft.runtime.layout import Fitting, address_of_empty, bytes_of
+from weft.runtime.pages import LEAST_BYTES, prefer_large_pages
+
+BYTES_PER_THREAD = 65536
+"""Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """threads: at most so many are worth it. large: whether an output is worth large pages."""
+
+    numbers: Any
+    pointers: Any
+    threads: int
+    large: bool
+
+
+def build_all(
+    kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
+) -> list[Any]:
+    """Compiled functions, and the launcher beside them. Raises CompilerNotFoundError or BuildError."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        beside.submit(launcher.load, options)
+        libraries = build.build_all(sources, options)
+    return [build.open_library(libraries[source.digest], source.entry) for source in sources]
+
+
+def load_function(kernel: Kernel, source: Source, options: Options) -> Any:
+    """A compiled function. Raises CompilerNotFoundError or BuildError."""
+    return build.load(source, options)
+
+
+def bind(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Bound:
+    return Bound(
+        (ctypes.c_int64 * max(1, len(parameters)))(*parameters),
+        ctypes.c_void_p * (len(inputs) + len(outputs)),
+        1 + bytes_of(inputs, outputs) // BYTES_PER_THREAD,
+        any(t.numel() * t.itemsize >= LEAST_BYTES for t in outputs),
+    )
+
+
+def call(function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int) -> bool:
+    bound: Bound = fitting.bound
+    address = address_of_empty if fitting.empty else Tensor.data_ptr
+    pointers = bound.pointers(*[address(t) for t in inputs], *[address(t) for t in outputs])
+    if bound.large:
+        prefer_large_pages(outputs)
+    function(pointers, bound.numbers, min(torch.get_num_threads(), bound.threads))
+    return True

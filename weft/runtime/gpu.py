@@ -1,0 +1,232 @@
+"""Calls of Triton kernels: which binary fits a call, and starting it with little work on the host.
+
+Nothing here touches a GPU before a kernel is built for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.ir.interpret import sizes_of
+from weft.options import Options
+from weft.plan.kernel import Kernel
+from weft.render import triton_launch
+from weft.render.source import Source
+from weft.runtime import triton_build
+from weft.runtime.build import private_folder
+from weft.runtime.layout import Fitting
+from weft.runtime.occupancy import grid_of, programs_per_unit
+from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
+from weft.runtime.workspace import Workspace
+
+_LOG = logging.getLogger(__name__)
+_CALL_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A function on one device. run: Triton's launcher. per_unit: programs that an SM holds at a time."""
+
+    compiled: Any
+    run: Callable[..., None]
+    function: int
+    packed: Any
+    per_unit: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """A function with the programs it is started with."""
+
+    loaded: Loaded
+    grid: tuple[int, int]
+
+    def __call__(self, stream: int, arguments: Sequence[int], hooks: Any) -> None:
+        """hooks: Triton's, which its profiler sets; what they are told is made only for them."""
+        loaded, (first, second) = self.loaded, self.grid
+        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+        told = None
+        if not getattr(enter, "calls", enter) and not getattr(leave, "calls", leave):
+            enter = leave = None
+        else:
+            told = loaded.compiled.launch_metadata((first, second, 1), stream, *arguments)
+        loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments)
+
+
+@dataclass(frozen=True)
+class Call:
+    """All that calls of one device, variant and parameters have in common."""
+
+    device: torch.device
+    workspace: Workspace
+    starts: tuple[Start, ...]
+    parameters: tuple[int, ...]
+    hooks: Any
+
+    def __call__(self, tensors: Sequence[int]) -> None:
+        """Start everything on the current stream of the device. tensors: addresses."""
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        kept, memory = self.workspace.allocate(self.device)
+        arguments = (*tensors, *memory, *self.parameters)
+        for start in self.starts:
+            start(stream, arguments, self.hooks)
+        del kept  # the allocator gives it to what comes later on this stream only
+
+
+class GpuFunction:
+    """A Triton kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like."""
+
+    def __init__(self, kernel: Kernel, source: Source, options: Options) -> None:
+        self.kernel, self.source, self.options = kernel, source, options
+        self._binaries: dict[tuple[Variant, GpuTarget], dict[str, Binary]] = {}
+        self._loaded: dict[tuple[Variant, int], dict[str, Loaded]] = {}
+        self._calls: dict[tuple[int, ...], Call] = {}
+        self._lock = Lock()
+        self._told = False
+
+    def add(self, variant: Variant, target: GpuTarget, binaries: dict[str, Binary]) -> None:
+        """Take binaries that were built before the first call."""
+        self._binaries[variant, target] = binaries
+
+    def binaries(self, variant: Variant, target: GpuTarget) -> dict[str, Binary]:
+        """What was compiled for calls of a variant, by name of the function; compiled if it was not. Raises
+        BuildError."""
+        found = self._binaries.get((variant, target))
+        if found is None:
+            job = Job(self.kernel, self.source, variant, target)
+            found = self._binaries[variant, target] = triton_build.binaries(job, self.options)
+        return found
+
+    def __call__(self, device: torch.device, tensors: Sequence[int], parameters: Sequence[int], sm_margin: int) -> bool:
+        """Start the kernel; whether that was possible now. tensors: addresses."""
+        together = 0
+        for address in tensors:
+            together |= address
+        aligned = together % ALIGNMENT_BYTES == 0
+        key = (device.index, aligned, sm_margin, *parameters)
+        with nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device):
+            call = self._calls.get(key)
+            if call is None:
+                variant = Variant(aligned, tuple(p % ALIGNMENT_BYTES == 0 for p in parameters))
+                call = self._make_call(device, variant, parameters, sm_margin)
+                if call is None:
+                    return False
+                if len(self._calls) >= _CALL_LIMIT:
+                    self._calls.clear()
+                self._calls[key] = call
+            call(tensors)
+        return True
+
+    def _make_call(
+        self, device: torch.device, variant: Variant, parameters: Sequence[int], sm_margin: int
+    ) -> Call | None:
+        """None if a function would have to be built or loaded while a CUDA graph is captured, which the driver does not
+        allow."""
+        with self._lock:
+            loaded = self._loaded.get((variant, device.index))
+            if loaded is None:
+                if torch.cuda.is_current_stream_capturing():
+                    self._tell_of_capture()
+                    return None
+                binaries = self.binaries(variant, target_of(device))
+                loaded = {entry: load(binary, self.kernel) for entry, binary in binaries.items()}
+                self._loaded[variant, device.index] = loaded
+        from triton import knobs
+
+        sizes = sizes_of(self.kernel.program, parameters)
+        units = torch.cuda.get_device_properties(device).multi_processor_count
+        starts = [
+            Start(loaded[launch.entry], grid)
+            for launch in triton_launch.launches(self.kernel, sizes)
+            if 0 not in (grid := grid_of(launch, loaded[launch.entry].per_unit, units, sm_margin))
+        ]
+        return Call(device, Workspace.of(self.kernel, sizes), tuple(starts), tuple(parameters), knobs.runtime)
+
+    def _tell_of_capture(self) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"weft: kernel {self.kernel.name} runs on ATen in a CUDA graph: no call like this one was made before "
+                "the capture. Call the function once with the same sizes and alignment first.",
+                stacklevel=2,
+            )
+
+
+def target_of(device: torch.device) -> GpuTarget:
+    major, minor = torch.cuda.get_device_capability(device)
+    return GpuTarget(10 * major + minor)
+
+
+def restore(binary: Binary, types: Mapping[str, str]) -> Any:
+    """Triton's ``CompiledKernel`` of a binary. types: of the arguments, in Triton's words."""
+    from triton.compiler import CompiledKernel
+
+    with private_folder() as folder:
+        group: dict[str, str] = {}
+        for suffix, content in (("json", binary.metadata.encode()), ("cubin", binary.content)):
+            path = Path(folder) / f"binary.{suffix}"
+            path.write_bytes(content)
+            group[f"binary.{suffix}"] = str(path)
+        # of its source it asks no more than this once there is a binary
+        source = SimpleNamespace(signature=dict(types), constants={})
+        return CompiledKernel(source, group, binary.entry)
+
+
+def load(binary: Binary, kernel: Kernel) -> Loaded:
+    """Load a function on the current device. Raises what the driver and Triton raise, e.g. OutOfResources."""
+    compiled = restore(binary, triton_build.signature(kernel))
+    run = compiled.run  # loads the binary
+    metadata = compiled.metadata
+    threads = metadata.num_warps * metadata.target.warp_size
+    per_unit = programs_per_unit(compiled.function, threads, metadata.shared)
+    _LOG.info("loaded: %s, %s, %d programs an SM", binary.entry, binary.usage, per_unit)
+    return Loaded(compiled, run, compiled.function, compiled.packed_metadata, per_unit)
+
+
+# as weft/runtime/backends.py wants it
+
+
+def build_all(
+    kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
+) -> list[GpuFunction]:
+    """Functions with the variant that is expected, compiled for the current device. Raises BuildError."""
+    if not kernels:
+        return []
+    target = target_of(torch.device("cuda", torch.cuda.current_device()))
+    jobs = [
+        Job(kernel, source, Variant.expected(kernel, known), target)
+        for kernel, source, known in zip(kernels, sources, hints, strict=True)
+    ]
+    functions = [load_function(job.kernel, job.source, options) for job in jobs]
+    for function, job, made in zip(functions, jobs, triton_build.all_binaries(jobs, options), strict=True):
+        function.add(job.variant, job.target, made)
+    return functions
+
+
+def load_function(kernel: Kernel, source: Source, options: Options) -> GpuFunction:
+    """A function that is compiled by its first call."""
+    return GpuFunction(kernel, source, options)
+
+
+def bind(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
+    """Nothing depends on how tensors lie that does not depend on their parameters."""
+
+
+def call(function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int) -> bool:
+    """Tensors without elements have no address that a kernel could read from: such calls are left to ATen."""
+    if fitting.empty:
+        return False
+    tensors = [t.data_ptr() for t in chain(inputs, outputs)]
+    return function(fitting.device, tensors, fitting.parameters, sm_margin)

@@ -1,0 +1,47 @@
+"""How many programs of a kernel a GPU holds at a time, and how many are started."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from weft.errors import BuildError
+from weft.render.triton_launch import Launch
+
+
+def grid_of(launch: Launch, per_unit: int, units: int, sm_margin: int) -> tuple[int, int]:
+    """Programs to start along two axes. per_unit: programs that an SM holds; units: SMs; sm_margin: SMs to leave free,
+    of which one at least is taken.
+
+    Programs of a persistent launch share out what there is to do: as many are started as are resident. What they add up
+    together is fixed by the schedule, so that results do not depend on it. Raises BuildError if programs that wait for
+    each other are more than can be resident.
+    """
+    first, second = launch.grid
+    if not launch.persistent or first * second == 0:
+        return first, second
+    resident = per_unit * max(1, units - sm_margin)
+    if launch.cooperative and resident < second:
+        raise BuildError(f"{launch.entry}: {second} programs wait for each other, the GPU holds {resident} at a time")
+    return min(first, max(1, resident // second)), second
+
+
+def programs_per_unit(function: int, threads: int, shared_bytes: int) -> int:
+    """Programs of a loaded function that one SM holds, as the driver says. threads, shared_bytes: of a program. Raises
+    BuildError."""
+    found = ctypes.c_int(0)
+    failed = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(found), ctypes.c_void_p(function), ctypes.c_int(threads), ctypes.c_size_t(shared_bytes)
+    )
+    if failed:
+        raise BuildError(f"the CUDA driver does not say how many programs fit (error {failed})")
+    return found.value
+
+
+@cache
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise BuildError(f"no CUDA driver: {error}") from error

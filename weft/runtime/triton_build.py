@@ -1,0 +1,294 @@
+"""Compiles Triton, on machines without a GPU too: one artefact a source, variant and target, kept in weft's own cache.
+
+An artefact is a zip file with, for every function of the source, Triton's metadata, the binary, and what it uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import linecache
+import zipfile
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from threading import Lock, local
+from typing import Any
+
+from weft.errors import BuildError
+from weft.ir.interpret import sizes_of
+from weft.options import Options
+from weft.plan.kernel import Kernel
+from weft.render import triton_launch
+from weft.render.source import Source
+from weft.runtime.build import private_folder
+from weft.runtime.cache import Cache
+from weft.runtime.counters import counters
+from weft.runtime.resource_usage import ResourceUsage, resource_usage
+
+ALIGNMENT_BYTES = 16
+"""Of vector loads and stores. Addresses and numbers that are multiples of it are compiled in as such."""
+CONTRACTED = False
+"""Whether a multiplication and an addition may become one operation that rounds once. As on the CPU they do not: a
+fused kernel rounds where eager rounds."""
+FORMAT = 1
+"""Of an artefact; part of its key."""
+
+_TYPES = {
+    "f64": "fp64", "f32": "fp32", "bf16": "bf16", "f16": "fp16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5",
+    "i64": "i64", "i32": "i32", "i8": "i8", "u8": "u8", "bool": "i1",
+}  # fmt: skip
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """What code is generated for. arch: compute capability, e.g. 90."""
+
+    arch: int
+    backend: str = "cuda"
+    warp_size: int = 32
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a binary may rely on. aligned: every tensor starts at a multiple of 16 bytes. divisible: of each run-time
+    parameter, whether it is a multiple of 16."""
+
+    aligned: bool
+    divisible: tuple[bool, ...]
+
+    @staticmethod
+    def expected(kernel: Kernel, hints: Mapping[str, int]) -> Variant:
+        """What most calls are like: aligned, with the likely values of parameters, or multiples of 16."""
+        return Variant(True, tuple(hints.get(p, 0) % ALIGNMENT_BYTES == 0 for p in kernel.program.parameters))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One artefact to be made."""
+
+    kernel: Kernel
+    source: Source
+    variant: Variant
+    target: GpuTarget
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled function. metadata: what Triton needs to load and start it, as JSON."""
+
+    entry: str
+    metadata: str
+    content: bytes
+    usage: ResourceUsage
+
+
+def binaries(job: Job, options: Options) -> dict[str, Binary]:
+    """The compiled functions of a source by name, from the cache if they are there. Raises BuildError."""
+    store = Cache(options.cache_dir, options.cache_bytes)
+    kept = store.get(_key(job), "triton", job.source.name, lambda: compile_artefact(job))
+    counters.add(cache_hits=int(kept.found), builds=int(not kept.found))
+    return read_artefact(kept.content)
+
+
+def all_binaries(jobs: Sequence[Job], options: Options) -> list[dict[str, Binary]]:
+    """The same for several, ``options.build_threads`` compiled at a time: Triton's passes and ptxas run outside
+    Python's lock, which its front end holds."""
+    if not jobs:
+        return []
+    _triton()
+    with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), options.build_threads))) as pool:
+        return list(pool.map(partial(binaries, options=options), jobs))
+
+
+def compile_artefact(job: Job) -> bytes:
+    """The artefact of a job, made anew. Raises BuildError with what Triton says."""
+    triton = _triton()
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive, private_folder() as folder:
+        try:
+            functions = functions_of(job.source)
+            for launch in _functions(job.kernel):
+                types = signature(job.kernel)
+                source = ASTSource(functions[launch.entry], types, {}, attributes(job.kernel, job.variant))
+                with _own_cache(folder):
+                    compiled = triton.compile(source, target=target, options=compile_options(launch))
+                usage = resource_usage(
+                    compiled.asm["cubin"], launch.entry, compiled.metadata.shared, compiled.asm.get("ptx"), folder
+                )
+                metadata = next(Path(p).read_text() for c, p in compiled.metadata_group.items() if c.endswith(".json"))
+                _add(archive, f"{launch.entry}.json", metadata.encode())
+                _add(archive, f"{launch.entry}.cubin", compiled.asm["cubin"])
+                _add(archive, f"{launch.entry}.usage", json.dumps(asdict(usage)).encode())
+        except BuildError:
+            raise
+        except Exception as error:  # of the front end, of a pass or of ptxas: they have no class in common
+            said = " ".join(str(error).split())[:1000]
+            raise BuildError(f"Triton refused {job.source.name}: {type(error).__name__}: {said}") from error
+    return made.getvalue()
+
+
+def read_artefact(content: bytes) -> dict[str, Binary]:
+    """The functions of an artefact by name."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    entries = [name.removesuffix(".cubin") for name in found if name.endswith(".cubin")]
+    return {
+        entry: Binary(
+            entry,
+            found[f"{entry}.json"].decode(),
+            found[f"{entry}.cubin"],
+            ResourceUsage(**json.loads(found[f"{entry}.usage"])),
+        )
+        for entry in entries
+    }
+
+
+def functions_of(source: Source) -> dict[str, Any]:
+    """What the text of a source defines, by name: ``triton.jit`` functions that find their own text again, and so do
+    tracebacks. Raises whatever the text raises."""
+    name = f"<weft {source.name} {source.digest}>"
+    linecache.cache[name] = (len(source.text), None, source.text.splitlines(keepends=True), name)
+    module: dict[str, Any] = {"__name__": f"weft_kernel_{source.digest}"}
+    exec(compile(source.text, name, "exec"), module)
+    return module
+
+
+def signature(kernel: Kernel) -> dict[str, str]:
+    """Names and types of a kernel's arguments, in Triton's words."""
+    return {name: _type(text) for name, text in triton_launch.arguments(kernel)}
+
+
+def attributes(kernel: Kernel, variant: Variant) -> dict[tuple[int, ...], list[list[Any]]]:
+    """What Triton is told of the arguments, by position. Memory that weft allocates is always aligned."""
+    program = kernel.program
+    tensors = len(program.inputs) + len(program.outputs)
+    arguments = triton_launch.arguments(kernel)
+    divisible = dict(zip(program.parameters, variant.divisible, strict=True))
+    told: list[int] = []
+    for at, (name, text) in enumerate(arguments):
+        known = divisible[name] if not text.startswith("*") else variant.aligned or at >= tensors
+        told += [at] if known else []
+    return {(at,): [["tt.divisibility", ALIGNMENT_BYTES]] for at in told}
+
+
+def compile_options(launch: triton_launch.Launch) -> dict[str, Any]:
+    return {
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+        "launch_cooperative_grid": launch.cooperative,
+        "enable_fp_fusion": CONTRACTED,
+    }
+
+
+def _functions(kernel: Kernel) -> tuple[triton_launch.Launch, ...]:
+    """The starts of a kernel with all its run-time sizes 1: the functions and their options depend on none of them."""
+    return triton_launch.launches(kernel, sizes_of(kernel.program, [1] * len(kernel.program.parameters)))
+
+
+def _type(text: str) -> str:
+    return f"*{_TYPES[text[1:]]}" if text.startswith("*") else _TYPES[text]
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+
+
+def _key(job: Job) -> str:
+    """Of everything that the artefact depends on. ``hash`` of Triton's backend names ptxas and its release."""
+    triton = _triton()
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+    functions = [(launch.entry, compile_options(launch)) for launch in _functions(job.kernel)]
+    parts = (
+        FORMAT, job.source.digest, _library_text(), triton.__version__, target, make_backend(target).hash(), functions,
+        signature(job.kernel), attributes(job.kernel, job.variant), sorted(get_cache_invalidating_env_vars().items()),
+    )  # fmt: skip
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+@cache
+def _library_text() -> str:
+    """What the texts of sources import from weft."""
+    file = resources.files("weft.render").joinpath("weft_triton.py")
+    return file.read_text() if file.is_file() else ""
+
+
+def _triton() -> Any:
+    try:
+        import triton
+    except ImportError as error:
+        raise BuildError(f"no Triton: {error}. Install it, e.g. `pip install triton`.") from error
+    return triton
+
+
+class _Folders(local):
+    """Where a thread of weft's has Triton put its files."""
+
+    folder: Path | None = None
+
+
+class _Routing:
+    """Triton asks one setting of the process where its files go. While weft compiles it is ``_manager``, which hands
+    the calls of all other threads to what it was before."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+        self.before: Any = None
+        self.was_set = False
+
+
+_FOLDERS = _Folders()
+_ROUTING = _Routing()
+
+
+def _manager(key: str, override: bool = False, dump: bool = False) -> Any:
+    """A place for the files of one compile, as ``triton.runtime.cache.get_cache_manager`` wants it."""
+    from triton.runtime.cache import FileCacheManager
+
+    if _FOLDERS.folder is None or override or dump:
+        return (_ROUTING.before or FileCacheManager)(key, override=override, dump=dump)
+    own = FileCacheManager.__new__(FileCacheManager)
+    own.key = key
+    own.cache_dir = str(_FOLDERS.folder / key)
+    own.lock_path = str(_FOLDERS.folder / key / "lock")
+    (_FOLDERS.folder / key).mkdir(exist_ok=True)
+    return own
+
+
+@contextmanager
+def _own_cache(folder: Path) -> Generator[None]:
+    """Let Triton put the files of this thread into a folder."""
+    knobs = _triton().knobs.cache
+    with _ROUTING.lock:
+        if _ROUTING.users == 0:
+            _ROUTING.was_set = "manager_class" in vars(knobs)
+            _ROUTING.before = knobs.manager_class
+            knobs.manager_class = _manager
+        _ROUTING.users += 1
+    _FOLDERS.folder = folder
+    try:
+        yield
+    finally:
+        _FOLDERS.folder = None
+        with _ROUTING.lock:
+            _ROUTING.users -= 1
+            if _ROUTING.users == 0:
+                if _ROUTING.was_set:
+                    knobs.manager_class = _ROUTING.before
+                else:
+                    del knobs.manager_class
