@@ -33,7 +33,7 @@ from weft.runtime.resource_usage import ResourceUsage, resource_usage
 
 ALIGNMENT_BYTES = 16
 """Of vector loads and stores. Addresses and numbers that are multiples of it are compiled in as such."""
-CONTRACTED = False
+CONTRACTED = True
 """Whether a multiplication and an addition may become one operation that rounds once. As on the CPU they do not: a
 fused kernel rounds where eager rounds."""
 FORMAT = 1
