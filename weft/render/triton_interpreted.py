@@ -1,0 +1,98 @@
+# pyright: basic, reportAttributeAccessIssue=none, reportArgumentType=none
+"""What Triton's interpreter lacks: the device's library, and casts that round.
+
+The interpreter computes with NumPy. It has nothing for the functions of a device's library, cuts floats of 16 and 8
+bits off where a GPU rounds to nearest even, and takes reductions by functions it does not know element by element.
+Imported only where kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
+
+_FLOATS = {
+    tl.float64: torch.float64,
+    tl.float32: torch.float32,
+    tl.bfloat16: torch.bfloat16,
+    tl.float16: torch.float16,
+    tl.float8e4nv: torch.float8_e4m3fn,
+    tl.float8e5: torch.float8_e5m2,
+}
+_STORED_AS = {1: torch.uint8, 2: torch.int16}
+"""Bits of floats that NumPy does not have, by bytes."""
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., tl.tensor]:
+    def apply(*operands: tl.tensor) -> tl.tensor:
+        first, *others = operands
+        for other in others:
+            first, _ = interpreter.interpreter_semantic.broadcast_impl_value(first, other)
+        data = function(*(x.handle.data for x in operands)).astype(first.handle.data.dtype)
+        return tl.tensor(TensorHandle(data, first.dtype), first.type)
+
+    return apply
+
+
+exp = _elementwise(np.exp)
+expm1 = _elementwise(np.expm1)
+log1p = _elementwise(np.log1p)
+log10 = _elementwise(np.log10)
+tan = _elementwise(np.tan)
+asin = _elementwise(np.arcsin)
+acos = _elementwise(np.arccos)
+atan = _elementwise(np.arctan)
+atan2 = _elementwise(np.arctan2)
+sinh = _elementwise(np.sinh)
+cosh = _elementwise(np.cosh)
+tanh = _elementwise(np.tanh)
+erfc = _elementwise(np.vectorize(math.erfc, otypes=[np.float64]))
+pow = _elementwise(np.power)
+fmod = _elementwise(np.fmod)
+copysign = _elementwise(np.copysign)
+nearbyint = _elementwise(np.rint)
+
+
+def _cast(builder: InterpreterBuilder, source: TensorHandle, target: Any) -> TensorHandle:
+    """Between floats and to floats: to nearest even, numbers too large for eight bits to the largest one."""
+    # a comparison's result has the type of what is compared, and NumPy's booleans
+    old, new = tl.int1 if source.data.dtype == np.bool_ else source.dtype.scalar, target.scalar
+    if new not in _FLOATS and old not in _FLOATS:
+        return _cast_in_numpy(builder, source, target)
+    data = torch.from_numpy(np.ascontiguousarray(source.data))
+    values = data.view(_FLOATS[old]) if old in _FLOATS else data
+    if new not in _FLOATS:
+        return TensorHandle(values.float().numpy().astype(interpreter._get_np_dtype(new)), new)
+    dtype = _FLOATS[new]
+    if dtype.itemsize == 1:
+        largest = torch.finfo(dtype).max
+        values = values.float().clamp(-largest, largest)
+    result = values.to(dtype)
+    stored = result if new in (tl.float64, tl.float32) else result.view(_STORED_AS[dtype.itemsize])
+    return TensorHandle(stored.numpy().view(interpreter._get_np_dtype(new)), new)
+
+
+_cast_in_numpy = InterpreterBuilder.cast_impl
+InterpreterBuilder.cast_impl = _cast
+InterpreterBuilder.create_fp_to_fp = lambda builder, source, target, rounding: _cast(builder, source, target)
+
+
+AT_ONCE: dict[Any, Callable[..., Any]] = {}
+"""Functions that reductions combine with -> NumPy's reduction that comes to the same."""
+
+
+def _reduce(reduction: ReduceOps, operands: Any) -> Any:
+    if reduction.combine_fn in AT_ONCE:
+        return reduction.min_max(operands[0], val_reduce_op=AT_ONCE[reduction.combine_fn])
+    return _reduce_one_by_one(reduction, operands)
+
+
+_reduce_one_by_one = ReduceOps.apply_impl
+ReduceOps.apply_impl = _reduce

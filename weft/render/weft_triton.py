@@ -1,0 +1,252 @@
+# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none
+"""Functions that generated Triton kernels call, as ``w``. They take tensors of float32, float64, int32, int64 or bool.
+
+Floats behave as in torch where they are infinite, not a number or a zero with a sign. What Triton's own functions do
+not reach comes from the device's library, which Triton has for CUDA, ROCm and Intel's GPUs alike; its interpreter has
+none, so that NumPy's functions stand in there. Float32 smaller than 1.2e-38, which is not normal, may count as zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton
+import triton.language as tl
+
+if triton.knobs.runtime.interpret:
+    from weft.render import triton_interpreted as libdevice
+else:
+    from triton.language.extra import libdevice
+
+
+# NaN wins, as in torch.maximum
+
+
+@triton.jit
+def maximum(x, y):
+    """The larger one; NaN if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(x, y):
+    """The smaller one; NaN if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def max(x, axis: tl.constexpr):
+    """Largest along an axis, which stays with size one; NaN if one is."""
+    if x.dtype == tl.int1:
+        result = tl.reduce(x.to(tl.int32), axis, maximum, keep_dims=True) != 0
+    else:
+        result = tl.reduce(x, axis, maximum, keep_dims=True)
+    return result
+
+
+@triton.jit
+def min(x, axis: tl.constexpr):
+    """Smallest along an axis, which stays with size one; NaN if one is."""
+    if x.dtype == tl.int1:
+        result = tl.reduce(x.to(tl.int32), axis, minimum, keep_dims=True) != 0
+    else:
+        result = tl.reduce(x, axis, minimum, keep_dims=True)
+    return result
+
+
+if triton.knobs.runtime.interpret:
+    libdevice.AT_ONCE |= {maximum: np.max, minimum: np.min}
+
+
+# quotients rounded down, and what is left; an integer divided by zero gives zero
+
+
+@triton.jit
+def floor_divide(x, y):
+    """Floor of the quotient of floats, as torch finds it: from the remainder."""
+    rest = libdevice.fmod(x, y)
+    quotient = _divide(x - rest, y)
+    quotient = tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    below = tl.floor(quotient)
+    whole = tl.where(quotient - below > 0.5, below + 1, below)
+    plain = _divide(x, y)
+    # a zero has the sign of the quotient
+    return tl.where(y == 0, plain, tl.where(quotient == 0, plain * 0.0, whole))
+
+
+@triton.jit
+def _divide(x, y):
+    if x.dtype == tl.float64:
+        result = x / y
+    else:
+        result = tl.div_rn(x, y)
+    return result
+
+
+@triton.jit
+def remainder(x, y):
+    """Remainder of floats, with the sign of the divisor."""
+    rest = libdevice.fmod(x, y)
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@triton.jit
+def floor_divide_integers(x, y):
+    """Floor of the quotient of integers. The smallest one divided by -1 wraps: Triton leaves it undefined."""
+    by_number = (y != 0) & (y != -1)
+    divisor = tl.where(by_number, y, 1)
+    quotient, rest = x // divisor, x % divisor
+    quotient = tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    return tl.where(by_number, quotient, tl.where(y == 0, 0, 0 - x))
+
+
+@triton.jit
+def remainder_integers(x, y):
+    """Remainder of integers, with the sign of the divisor."""
+    by_number = (y != 0) & (y != -1)
+    rest = x % tl.where(by_number, y, 1)
+    rest = tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    return tl.where(by_number, rest, 0)
+
+
+# functions of floats
+
+
+@triton.jit
+def exp(x):
+    """Within two units in the last place. Of float32, tl.exp rounds x * log2(e), which costs 1e-6 at x = -20."""
+    return libdevice.exp(x)
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + e^-x)."""
+    return 1.0 / (1.0 + libdevice.exp(-1.0 * x))
+
+
+@triton.jit
+def tanh(x):
+    """Hyperbolic tangent."""
+    return libdevice.tanh(x)
+
+
+@triton.jit
+def erfc(x):
+    """1 - erf(x), exact to the last digits where that is small."""
+    return libdevice.erfc(x)
+
+
+@triton.jit
+def expm1(x):
+    """e^x - 1."""
+    return libdevice.expm1(x)
+
+
+@triton.jit
+def log1p(x):
+    """log(1 + x)."""
+    return libdevice.log1p(x)
+
+
+@triton.jit
+def log10(x):
+    """Logarithm to base ten."""
+    return libdevice.log10(x)
+
+
+@triton.jit
+def tan(x):
+    """Tangent."""
+    return libdevice.tan(x)
+
+
+@triton.jit
+def asin(x):
+    """Inverse sine."""
+    return libdevice.asin(x)
+
+
+@triton.jit
+def acos(x):
+    """Inverse cosine."""
+    return libdevice.acos(x)
+
+
+@triton.jit
+def atan(x):
+    """Inverse tangent."""
+    return libdevice.atan(x)
+
+
+@triton.jit
+def atan2(y, x):
+    """Angle of the point (x, y)."""
+    return libdevice.atan2(y, x)
+
+
+@triton.jit
+def sinh(x):
+    """Hyperbolic sine."""
+    return libdevice.sinh(x)
+
+
+@triton.jit
+def cosh(x):
+    """Hyperbolic cosine."""
+    return libdevice.cosh(x)
+
+
+@triton.jit
+def pow(x, y):
+    """x to the power of y."""
+    return libdevice.pow(x, y)
+
+
+@triton.jit
+def fmod(x, y):
+    """Remainder with the sign of x."""
+    return libdevice.fmod(x, y)
+
+
+@triton.jit
+def copysign(x, y):
+    """|x| with the sign of y."""
+    return libdevice.copysign(x, y)
+
+
+@triton.jit
+def round(x):
+    """Nearest whole number, the even one of two."""
+    return libdevice.nearbyint(x)
+
+
+@triton.jit
+def trunc(x):
+    """Whole number next to x towards zero."""
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+
+
+# floats of eight bits: Triton's casts stop at the largest number, also for infinities; where they do differs by device
+
+
+@triton.jit
+def to_f8e4m3(x):
+    """Rounded to nearest even. Beyond 448 once rounded: NaN, as in torch before 2.13. x: any type."""
+    wide = x.to(tl.float32)
+    return tl.where(tl.abs(wide) > 464.0, float("nan"), wide).to(tl.float8e4nv)
+
+
+@triton.jit
+def to_f8e4m3_saturated(x):
+    """Rounded to nearest even. Beyond 448, infinities too: 448, as in torch from 2.13 on. x: any type."""
+    wide = x.to(tl.float32)
+    # min and max would make numbers of NaN
+    return tl.where(tl.abs(wide) > 448.0, tl.where(wide < 0, -448.0, 448.0), wide).to(tl.float8e4nv)
+
+
+@triton.jit
+def to_f8e5m2(x):
+    """Rounded to nearest even. Beyond 57344 once rounded: infinity. x: any type."""
+    wide = x.to(tl.float32)
+    bits = wide.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinity = tl.where(wide < 0, 0xFC, 0x7C).to(tl.uint8)
+    return tl.where(tl.abs(wide) >= 61440.0, infinity, bits).to(tl.float8e5, bitcast=True)
