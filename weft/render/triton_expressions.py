@@ -97,7 +97,7 @@ _BY_TYPE = {
     ("remainder", "i32"): "w.remainder_integers({0}, {1})",
 }
 _TAKES_NUMBERS = ("maximum", "minimum", "fma", "div")
-"""Functions of two or more operands of which one may be a number that is float32 or int32 to Triton."""
+"""Functions that take numbers beside tensors, and take them for float32 or int32."""
 
 COMBINE = {"sum": "{0} + {1}", "max": "w.maximum({0}, {1})", "min": "w.minimum({0}, {1})"}
 """How a reduction combines two partial results."""
@@ -113,7 +113,7 @@ def expression(op: str, operands: list[str], dtype: str, source: str = "f32") ->
     if op == "cast":
         return _cast(operands[0], source, dtype)
     template = _BY_TYPE.get((op, dtype), TEMPLATES[op])
-    return template.format(*_with_types(op, operands, dtype))
+    return template.format(*_with_types(op, template, operands, dtype))
 
 
 def reduction(op: str, operand: str, axis: int) -> str:
@@ -172,13 +172,15 @@ def _to_f8e4m3() -> str:
     return "to_f8e4m3" if beyond.isnan() else "to_f8e4m3_saturated"
 
 
-def _with_types(op: str, operands: list[str], dtype: str) -> list[str]:
+def _with_types(op: str, template: str, operands: list[str], dtype: str) -> list[str]:
     """The operands, numbers with a type where they need one."""
     values = operands[1:] if op == "where" else operands
     lonely = all(map(_is_number, values))
-    if op in _COMPARISONS or (op in _OPERATORS and not lonely):
+    is_operator = "(" not in template or op == "where"
+    if op in _COMPARISONS or (is_operator and not lonely):
         return operands
-    if (op == "where" or (op in _TAKES_NUMBERS and not lonely)) and all(_is_plain(v, dtype) for v in values):
+    takes_numbers = op == "where" or (op in _TAKES_NUMBERS and not lonely)
+    if takes_numbers and all(_is_plain(v, dtype) for v in values):
         return operands
     typed = [_full(v, dtype) if _is_number(v) else v for v in values]
     return [*operands[: len(operands) - len(values)], *typed]
@@ -190,7 +192,7 @@ def _is_plain(text: str, dtype: str) -> bool:
         return True
     if dtype != "f32":
         return False
-    return text.startswith("float") or float(text) == 0 or abs(float(text)) >= np.finfo(np.float32).tiny
+    return text.startswith("float") or float(text) == 0 or abs(float(text)) >= 2.0**-126
 
 
 def _is_number(text: str) -> bool:

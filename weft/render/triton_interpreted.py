@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=none, reportArgumentType=none
 """What Triton's interpreter lacks: the device's library, and casts that round.
 
 The interpreter computes with NumPy. It has nothing for the functions of a device's library, cuts floats of 16 and 8
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
 
 _FLOATS = {
     tl.float64: torch.float64,
@@ -27,7 +27,7 @@ _FLOATS = {
     tl.float8e5: torch.float8_e5m2,
 }
 _STORED_AS = {1: torch.uint8, 2: torch.int16}
-"""Types of NumPy's for floats it does not have, by bytes."""
+"""Bits of floats that NumPy does not have, by bytes."""
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., tl.tensor]:
@@ -62,7 +62,8 @@ nearbyint = _elementwise(np.rint)
 
 def _cast(builder: InterpreterBuilder, source: TensorHandle, target: Any) -> TensorHandle:
     """Between floats and to floats: to nearest even, numbers too large for eight bits to the largest one."""
-    old, new = source.dtype.scalar, target.scalar
+    # a comparison's result has the type of what is compared, and NumPy's booleans
+    old, new = tl.int1 if source.data.dtype == np.bool_ else source.dtype.scalar, target.scalar
     if new not in _FLOATS and old not in _FLOATS:
         return _cast_in_numpy(builder, source, target)
     data = torch.from_numpy(np.ascontiguousarray(source.data))
@@ -81,3 +82,17 @@ def _cast(builder: InterpreterBuilder, source: TensorHandle, target: Any) -> Ten
 _cast_in_numpy = InterpreterBuilder.cast_impl
 InterpreterBuilder.cast_impl = _cast
 InterpreterBuilder.create_fp_to_fp = lambda builder, source, target, rounding: _cast(builder, source, target)
+
+
+AT_ONCE: dict[Any, Callable[..., Any]] = {}
+"""Functions that reductions combine with -> NumPy's reduction that comes to the same."""
+
+
+def _reduce(reduction: ReduceOps, operands: Any) -> Any:
+    if reduction.combine_fn in AT_ONCE:
+        return reduction.min_max(operands[0], val_reduce_op=AT_ONCE[reduction.combine_fn])
+    return _reduce_one_by_one(reduction, operands)
+
+
+_reduce_one_by_one = ReduceOps.apply_impl
+ReduceOps.apply_impl = _reduce

@@ -1,13 +1,14 @@
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none
 """Functions that generated Triton kernels call, as ``w``. They take tensors of float32, float64, int32, int64 or bool.
 
 Floats behave as in torch where they are infinite, not a number or a zero with a sign. What Triton's own functions do
 not reach comes from the device's library, which Triton has for CUDA, ROCm and Intel's GPUs alike; its interpreter has
-none, so that NumPy's functions stand in there.
+none, so that NumPy's functions stand in there. Float32 smaller than 1.2e-38, which is not normal, may count as zero.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -52,6 +53,10 @@ def min(x, axis: tl.constexpr):
     return result
 
 
+if triton.knobs.runtime.interpret:
+    libdevice.AT_ONCE |= {maximum: np.max, minimum: np.min}
+
+
 # quotients rounded down, and what is left; an integer divided by zero gives zero
 
 
@@ -86,7 +91,7 @@ def remainder(x, y):
 
 @triton.jit
 def floor_divide_integers(x, y):
-    # the quotient of the smallest integer and -1 is not defined in hardware: it wraps here
+    """Floor of the quotient of integers. The smallest one divided by -1 wraps: Triton leaves it undefined."""
     by_number = (y != 0) & (y != -1)
     divisor = tl.where(by_number, y, 1)
     quotient, rest = x // divisor, x % divisor
@@ -96,7 +101,7 @@ def floor_divide_integers(x, y):
 
 @triton.jit
 def remainder_integers(x, y):
-    """Remainder with the sign of the divisor."""
+    """Remainder of integers, with the sign of the divisor."""
     by_number = (y != 0) & (y != -1)
     rest = x % tl.where(by_number, y, 1)
     rest = tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
