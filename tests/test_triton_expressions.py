@@ -173,7 +173,7 @@ def test_a_number_alone_has_a_type() -> None:
 
 
 def test_text_of_a_reduction() -> None:
-    assert reduction("sum", "x * y", 1) == "tl.sum(x * y, 1, keep_dims=True)"
-    assert reduction("max", "x", 0) == "w.max(x, 0)"
+    assert reduction("sum", ["x * y"], 1) == "tl.sum(x * y, 1, keep_dims=True)"
+    assert reduction("max", ["x"], 0) == "w.max(x, 0)"
     with pytest.raises(KeyError):
-        reduction("m2", "x", 0)
+        reduction("m2", ["x"], 0)

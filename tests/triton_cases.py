@@ -162,7 +162,7 @@ def reductions(dtype: str) -> dict[str, str | None]:
         if dtype == "bool" and op == "sum":
             continue
         expected = OPS[op].evaluate(x, [axis])
-        text = f"tl.broadcast_to({reduction(op, 'tl.reshape(x, [8, 8])', axis)}, [8, 8]).reshape([64])"
+        text = f"tl.broadcast_to({reduction(op, ['tl.reshape(x, [8, 8])'], axis)}, [8, 8]).reshape([64])"
         mine = _interpret(text, {"x": x.flatten()}, dtype)
         found[f"{op} {dtype} {axis}"] = _different(mine, expected.expand(8, 8).flatten())
     return found
@@ -238,7 +238,7 @@ def _everything() -> dict[str, list[tuple[str, str]]]:
                 names = ["(x > y)", "y", "z"] if op.name == "where" else ["x", "y", "z"][: op.arity]
                 found.append((out, expression(op.name, names, out)))
             for op in ("sum", "max", "min") if dtype != "bool" else ("max", "min"):
-                found.append((dtype, f"tl.broadcast_to({reduction(op, 'x', 0)}, [32])"))
+                found.append((dtype, f"tl.broadcast_to({reduction(op, ['x'], 0)}, [32])"))
         found += [("f8e4m3", f"w.{name}(x)") for name in ("to_f8e4m3", "to_f8e4m3_saturated")]
         if is_float(dtype) and not is_narrow(dtype):
             numbers = (0.1, -0.0, 1e-40, float("inf"), float("-inf"), float("nan"))

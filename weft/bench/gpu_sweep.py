@@ -128,9 +128,9 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
     name, (rows, columns) = cell
     s = kernel.schedule
     return {
-        **{"workload": name, "rows": rows, "columns": columns, "scheme": s.scheme, "rows_per_tile": s.rows_per_tile},
-        **{"pieces": "+".join(map(str, s.pieces)), "warps": s.warps, "stages": s.stages, "chunks": s.chunks},
-        **{"finish": s.finish, "predicted_registers": registers_per_thread(kernel.program, s)},
+        "workload": name, "rows": rows, "columns": columns, "scheme": s.scheme, "rows_per_tile": s.rows_per_tile,
+        "pieces": "+".join(map(str, s.pieces)), "warps": s.warps, "stages": s.stages, "chunks": s.chunks,
+        "finish": s.finish, "predicted_registers": registers_per_thread(kernel.program, s),
         "shared_bytes": staged_bytes(kernel.program, s),
     }
 
@@ -173,7 +173,9 @@ def _measure(
             expected = [t.clone() for t in outputs]
         else:
             row["wrong"] = "" if all(map(_alike, outputs, expected)) else "not like the chosen one"
-        usage = function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[triton.render(kernel).entry].usage
+        usage = function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[
+            triton.render(kernel).entry
+        ].usage
         row |= {"registers": usage.registers, "spill_bytes": usage.spill_bytes, "shared_bytes": usage.shared_bytes}
         runs.append((kernel, lambda f=function, a=addresses: f(device, a, (), 0), row))
     copied = copy_candidate(traffic_bytes((*bound, *outputs)), device)

@@ -127,9 +127,7 @@ def _in_registers(
                 yield given
 
 
-def _is_possible(
-    program: Program, schedule: Schedule, bits: int, per_sm: int, target: Target, slack: float
-) -> bool:
+def _is_possible(program: Program, schedule: Schedule, bits: int, per_sm: int, target: Target, slack: float) -> bool:
     """Whether so many programs have the registers and the shared memory of a multiprocessor."""
     fits = thread_registers(bits, schedule) <= slack * most_registers(schedule.warps, per_sm, target)
     return fits and per_sm * staged_bytes(program, schedule) <= target.shared_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -96,6 +97,12 @@ _BY_TYPE = {
     ("remainder", "i64"): "w.remainder_integers({0}, {1})",
     ("remainder", "i32"): "w.remainder_integers({0}, {1})",
 }
+_ROUNDED_AGAIN = {
+    ("exp", "f32"): "tl.exp({0})",
+    ("div", "f32"): "{0} / {1}",
+    ("reciprocal", "f32"): "1.0 / {0}",
+}
+"""Faster, and off by a few units in the last place of float32, where results are rounded to 16 bits in the end."""
 _TAKES_NUMBERS = ("maximum", "minimum", "fma", "div")
 """Functions that take numbers beside tensors, and take them for float32 or int32."""
 
@@ -104,21 +111,26 @@ COMBINE = {"sum": "{0} + {1}", "max": "w.maximum({0}, {1})", "min": "w.minimum({
 _REDUCTIONS = {"sum": "tl.sum({0}, {1}, keep_dims=True)", "max": "w.max({0}, {1})", "min": "w.min({0}, {1})"}
 
 
-def expression(op: str, operands: list[str], dtype: str, source: str = "f32") -> str:
+def expression(op: str, operands: list[str], dtype: str, source: str = "f32", *, rounded_again: bool = False) -> str:
     """Text of a pointwise op with a result of that type; KeyError if there is no template.
 
     operands: names, literals, or parenthesised. The result is not, where it is one of Python's operators.
-    source: the type of what is cast.
+    source: the type of what is cast. rounded_again: whether all that is made of the result has 16 bits or fewer.
     """
     if op == "cast":
         return _cast(operands[0], source, dtype)
     template = _BY_TYPE.get((op, dtype), TEMPLATES[op])
+    if rounded_again:
+        template = _ROUNDED_AGAIN.get((op, dtype), template)
     return template.format(*_with_types(op, template, operands, dtype))
 
 
-def reduction(op: str, operand: str, axis: int) -> str:
-    """Text of ``sum``, ``max`` or ``min`` of a tensor along an axis, which stays with size one; KeyError else."""
-    return _REDUCTIONS[op].format(operand, axis)
+def reduction(op: str, operands: Sequence[str], axis: int) -> str:
+    """Text of ``sum``, ``max`` or ``min`` of tensors along an axis, which stays with size one; KeyError else. Several
+    tensors of one shape are reduced together, which is a tuple."""
+    if len(operands) == 1:
+        return _REDUCTIONS[op].format(operands[0], axis)
+    return f"w.{op}s(({', '.join(operands)}), {axis})"
 
 
 def literal(number: Attribute, dtype: str) -> str:

@@ -91,7 +91,7 @@ class Finish(Statements):
             place = f"{partial_name(value, 0)} + {offset}{column}"
             load = f'tl.load({place}, mask={masks}, other={nothing}, cache_modifier=".cg")'
             self.out.line(f"{total} = {COMBINE[value.op].format(total, load)}")
-        self.out.line(f"{value.name} = {reduction(value.op, total, 0)}")
+        self.out.line(f"{value.name} = {reduction(value.op, [total], 0)}")
 
     def _arguments(self, name: str) -> tuple[str, ...]:
         value = self.by_name[name]
@@ -107,4 +107,3 @@ class Finish(Statements):
                 needed.add(name)
                 stack.extend(self._arguments(name) if name in self.by_name else ())
         return needed
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from weft.ir.ops import identity
@@ -10,6 +10,9 @@ from weft.ir.program import Buffer, Output, Value
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
 from weft.render.triton_statements import Statements
+
+MOST_TOGETHER = 4
+"""Sums that ``w.sums`` takes."""
 
 
 class Rows(Statements):
@@ -157,17 +160,10 @@ class Rows(Statements):
 
     def _results(self, stage: int) -> None:
         """After the columns of a stage: row reductions, numbers made from them, and what is done with numbers."""
-        for name in self.loops.inner[stage]:
-            value = self.by_name[name]
-            if not self.looped:
-                parts = [self._reduced(value, piece) for piece in self._pieces()]
-                text = parts[0]
-                for part in parts[1:]:
-                    text = COMBINE[value.op].format(text, part)
-                self.out.line(f"{name} = {text}")
-            else:
-                self.out.line(f"{name} = {reduction(value.op, f'{name}_lanes', 1)}")
-            self.defined.add(name)
+        inner = [self.by_name[name] for name in self.loops.inner[stage]]
+        for together in self._alike(inner):
+            self._reduce(together)
+        self.defined |= set(self.loops.inner[stage])
         self._scalars()
         for output in self.loops.stores[stage]:
             if not self._along_columns(output):
@@ -176,12 +172,41 @@ class Rows(Statements):
             if not self._sums_vectors(value):
                 self._add(value, 0)
 
+    def _alike(self, values: list[Value]) -> Iterator[list[Value]]:
+        """Row reductions that can be done in one exchange: sums of one type and shape, four at a time."""
+        groups: dict[tuple[object, ...], list[Value]] = {}
+        for value in values:
+            rows = bool(set(self.types[value.args[0]][1]) & set(self.places.rows))
+            alone = value.name if value.op != "sum" else ""
+            groups.setdefault((value.op, value.dtype, rows, alone), []).append(value)
+        for group in groups.values():
+            yield from (group[i : i + MOST_TOGETHER] for i in range(0, len(group), MOST_TOGETHER))
+
+    def _reduce(self, values: list[Value]) -> None:
+        """Row reductions of one kind: all in one exchange between the threads, for each piece."""
+        names, op = ", ".join(value.name for value in values), values[0].op
+        if self.looped:
+            self.out.line(f"{names} = {reduction(op, [f'{value.name}_lanes' for value in values], 1)}")
+            return
+        pieces = [[self._reduced(value, piece) for value in values] for piece in self._pieces()]
+        if len(values) == 1 or len(pieces) == 1:
+            text = reduction(op, pieces[0], 1)
+            for operands in pieces[1:]:
+                text = COMBINE[op].format(text, reduction(op, operands, 1))
+            self.out.line(f"{names} = {text}")
+            return
+        self.out.line(f"{names} = {reduction(op, pieces[0], 1)}")
+        for operands in pieces[1:]:
+            more = [f"{value.name}_more" for value in values]
+            self.out.line(f"{', '.join(more)} = {reduction(op, operands, 1)}")
+            for value, other in zip(values, more, strict=True):
+                self.out.line(f"{value.name} = {COMBINE[op].format(value.name, other)}")
+
     def _reduced(self, value: Value, piece: int) -> str:
-        operand = self.operand(value.args[0], piece)
+        """What a row reduction reduces of a piece."""
         if not self.is_vector(value.args[0]):
             raise AssertionError(f"{value.name} reduces no columns")
-        guarded = self._guarded(value, piece, operand, rows=False)
-        return reduction(value.op, guarded, 1)
+        return self._guarded(value, piece, self.operand(value.args[0], piece), rows=False)
 
     def _guarded(self, value: Value, piece: int, operand: str, *, rows: bool) -> str:
         """The operand of a reduction, or what changes nothing where there is no element."""
@@ -228,7 +253,7 @@ class Rows(Statements):
                     place = f"{place} + tl.arange(0, 1)[None, :]"
                 masks = self.masks(piece, rows=False, columns=vectors)
                 masked = f", mask={masks}" if masks else ""
-                self.out.line(f"tl.store({place}, {reduction(value.op, name, 0)}{masked})")
+                self.out.line(f"tl.store({place}, {reduction(value.op, [name], 0)}{masked})")
 
     @property
     def vector_sums(self) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.ir.dtypes import is_float, is_narrow
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
@@ -24,6 +25,8 @@ class Statements:
         self.by_name = self.program.by_name()
         self.inputs = {b.name: b for b in self.program.inputs}
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
+        results = [o.buffer.dtype for o in self.program.outputs if is_float(o.buffer.dtype)]
+        self.rounded_again = all(is_narrow(dtype) for dtype in results)
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
@@ -69,7 +72,16 @@ class Statements:
                 return f"{text}.to({kind})" if text.isidentifier() or text.startswith("(") else f"({text}).to({kind})"
             case _:
                 operands = [self.operand(arg, piece) for arg in value.args]
-                return expression(value.op, operands, value.dtype, self.types[value.args[0]][0])
+                if value.op == "div" and self.rounded_again and self._is_of_row(value):
+                    return f"{operands[0]} * tl.div_rn(1.0, {operands[1]})"
+                source = self.types[value.args[0]][0]
+                again = self.rounded_again and self.is_vector(value.name)
+                return expression(value.op, operands, value.dtype, source, rounded_again=again)
+
+    def _is_of_row(self, value: Value) -> bool:
+        """Whether a float32 row is divided by one number, whose reciprocal is had once."""
+        dividend, divisor = value.args
+        return value.dtype == "f32" and self.is_vector(dividend) and not self.is_vector(divisor)
 
     def load(self, buffer: Buffer, piece: int, *, modifier: str = "") -> None:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""

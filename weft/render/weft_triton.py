@@ -53,6 +53,54 @@ def min(x, axis: tl.constexpr):
     return result
 
 
+# several reductions in one exchange between the threads of a program
+
+
+@triton.jit
+def sums(operands, axis: tl.constexpr):
+    """Sums of two to four tensors of one shape along an axis, which stays with size one."""
+    if len(operands) == 2:
+        result = tl.reduce(operands, axis, _add_2, keep_dims=True)
+    elif len(operands) == 3:
+        result = tl.reduce(operands, axis, _add_3, keep_dims=True)
+    else:
+        tl.static_assert(len(operands) == 4, "two to four tensors")
+        result = tl.reduce(operands, axis, _add_4, keep_dims=True)
+    return result
+
+
+@triton.jit
+def _add_2(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _add_3(a, b, c, d, e, f):
+    return a + d, b + e, c + f
+
+
+@triton.jit
+def _add_4(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
+
+
+# all programs of a launch
+
+
+@triton.jit
+def wait_for_all(arrived):
+    """Return once every program of the launch has called this; what they wrote before can be read then. All of them
+    have to be resident. arrived: int32, a multiple of their number before the launch and after it."""
+    tl.debug_barrier()
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+    target = (before // programs + 1) * programs
+    now = tl.atomic_add(arrived, 0, sem="acquire", scope="gpu")
+    while now < target:
+        now = tl.atomic_add(arrived, 0, sem="acquire", scope="gpu")
+    tl.debug_barrier()
+
+
 if triton.knobs.runtime.interpret:
     libdevice.AT_ONCE |= {maximum: np.max, minimum: np.min}
 
