@@ -64,11 +64,13 @@ class Finish(Statements):
                 if name in needed:
                     self.define(name, 0)
             for output in outputs:
-                self._store(output)
+                self._store(output, f"({block} == 0)" if vector and blocks != 1 else "")
 
-    def _store(self, output: Output) -> None:
+    def _store(self, output: Output, first: str) -> None:
+        """first: what holds for one of the tasks that have a result without columns."""
         along = self.is_vector(output.value) or self.places.has_columns(output.buffer)
-        self.store(output, 0, self.once(output.buffer.dims, 0, self.schedule.columns if along else ()))
+        guard = self.once(output.buffer.dims, 0, self.schedule.columns) if along else [first] if first else []
+        self.store(output, 0, guard)
 
     def _total(self, value: Value, kept: tuple[str, ...]) -> None:
         """Partial results of all chunks of the segments that a value does not keep, several at a time."""

@@ -84,15 +84,29 @@ InterpreterBuilder.cast_impl = _cast
 InterpreterBuilder.create_fp_to_fp = lambda builder, source, target, rounding: _cast(builder, source, target)
 
 
-AT_ONCE: dict[Any, Callable[..., Any]] = {}
-"""Functions that reductions combine with -> NumPy's reduction that comes to the same."""
+def _reduce(reduction: ReduceOps, operands: tuple[tl.tensor, ...]) -> Any:
+    """By a function that the interpreter does not know: half of the elements with the other half until one is left."""
+    if reduction.combine_fn in _KNOWN:
+        return _reduce_in_numpy(reduction, operands)
+    axis, parts = reduction.axis, [x.handle.data for x in operands]
+    types = [x.dtype for x in operands]
+    while parts[0].shape[axis] > 1:
+        halves = [np.split(part, 2, axis) for part in parts]
+        tensors = [_block(half[side], dtype) for side in (0, 1) for half, dtype in zip(halves, types, strict=True)]
+        combined = reduction.combine_fn.fn(*tensors)
+        parts = [x.handle.data for x in (combined if isinstance(combined, tuple) else (combined,))]
+    if not reduction.keep_dims:
+        parts = [part.squeeze(axis) for part in parts]
+    return tuple(reduction.to_tensor(part, dtype) for part, dtype in zip(parts, types, strict=True))
 
 
-def _reduce(reduction: ReduceOps, operands: Any) -> Any:
-    if reduction.combine_fn in AT_ONCE:
-        return reduction.min_max(operands[0], val_reduce_op=AT_ONCE[reduction.combine_fn])
-    return _reduce_one_by_one(reduction, operands)
+def _block(data: Any, dtype: Any) -> tl.tensor:
+    return tl.tensor(TensorHandle(data, dtype.scalar), tl.block_type(dtype, list(data.shape)))
 
 
-_reduce_one_by_one = ReduceOps.apply_impl
+_KNOWN = (
+    *(tl.standard._argmin_combine_tie_break_left, tl.standard._argmax_combine_tie_break_left),
+    *(tl.standard._elementwise_max, tl.standard._elementwise_min, tl.standard._sum_combine),
+)
+_reduce_in_numpy = ReduceOps.apply_impl
 ReduceOps.apply_impl = _reduce

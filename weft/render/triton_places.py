@@ -116,10 +116,15 @@ class Places:
 
     def has_rows(self, buffer: Buffer) -> bool:
         """Whether its address changes from row tile to row tile."""
-        return bool(set(buffer.dims) & set(self.rows))
+        return self._varies(buffer, self.rows)
 
     def has_columns(self, buffer: Buffer) -> bool:
-        return bool(set(buffer.dims) & set(self.columns))
+        return self._varies(buffer, self.columns)
+
+    @staticmethod
+    def _varies(buffer: Buffer, dims: Sequence[str]) -> bool:
+        """Whether elements along some dimensions are not all the same one, as those of an expanded tensor are."""
+        return any(dim in dims and stride != 0 for dim, stride in zip(buffer.dims, buffer.strides, strict=True))
 
     def row_offset(self, buffer: Buffer) -> str:
         """The part of an address that does not depend on the column; empty if there is none."""

@@ -113,7 +113,7 @@ class Rows(Statements):
         """Where a row begins in each tensor that has both rows and columns."""
         buffers = [*self._used_inputs(), *(o.buffer for stores in self.loops.stores for o in stores)]
         for buffer in buffers:
-            if self.places.has_rows(buffer) and self.places.has_columns(buffer):
+            if self.places.has_rows(buffer) and self.places.has_columns(buffer) and self.places.row_offset(buffer):
                 name = f"{buffer.name}_at"
                 self.out.line(f"{name} = {buffer.name} + {self.places.row_offset(buffer)}")
                 self.pointers[buffer.name] = name
@@ -149,8 +149,17 @@ class Rows(Statements):
         return self.is_vector(output.value) or self.places.has_columns(output.buffer)
 
     def _store(self, output: Output, piece: int) -> None:
-        over = (*self.schedule.rows, *(self.schedule.columns if self._along_columns(output) else ()))
-        self.store(output, piece, self.once(output.buffer.dims, piece, over))
+        along = self._along_columns(output)
+        guard = self.once(output.buffer.dims, piece, self.schedule.segments)
+        if self.places.has_rows(output.buffer):
+            guard += self.once(output.buffer.dims, piece, self.places.rows)
+        elif self.places.rows:
+            guard.append("(tile == 0)")
+        if along:
+            guard += self.once(output.buffer.dims, piece, self.schedule.columns)
+        elif self.places.splits_columns:
+            guard.append("(tl.program_id(1) == 0)")
+        self.store(output, piece, guard)
 
     def _sums(self, stage: int) -> list[Value]:
         return [self.by_name[name] for name in self.loops.outer[stage]]
@@ -176,7 +185,7 @@ class Rows(Statements):
         """Row reductions that can be done in one exchange: sums of one type and shape, four at a time."""
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in values:
-            rows = bool(set(self.types[value.args[0]][1]) & set(self.places.rows))
+            rows, _ = self.extent(value.args[0])
             alone = value.name if value.op != "sum" else ""
             groups.setdefault((value.op, value.dtype, rows, alone), []).append(value)
         for group in groups.values():
@@ -206,7 +215,12 @@ class Rows(Statements):
         """What a row reduction reduces of a piece."""
         if not self.is_vector(value.args[0]):
             raise AssertionError(f"{value.name} reduces no columns")
-        return self._guarded(value, piece, self.operand(value.args[0], piece), rows=False)
+        operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=False)
+        rows, columns = self.extent(value.args[0])
+        if columns:
+            return operand
+        shape = f"[{self.schedule.rows_per_tile if rows else 1}, {self.schedule.pieces[piece]}]"
+        return f"tl.broadcast_to({operand}, {shape})"
 
     def _guarded(self, value: Value, piece: int, operand: str, *, rows: bool) -> str:
         """The operand of a reduction, or what changes nothing where there is no element."""
@@ -251,7 +265,8 @@ class Rows(Statements):
                 place = f"{partial_name(value, 0)} + {offset}{column}"
                 if not vectors:
                     place = f"{place} + tl.arange(0, 1)[None, :]"
-                masks = self.masks(piece, rows=False, columns=vectors)
+                first = ["(tl.program_id(1) == 0)"] if self.places.splits_columns and not vectors else []
+                masks = self.masks(piece, rows=False, columns=vectors, others=first)
                 masked = f", mask={masks}" if masks else ""
                 self.out.line(f"tl.store({place}, {reduction(value.op, [name], 0)}{masked})")
 

@@ -27,10 +27,26 @@ class Statements:
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
         results = [o.buffer.dtype for o in self.program.outputs if is_float(o.buffer.dtype)]
         self.rounded_again = all(is_narrow(dtype) for dtype in results)
+        self._extents: dict[str, tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
         """Whether columns behind the last one are guarded against, where there are any."""
+
+    def extent(self, name: str) -> tuple[bool, bool]:
+        """Whether the tensor that is computed for a value has rows, and columns: what is made of expanded inputs alone
+        has none, though the value may vary over them."""
+        if name in self.inputs:
+            return self.places.has_rows(self.inputs[name]), self.places.has_columns(self.inputs[name])
+        if name not in self._extents:
+            value = self.by_name[name]
+            if value.op == "iota":
+                found = bool(set(value.dims) & set(self.places.rows)), self.is_vector(name)
+            else:
+                args = [self.extent(arg) for arg in value.args]
+                found = any(rows for rows, _ in args), self.is_vector(name) and any(columns for _, columns in args)
+            self._extents[name] = found
+        return self._extents[name]
 
     def is_vector(self, name: str) -> bool:
         """Whether there is an element for each column."""
@@ -41,10 +57,9 @@ class Statements:
 
     def loaded(self, name: str, piece: int) -> str:
         """What an input's elements are called."""
-        return f"{name}_{'row' if not self.is_vector(name) else 'tile'}{self._letter(name, piece)}"
-
-    def _letter(self, name: str, piece: int) -> str:
-        return self.places.suffix(piece) if self.is_vector(name) else ""
+        if self.places.has_columns(self.inputs[name]):
+            return f"{name}_tile{self.places.suffix(piece)}"
+        return f"{name}_row"
 
     def operand(self, name: str, piece: int) -> str:
         value = self.by_name.get(name)

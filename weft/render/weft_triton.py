@@ -8,7 +8,6 @@ none, so that NumPy's functions stand in there. Float32 smaller than 1.2e-38, wh
 
 from __future__ import annotations
 
-import numpy as np
 import triton
 import triton.language as tl
 
@@ -99,10 +98,6 @@ def wait_for_all(arrived):
     while now < target:
         now = tl.atomic_add(arrived, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
-
-
-if triton.knobs.runtime.interpret:
-    libdevice.AT_ONCE |= {maximum: np.max, minimum: np.min}
 
 
 # quotients rounded down, and what is left; an integer divided by zero gives zero
