@@ -1,18 +1,19 @@
-"""``python -m tests.fuzz programs|functions|modules``."""
+"""``python -m tests.fuzz programs|functions|modules|triton``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from tests.fuzz.pool import run_seeds
+from tests.fuzz.pool import OF_KINDS, run_seeds
 from tests.fuzz.shrink import failure_of, shrink
 from tests.fuzz.worker import quiet
 
-KINDS = ("programs", "functions", "modules")
+KINDS = ("programs", "functions", "modules", "triton")
 
 
 def main() -> int:
@@ -42,6 +43,7 @@ def main() -> int:
 def one(name: str, seed: int, seconds: float) -> int:
     """Run one case in this process; a failure is made smaller and printed as a script."""
     quiet()
+    os.environ |= OF_KINDS.get(name, {})
     kind = import_module(f"tests.fuzz.{name}")
     case = kind.make(seed)
     print(kind.describe(case), flush=True)

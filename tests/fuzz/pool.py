@@ -22,6 +22,8 @@ CASES_PER_WORKER = 100
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONFAULTHANDLER": "1"}
 """Several workers share the cores: threads that spin at a barrier would take them from each other. Kernels are told
 how many threads to use."""
+OF_KINDS = {"triton": {"TRITON_INTERPRET": "1"}}
+"""What has to be set before torch is imported."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | OF_KINDS.get(arguments[0], {}),
         )  # fmt: skip
         self.done = 0
 

@@ -85,7 +85,7 @@ def check(case: Case) -> Outcome:
         for plan_ in plans:
             made = [run(plan_, functions, program, given, _sizes(moved), threads) for threads in THREADS]
             for first, second, output in zip(*made, program.outputs, strict=True):
-                if not torch.equal(_bits(first), _bits(second)):
+                if not torch.equal(bits(first), bits(second)):
                     raise Mismatch("threads", f"{output.buffer.name} has other bits with {THREADS[1]} threads")
             try:
                 expected.compare(made[0])
@@ -143,7 +143,7 @@ def _disturbed(case: Case, inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
     return results
 
 
-def _bits(x: Tensor) -> Tensor:
+def bits(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype).copy_(x).reshape(-1).view(torch.uint8)
 
 
@@ -155,18 +155,20 @@ def _check_text(program: Program) -> None:
 # plans
 
 
-def legal_plans(program: Program, seed: int) -> list[Plan]:
+def legal_plans(
+    program: Program, seed: int, target: Target = CPU, vary: Callable[[Plan, random.Random], Plan] | None = None
+) -> list[Plan]:
     """Some of the legal splits, each under a schedule drawn from the seed, and the planner's own choice."""
-    draw = random.Random(seed)
+    draw, vary = random.Random(seed), vary or varied
     found: list[Plan] = []
     for rows, columns in splits(program):
-        candidate = plan_split(program, rows, columns, CPU, {})
+        candidate = plan_split(program, rows, columns, target, {})
         if isinstance(candidate, Plan):
             found.append(candidate)
-    best = plan(program, CPU)
+    best = plan(program, target)
     if not found and not isinstance(best, Refusal):
         raise Mismatch("plan", "a plan was chosen though no split is legal")
-    chosen = [varied(p, draw) for p in draw.sample(found, min(MOST_PLANS, len(found)))]
+    chosen = [vary(p, draw) for p in draw.sample(found, min(MOST_PLANS, len(found)))]
     named = [_renamed(p, f"k{i}") for i, p in enumerate(chosen)]
     for candidate in named:
         verify_plan(candidate, program)

@@ -1,0 +1,234 @@
+"""Runs Triton kernels under Triton's interpreter, with every access to memory checked.
+
+To be imported where ``TRITON_INTERPRET=1`` was set before Triton was. A kernel may read the elements of its inputs and
+what was written to the memory of partial results, and has to write every element of its outputs once.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from tests.fuzz.memory import GUARD, poison
+from tests.fuzz.outcome import Mismatch
+from weft.ir.dtypes import TORCH_DTYPES
+from weft.ir.interpret import bind, resolve, sizes_of
+from weft.ir.program import Buffer, Program
+from weft.plan.kernel import Kernel, Plan
+from weft.render import triton as renderer
+from weft.render import triton_launch, weft_triton
+
+assert triton.knobs.runtime.interpret, "TRITON_INTERPRET=1 has to be set before triton is imported"
+
+
+def run_plan(
+    plan: Plan, program: Program, inputs: Sequence[Tensor], parameters: Sequence[int] = (), programs: int = 2**31
+) -> list[Tensor]:
+    """Outputs of a program, one tensor a buffer. programs: of a persistent launch at the most. Raises Mismatch if
+    memory is used in a wrong way."""
+    sizes = sizes_of(program, parameters)
+    for name, factors in plan.products.items():
+        sizes[name] = prod(resolve(factor, sizes) for factor in factors)
+    tensors = {b.name: t for b, t in zip(program.inputs, inputs, strict=True)}
+    for kernel in plan.kernels:
+        given = [tensors[b.name] for b in kernel.program.inputs]
+        made = run(kernel, given, [sizes[p] for p in kernel.program.parameters], programs)
+        tensors |= {o.buffer.name: t for o, t in zip(kernel.program.outputs, made, strict=True)}
+    return [tensors[o.buffer.name] for o in program.outputs]
+
+
+def run(
+    kernel: Kernel, inputs: Sequence[Tensor], parameters: Sequence[int] = (), programs: int = 2**31
+) -> list[Tensor]:
+    """Outputs of one kernel, in tensors of their own."""
+    refusal = renderer.supports(kernel)
+    if refusal is not None:
+        raise Mismatch("refused", str(refusal))
+    sizes = sizes_of(kernel.program, parameters)
+    memory = Memory()
+    arguments: list[Any] = [memory.input(b, t, sizes) for b, t in zip(kernel.program.inputs, inputs, strict=True)]
+    outputs = [memory.output(o.buffer, sizes) for o in kernel.program.outputs]
+    partials = {p.name: p for p in triton_launch.partials(kernel, sizes)}
+    for name, kind in triton_launch.arguments(kernel)[len(inputs) + len(outputs) :]:
+        if name in partials:
+            arguments.append(memory.partial(partials[name].elements, TORCH_DTYPES[kind.removeprefix("*")]))
+        elif kind != "i64":
+            arguments.append(torch.zeros(1, dtype=torch.int32))
+    arguments[len(inputs) : len(inputs)] = outputs
+    numbers = [tl.tensor(TensorHandle(np.array([p], np.int64), tl.int64), tl.int64) for p in parameters]
+    functions = _functions(renderer.render(kernel).text)
+    with memory.watched(), _plain_errors(), np.errstate(all="ignore"):
+        for launch in triton_launch.launches(kernel, sizes):
+            memory.begin()
+            grid = (min(programs, launch.grid[0]) if launch.persistent else launch.grid[0], launch.grid[1])
+            if launch.cooperative:
+                _without_waiting(functions[launch.entry], grid, (*arguments, *numbers), memory)
+            elif 0 not in grid:
+                functions[launch.entry][grid](*arguments, *numbers)
+    memory.check()
+    return outputs
+
+
+@contextmanager
+def _plain_errors() -> Any:
+    """What was raised inside a kernel, not the interpreter's word for it."""
+    try:
+        yield
+    except InterpreterError as error:
+        raise (error.__cause__ or error) from None
+
+
+def _without_waiting(function: Any, grid: tuple[int, int], arguments: Sequence[Any], memory: Memory) -> None:
+    """Programs run one after the other here: twice, so that all that has to be there is there the second time."""
+    waiting, weft_triton.wait_for_all = weft_triton.wait_for_all, _does_not_wait
+    try:
+        memory.reads_unwritten = True
+        function[grid](*arguments)
+        memory.reads_unwritten = False
+        memory.begin(again=True)
+        function[grid](*arguments)
+    finally:
+        weft_triton.wait_for_all = waiting
+
+
+@triton.jit
+def _does_not_wait(arrived):
+    pass
+
+
+def _functions(text: str) -> dict[str, Any]:
+    """What a generated module defines."""
+    file = f"<kernel {len(linecache.cache)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    namespace: dict[str, Any] = {"__name__": "kernel"}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace
+
+
+@dataclass
+class Area:
+    """The storage of one tensor. name: of the tensor; readable, writable, written: of every byte that is the first one
+    of an element."""
+
+    name: str
+    storage: Tensor
+    readable: Any
+    writable: Any
+    written: Any
+    partial: bool = False
+
+    @property
+    def address(self) -> int:
+        return self.storage.untyped_storage().data_ptr()
+
+
+class Memory:
+    """All memory that a kernel may touch. Whatever else it reads, or writes at all, is a Mismatch."""
+
+    def __init__(self) -> None:
+        self.areas: list[Area] = []
+        self.reads_unwritten = False
+
+    def input(self, buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+        area = self._add(buffer.name, tensor)
+        area.readable[self._places(buffer, tensor, sizes)] = True
+        return tensor
+
+    def output(self, buffer: Buffer, sizes: Mapping[str, int]) -> Tensor:
+        """A poisoned tensor that lies as the buffer does."""
+        shape, strides = [sizes[d] for d in buffer.dims], [resolve(s, sizes) for s in buffer.strides]
+        reach = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+        storage = poison(GUARD + buffer.offset + reach + GUARD, TORCH_DTYPES[buffer.dtype])
+        tensor = storage.as_strided(shape, strides, GUARD)
+        area = self._add(buffer.name, tensor)
+        area.writable[self._places(buffer, tensor, sizes)] = True
+        return tensor
+
+    def partial(self, count: int, dtype: torch.dtype) -> Tensor:
+        tensor = poison(GUARD + count + GUARD, dtype)[GUARD : GUARD + count]
+        area = self._add("partial", tensor)
+        start = GUARD * dtype.itemsize
+        area.writable[start : start + count * dtype.itemsize : dtype.itemsize] = True
+        area.partial = True
+        return tensor
+
+    def _add(self, name: str, tensor: Tensor) -> Area:
+        count = tensor.untyped_storage().nbytes()
+        area = Area(name, tensor, *(np.zeros(count, bool) for _ in range(3)))
+        self.areas.append(area)
+        return area
+
+    @staticmethod
+    def _places(buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Any:
+        """First bytes of a buffer's elements."""
+        if any(sizes[d] == 0 for d in buffer.dims):
+            return np.zeros(0, np.int64)
+        elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+        index = torch.arange(elements).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        return bind(buffer, index, sizes).reshape(-1).numpy() * tensor.itemsize
+
+    def begin(self, *, again: bool = False) -> None:
+        """A launch begins: it may write what was not written yet, and read the partial results of those before."""
+        for area in self.areas:
+            if area.partial:
+                area.readable |= area.written
+            if again:
+                area.written[:] = False
+
+    def check(self) -> None:
+        """Raise Mismatch if an element was not written."""
+        for area in self.areas:
+            missing = int((area.writable & ~area.written).sum())
+            if missing and not area.partial:
+                raise Mismatch("unwritten", f"{area.name}: {missing} elements are never written")
+
+    @contextmanager
+    def watched(self) -> Any:
+        load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+        def checked_load(builder: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+            self._look("read", pointers.data[mask.data.astype(bool)])
+            return load(builder, pointers, mask, *rest)
+
+        def checked_store(builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            self._look("written", pointers.data[mask.data.astype(bool)])
+            return store(builder, pointers, value, mask, *rest)
+
+        InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = checked_load, checked_store
+        try:
+            yield
+        finally:
+            InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = load, store
+
+    def _look(self, what: str, pointers: Any) -> None:
+        addresses = pointers.astype(np.int64)
+        if not addresses.size:
+            return
+        first = int(addresses[0])
+        area = next((a for a in self.areas if a.address <= first < a.address + a.readable.size), None)
+        if area is None:
+            raise Mismatch("outside", f"{what}: {first:#x} is in no tensor")
+        at = addresses - area.address
+        if at.min() < 0 or at.max() >= area.readable.size:
+            raise Mismatch("outside", f"{area.name}: something behind its ends is {what}")
+        if what == "read":
+            if not (area.readable[at].all() or (self.reads_unwritten and area.partial)):
+                raise Mismatch("outside", f"{area.name}: something that is no element, or not there yet, is read")
+            return
+        if not area.writable[at].all():
+            raise Mismatch("outside", f"{area.name}: something that is no element is written")
+        if area.written[at].any() or np.unique(at).size != at.size:
+            raise Mismatch("twice", f"{area.name}: an element is written twice")
+        area.written[at] = True

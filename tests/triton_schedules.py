@@ -1,0 +1,89 @@
+"""Schedules of one Triton kernel that must all give right results, whether anybody would choose them or not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from weft.ir.structure import loops_of
+from weft.plan.gpu_schedules import pieces_of, power_of_two
+from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.render.triton_launch import FINISH_COLUMNS, splits_columns, tiled_rows
+
+CHUNKS = (1, 3, 7, 1000)
+MOST_STATEMENTS = 1500
+"""Of one kernel: the interpreter takes up to a tenth of a millisecond for each."""
+MOST_ELEMENTS = 2**17
+"""Elements of a tile."""
+
+
+def in_pieces(width: int, count: int) -> tuple[int, ...]:
+    """A row as at most so many powers of two, of which only the last one may reach beyond the row."""
+    pieces: tuple[int, ...] = ()
+    while (rest := width - sum(pieces)) > 0:
+        last = len(pieces) == count - 1
+        pieces = (*pieces, power_of_two(rest) if last else power_of_two(rest + 1) // 2)
+    return pieces
+
+
+def alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> list[Schedule]:
+    """Of the scheme that the kernel has and, where its rows can be looped over, of that as well."""
+    return list(dict.fromkeys(_alternatives(kernel, sizes)))
+
+
+def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule]:
+    schedule = kernel.schedule
+    loops = loops_of(kernel.program, schedule.rows, schedule.columns)
+    width, types = prod(sizes[d] for d in schedule.columns), kernel.program.types()
+    outer = [kernel.program.by_name()[name] for names in loops.outer for name in names]
+    static = all(isinstance(kernel.program.size_of(c), int) for c in schedule.columns)
+    ways: list[tuple[str, tuple[int, ...]]] = []
+    if not schedule.columns:
+        ways.append((schedule.scheme, ()))
+    elif not any(loops.inner):
+        ways += [(schedule.scheme, (w,)) for w in (8, 64, 512)]
+    else:
+        scheme = "STREAM" if outer else "ONE_SHOT"
+        if static:
+            ways += [(scheme, in_pieces(width, count)) for count in (1, 2, 3)]
+            ways.append((scheme, pieces_of(width)))
+        if not any(set(types[v.args[0]][1]) & set(schedule.columns) for v in outer):
+            ways += [("LOOP", (w,)) for w in (16, 64, 1024)]
+    tall = prod(sizes[d] for d in tiled_rows(kernel))
+    for scheme, pieces in ways:
+        for rows in (1, 2, 8, 64, 512, 4096):
+            if rows > 1 and (rows >= 2 * tall or rows * sum(pieces) > MOST_ELEMENTS):
+                continue
+            for finish in ("separate", "same") if outer else (schedule.finish,):
+                for chunks in CHUNKS if outer else (0,):
+                    made = replace(
+                        schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows, chunks=chunks, finish=finish
+                    )
+                    if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
+                        yield made
+
+
+def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """About how many statements of one value the interpreter goes through for a kernel."""
+    schedule = kernel.schedule
+    tiles = prod(sizes[d] for d in schedule.segments) * -(
+        -prod(sizes[d] for d in tiled_rows(kernel)) // schedule.rows_per_tile
+    )
+    width = prod(sizes[d] for d in schedule.columns)
+    blocks = len(schedule.pieces)
+    if schedule.scheme == "LOOP" or splits_columns(kernel):
+        blocks = -(-width // schedule.pieces[0])
+    finishing = prod(sizes[d] for d in schedule.segments) * -(-width // FINISH_COLUMNS)
+    return (tiles * max(1, blocks) + finishing) * (len(kernel.program.values) + len(kernel.program.inputs))
+
+
+def drawn(plan: Plan, sizes: Mapping[str, int], draw: random.Random) -> Plan:
+    """The plan with schedules drawn from all of these; as it is if it would take too long with any."""
+    kernels = (replace(k, schedule=draw.choice(alternatives(k, sizes) or [k.schedule])) for k in plan.kernels)
+    return replace(plan, kernels=tuple(kernels))
+
+
+def is_quick(plan: Plan, sizes: Mapping[str, int]) -> bool:
+    return all(statements(kernel, sizes) <= MOST_STATEMENTS for kernel in plan.kernels)
