@@ -12,12 +12,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from weft.errors import Refusal
-from weft.ir.ops import ONLINE
 from weft.ir.structure import Loops, loops_of
 from weft.plan.kernel import Kernel
 from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
-from weft.render.triton_expressions import TRITON_TYPES
+from weft.render.triton_expressions import STATES, TRITON_TYPES
 from weft.render.triton_finish import Finish
 from weft.render.triton_launch import arguments, finish_blocks, has_finish, outer_values
 from weft.render.triton_places import Places
@@ -29,9 +28,11 @@ _OURS = (
 TAKEN = frozenset((*_OURS.split(), *keyword.kwlist, *keyword.softkwlist))
 """Names that no dimension, parameter, buffer or value has in the text."""
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
+_STATES = ("_sum", *dict.fromkeys(f"_{part}" for parts in STATES.values() for part, _ in parts if part != "sum"))
 DERIVED = (
-    *("_tile", "_row", "_at", "_sum", "_lanes", "_partial"),
-    *(f"{end}{letter}" for end in ("", "_tile", "_sum") for letter in _LETTERS),
+    *("_tile", "_row", "_at", "_lanes", "_more", *_STATES, *(f"{end}_more" for end in _STATES)),
+    *("_partial", *(f"_partial_{number}" for number in range(max(map(len, STATES.values()))))),
+    *(f"{end}{letter}" for end in ("", "_tile", *_STATES) for letter in _LETTERS),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
 
@@ -43,10 +44,6 @@ def supports(kernel: Kernel) -> Refusal | None:
     unknown = sorted({name for name in names if name not in TRITON_TYPES})
     if unknown:
         return Refusal("triton_dtype", kernel.name, f"Triton has no {', '.join(unknown)}", len(unknown), 0)
-    for value in outer_values(kernel):
-        if value.op in ONLINE:
-            message = f"{value.op} has a centre that moves, which the Triton backend does not do yet"
-            return Refusal("triton_online", value.name, message, 1, 0)
     kept = [tuple(s for s in schedule.segments if s in v.dims) for v in outer_values(kernel)]
     for some in (*kept, *finish_blocks(kernel)):
         if some not in ((), schedule.segments):

@@ -108,6 +108,12 @@ _TAKES_NUMBERS = ("maximum", "minimum", "fma", "div")
 
 COMBINE = {"sum": "{0} + {1}", "max": "w.maximum({0}, {1})", "min": "w.minimum({0}, {1})"}
 """How a reduction combines two partial results."""
+STATES = {
+    "m2": (("count", 0.0), ("pivot", 0.0), ("mean", 0.0), ("squares", 0.0)),
+    "sumexp": (("centre", -math.inf), ("sum", 0.0)),
+}
+"""The numbers of a partial result of an online reduction, in the order in which the functions of ``weft_triton`` take
+them, and what they are of no elements."""
 _REDUCTIONS = {"sum": "tl.sum({0}, {1}, keep_dims=True)", "max": "w.max({0}, {1})", "min": "w.min({0}, {1})"}
 
 

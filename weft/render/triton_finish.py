@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.ir.ops import identity
+from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
-from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
+from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import FINISH_CHUNKS, FINISH_COLUMNS, finish_blocks, partial_name, sum_columns
 from weft.render.triton_statements import Statements
 
@@ -81,19 +81,39 @@ class Finish(Statements):
         parts = self.places.times(others, self.places.chunks())
         first = f"{self.places.segment} * {parts} + " if own else ""
         count = self.places.count(columns)
+        together, online = FINISH_CHUNKS, value.op in ONLINE
         nothing, total = literal(identity(value.op, value.dtype), value.dtype), f"{value.name}_sum"
-        together = FINISH_CHUNKS
-        self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
+        if online:
+            self.start_states(value, together, 0, alike=False)
+        else:
+            self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
         with self.out.block(f"for start in range(0, {parts}, {together})"):
             self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
             row = f"({first}part)" if first else "part"
             offset = row if count == 1 else f"{row} * {count}"
             column = f" + {self.places.column}" if columns else ""
             masks = " & ".join([f"(part < {parts})", *(["column_exists"] if columns and self.is_masked() else [])])
-            place = f"{partial_name(value, 0)} + {offset}{column}"
-            load = f'tl.load({place}, mask={masks}, other={nothing}, cache_modifier=".cg")'
-            self.out.line(f"{total} = {COMBINE[value.op].format(total, load)}")
-        self.out.line(f"{value.name} = {reduction(value.op, [total], 0)}")
+
+            def load(number: int, other: str) -> str:
+                place = f"{partial_name(value, number)} + {offset}{column}"
+                return f'tl.load({place}, mask={masks}, other={other}, cache_modifier=".cg")'
+
+            if online:
+                self._merge(value, [load(i, literal(x, value.dtype)) for i, (_, x) in enumerate(STATES[value.op])])
+            else:
+                self.out.line(f"{total} = {COMBINE[value.op].format(total, load(0, nothing))}")
+        if online:
+            self.out.line(f"{value.name} = w.{value.op}_total({', '.join(self.states(value, 0))})")
+        else:
+            self.out.line(f"{value.name} = {reduction(value.op, [total], 0)}")
+
+    def _merge(self, value: Value, loads: list[str]) -> None:
+        """One more block of partial results of an online reduction."""
+        states = self.states(value, 0)
+        more = [f"{name}_more" for name in states]
+        for name, text in zip(more, loads, strict=True):
+            self.out.line(f"{name} = {text}")
+        self.out.line(f"{', '.join(states)} = w.{value.op}_merge({', '.join([*states, *more])})")
 
     def _arguments(self, name: str) -> tuple[str, ...]:
         value = self.by_name[name]

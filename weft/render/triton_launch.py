@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.ir import dtypes
-from weft.ir.ops import lookup, states_of
+from weft.ir.ops import lookup
 from weft.ir.program import Program, Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
+from weft.render.triton_expressions import STATES
 
 FINISH_COLUMNS = 32
 """Columns whose sums a program of the finish completes: 128 bytes of each chunk's partial sums, a line of the cache."""
@@ -54,7 +55,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     program = kernel.program
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
     found = [(b.name, f"*{b.dtype}") for b in buffers]
-    found += [(partial_name(v, i), f"*{v.dtype}") for v in outer_values(kernel) for i in range(states_of(v.op))]
+    found += [(partial_name(v, i), f"*{v.dtype}") for v in outer_values(kernel) for i in range(states_of(v))]
     if kernel.schedule.finish == "same":
         found.append(("arrived", "*i32"))
     return (*found, *((p, "i64") for p in program.parameters))
@@ -66,7 +67,7 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     return tuple(
         Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
         for v in outer_values(kernel)
-        for i in range(states_of(v.op))
+        for i in range(states_of(v))
     )
 
 
@@ -123,7 +124,12 @@ def outer_values(kernel: Kernel) -> list[Value]:
 
 def partial_name(value: Value, state: int) -> str:
     """Of the memory for one number of an outer reduction's partial results."""
-    return f"{value.name}_partial" if states_of(value.op) == 1 else f"{value.name}_partial_{state}"
+    return f"{value.name}_partial" if states_of(value) == 1 else f"{value.name}_partial_{state}"
+
+
+def states_of(value: Value) -> int:
+    """Numbers that a partial result of an outer reduction consists of, for each column."""
+    return len(STATES.get(value.op, ("",)))
 
 
 def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from weft.ir.ops import identity
+from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Buffer, Output, Value
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
@@ -237,6 +237,9 @@ class Rows(Statements):
         for value in self.outer:
             pieces = self._pieces() if self._sums_vectors(value) else range(1)
             for piece in pieces:
+                if value.op in ONLINE:
+                    self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
+                    continue
                 width = self.schedule.pieces[piece] if self._sums_vectors(value) else 1
                 shape = f"[{self.schedule.rows_per_tile}, {width}]"
                 kind = TRITON_TYPES[value.dtype]
@@ -246,6 +249,11 @@ class Rows(Statements):
         return f"{value.name}_sum{self.places.suffix(piece) if self._sums_vectors(value) else ''}"
 
     def _add(self, value: Value, piece: int) -> None:
+        if value.op in ONLINE:
+            states, operand = ", ".join(self.states(value, piece)), self.operand(value.args[0], piece)
+            exists = f", {self.row_mask()}" if self.places.rows_masked else ""
+            self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
+            return
         name = self._sum_name(value, piece)
         operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=True)
         self.out.line(f"{name} = {COMBINE[value.op].format(name, operand)}")
@@ -259,16 +267,22 @@ class Rows(Statements):
             for piece in self._pieces() if vectors else range(1):
                 if vectors and value.name not in self.vector_sums:
                     raise AssertionError(f"{value.name} is a sum of columns without columns")
-                name = self._sum_name(value, piece)
                 offset = part if count == 1 else f"{part} * {count}"
-                column = f" + {self.places.column_of(piece)}" if vectors else ""
-                place = f"{partial_name(value, 0)} + {offset}{column}"
-                if not vectors:
-                    place = f"{place} + tl.arange(0, 1)[None, :]"
+                column = f" + {self.places.column_of(piece)}" if vectors else " + tl.arange(0, 1)[None, :]"
                 first = ["(tl.program_id(1) == 0)"] if self.places.splits_columns and not vectors else []
                 masks = self.masks(piece, rows=False, columns=vectors, others=first)
                 masked = f", mask={masks}" if masks else ""
-                self.out.line(f"tl.store({place}, {reduction(value.op, [name], 0)}{masked})")
+                for number, total in enumerate(self._chunk_totals(value, piece)):
+                    place = f"{partial_name(value, number)} + {offset}{column}"
+                    self.out.line(f"tl.store({place}, {total}{masked})")
+
+    def _chunk_totals(self, value: Value, piece: int) -> list[str]:
+        """The numbers that make up a partial result, over all rows of a chunk."""
+        if value.op not in ONLINE:
+            return [reduction(value.op, [self._sum_name(value, piece)], 0)]
+        states = self.states(value, piece)
+        self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
+        return states
 
     @property
     def vector_sums(self) -> set[str]:

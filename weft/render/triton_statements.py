@@ -9,7 +9,7 @@ from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
-from weft.render.triton_expressions import TRITON_TYPES, expression, literal
+from weft.render.triton_expressions import STATES, TRITON_TYPES, expression, literal
 from weft.render.triton_places import Places
 
 
@@ -134,6 +134,17 @@ class Statements:
         have = set(dims)
         texts = [self.places.index_of(d, piece) for d in over if d not in have and self.places.dims[d] != 1]
         return [f"({text} == 0)" for text in texts]
+
+    def states(self, value: Value, piece: int) -> list[str]:
+        """Names of the numbers that a partial result of an online reduction consists of."""
+        return [f"{value.name}_{part}{self.places.suffix(piece)}" for part, _ in STATES[value.op]]
+
+    def start_states(self, value: Value, rows: int, piece: int, *, alike: bool) -> None:
+        """Define them as what they are of no elements. alike: whether all columns of a row have as many elements."""
+        kind = TRITON_TYPES[value.dtype]
+        for name, (part, nothing) in zip(self.states(value, piece), STATES[value.op], strict=True):
+            shape = f"[{rows}, {1 if alike and part == 'count' else self.schedule.pieces[piece]}]"
+            self.out.line(f"{name} = tl.full({shape}, {literal(nothing, value.dtype)}, {kind})")
 
     def define_index(self, name: str, width: int, start: str = "", axis: int = 1) -> None:
         """An index that runs along an axis."""

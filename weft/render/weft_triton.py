@@ -83,6 +83,84 @@ def _add_4(a, b, c, d, e, f, g, h):
     return a + e, b + f, c + g, d + h
 
 
+# statistics of columns in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein, 2018).
+# For a variance: count, pivot, mean and squares, where the pivot is some element, the mean is relative to it, so that it
+# is not rounded to the precision of a large one, and squares are those of differences from the mean, summed up. For a
+# softmax: the largest and the sum of exponentials of differences from it.
+
+
+@triton.jit
+def m2_add(count, pivot, total, squares, x, exists=None):
+    """One more element for each row of a tile: here total and squares are sums over differences from the pivot. exists:
+    where there is one."""
+    if exists is None:
+        pivot = tl.where(count == 0, x, pivot)
+        difference = x - pivot
+        count += 1
+    else:
+        pivot = tl.where(exists & (count == 0), x, pivot)
+        difference = tl.where(exists, x - pivot, 0)
+        count += tl.where(exists, 1, 0)
+    return count, pivot, total + difference, squares + difference * difference
+
+
+@triton.jit
+def m2_rows(count, pivot, total, squares):
+    """The states of a tile's rows as one."""
+    count = tl.broadcast_to(count, pivot.shape)
+    mean = total / tl.maximum(count, 1)
+    squares = maximum(squares - total * mean, 0.0 * squares)
+    return tl.reduce((count, pivot, mean, squares), 0, m2_merge, keep_dims=True)
+
+
+@triton.jit
+def m2_merge(count, pivot, mean, squares, more_count, more_pivot, more_mean, more_squares):
+    """The state of all elements of two."""
+    both = count + more_count
+    share = more_count / tl.maximum(both, 1)
+    pivot = tl.where(count == 0, more_pivot, pivot)
+    difference = tl.where(more_count == 0, 0, more_pivot - pivot) + (more_mean - mean)
+    return both, pivot, mean + difference * share, squares + more_squares + difference * difference * (share * count)
+
+
+@triton.jit
+def m2_total(count, pivot, mean, squares):
+    """Sum of squared differences from the mean, of all rows."""
+    count, pivot, mean, squares = tl.reduce((count, pivot, mean, squares), 0, m2_merge, keep_dims=True)
+    return squares
+
+
+@triton.jit
+def sumexp_add(centre, total, x, exists=None):
+    """The state with one more element each. exists: where there is one."""
+    if exists is not None:
+        x = tl.where(exists, x, float("-inf"))
+    return sumexp_merge(centre, total, x, 1.0)
+
+
+@triton.jit
+def sumexp_merge(centre, total, more_centre, more_total):
+    """The state of all elements of two."""
+    difference = more_centre - centre
+    # nothing comes from minus infinity; what it is from minus infinity is not a number
+    smaller = tl.where(more_centre == float("-inf"), 0.0, tl.exp(-tl.abs(difference)))
+    total = tl.where(difference > 0, total * smaller + more_total, total + more_total * smaller)
+    return maximum(centre, more_centre), total
+
+
+@triton.jit
+def sumexp_rows(centre, total):
+    """The states of a tile's rows as one."""
+    return tl.reduce((centre, total), 0, sumexp_merge, keep_dims=True)
+
+
+@triton.jit
+def sumexp_total(centre, total):
+    """Sum of exponentials of the differences from the largest, of all rows; NaN if that is infinite."""
+    centre, total = sumexp_rows(centre, total)
+    return tl.where(tl.abs(centre) == float("inf"), float("nan"), total)
+
+
 # all programs of a launch
 
 
