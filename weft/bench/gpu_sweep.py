@@ -128,9 +128,17 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
     name, (rows, columns) = cell
     s = kernel.schedule
     return {
-        "workload": name, "rows": rows, "columns": columns, "scheme": s.scheme, "rows_per_tile": s.rows_per_tile,
-        "pieces": "+".join(map(str, s.pieces)), "warps": s.warps, "stages": s.stages, "chunks": s.chunks,
-        "finish": s.finish, "predicted_registers": registers_per_thread(kernel.program, s),
+        "workload": name,
+        "rows": rows,
+        "columns": columns,
+        "scheme": s.scheme,
+        "rows_per_tile": s.rows_per_tile,
+        "pieces": "+".join(map(str, s.pieces)),
+        "warps": s.warps,
+        "stages": s.stages,
+        "chunks": s.chunks,
+        "finish": s.finish,
+        "predicted_registers": registers_per_thread(kernel.program, s),
         "shared_bytes": staged_bytes(kernel.program, s),
     }
 

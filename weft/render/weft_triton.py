@@ -90,7 +90,7 @@ def _add_4(a, b, c, d, e, f, g, h):
 @triton.jit
 def wait_for_all(arrived):
     """Return once every program of the launch has called this; what they wrote before can be read then. All of them
-    have to be resident. arrived: int32, a multiple of their number before the launch and after it."""
+    have to be resident. arrived: int64, a multiple of their number before the launch and after it."""
     tl.debug_barrier()
     programs = tl.num_programs(0) * tl.num_programs(1)
     before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
