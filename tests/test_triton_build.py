@@ -313,13 +313,13 @@ def test_what_a_tool_does_not_say_is_an_error(parse: Callable[[str, str], Any], 
 
 
 def test_a_kernel_that_spills_says_so(options: Options) -> None:
-    """256 x 64 accumulators on one warp: 512 registers a thread."""
-    text = TEXT.replace("[4, 64]", "[256, 64]").replace("tl.arange(0, 4)", "tl.arange(0, 256)")
+    """128 x 64 accumulators on one warp: 256 registers a thread."""
+    text = TEXT.replace("[4, 64]", "[128, 64]").replace("tl.arange(0, 4)", "tl.arange(0, 128)")
     kernel = replace(SEPARATE, schedule=replace(SEPARATE.schedule, warps=1))
     usage = binaries(Job(kernel, replace(SOURCE, text=text), ALIGNED, H100), options)["weft_p"].usage
     assert usage.registers == 255
-    assert usage.stack_bytes > 500
-    assert usage.spill_bytes > usage.stack_bytes
+    assert usage.stack_bytes > 0
+    assert usage.spill_bytes >= usage.stack_bytes
     assert usage.shared_bytes > 1024
 
 
