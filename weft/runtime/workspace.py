@@ -67,17 +67,17 @@ class Counters:
     def address(self, device: torch.device, stream: int) -> int:
         """For a launch on a stream. Raises RuntimeError inside the capture of a graph if no counter is left."""
         if torch.cuda.is_current_stream_capturing():
-            return _bank(device.index).take()
+            return _bank(device).take()
         found = self._of_stream.get(stream)
         if found is None:
-            found = self._of_stream[stream] = _bank(device.index).take()
+            found = self._of_stream[stream] = _bank(device).take()
         return found
 
 
 class _Bank:
     """Counters that are zero, in blocks."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self.lock = Lock()
         self.blocks: list[Tensor] = []
@@ -95,11 +95,12 @@ class _Bank:
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(f"a CUDA graph has more than {COUNTERS} kernels whose programs wait for each other")
         numbers = COUNTERS * COUNTER_BYTES // 8
-        self.blocks.append(torch.zeros(numbers, dtype=torch.int64, device=torch.device("cuda", self.device)))
-        torch.cuda.synchronize(self.device)  # other streams may count at once
+        self.blocks.append(torch.zeros(numbers, dtype=torch.int64, device=self.device))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # other streams may count at once
         self.left = COUNTERS
 
 
 @cache
-def _bank(device: int) -> _Bank:
+def _bank(device: torch.device) -> _Bank:
     return _Bank(device)
