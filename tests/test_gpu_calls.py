@@ -315,11 +315,11 @@ def test_slices_of_the_workspace_start_at_lines_of_the_cache(rows: int, offsets:
 
 
 def test_addresses_are_in_the_memory_that_is_kept() -> None:
-    kept, addresses = Workspace(896, (0, 256, 512), True).allocate(torch.device("cpu"))
-    assert [a - kept[0].data_ptr() for a in addresses[:3]] == [0, 256, 512]
-    assert addresses[3] == kept[1].data_ptr()
-    assert kept[0].nbytes == 896
-    assert Workspace(0, (), False).allocate(torch.device("cpu")) == ([], [])
+    kept, addresses = Workspace(896, (0, 256, 512), None).allocate(torch.device("cpu"), STREAM)
+    assert kept is not None
+    assert kept.nbytes == 896
+    assert [a - kept.data_ptr() for a in addresses] == [0, 256, 512]
+    assert Workspace(0, (), None).allocate(torch.device("cpu"), STREAM) == (None, [])
 
 
 # grids

@@ -249,7 +249,7 @@ def test_arguments_have_tritons_types() -> None:
     expected = {"x": "*bf16", "y": "*fp32", "columns": "*fp32", "column_partial": "*fp32", "s0": "i64"}
     assert signature(SEPARATE) == expected
     assert [*signature(SAME)] == ["x", "y", "columns", "column_partial", "arrived", "s0"]
-    assert signature(SAME)["arrived"] == "*i32"
+    assert signature(SAME)["arrived"] == "*i64"
 
 
 @pytest.mark.parametrize(
