@@ -77,15 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures = dict(zip((text for text, _ in texts), pool.map(_compile, texts, chunksize=4), strict=True))
     print(f"{len(texts)} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
     with given.csv.open("w", newline="") as file:
-        writer: Any = None
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
         for cell, found in kernels.items():
             rows = list(_measure(cell, dtype, [k for k in found if not failures[str(k)]], options, given.rounds))
             rows += [_described(cell, k) | {"failure": why} for k in found if (why := failures[str(k)])]
-            if writer is None and rows:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-            for row in rows:
-                writer.writerow(row)
+            writer.writerows(rows)
             file.flush()
             _print_best(cell, rows)
     return 0
