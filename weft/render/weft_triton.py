@@ -84,6 +84,27 @@ def _add_4(a, b, c, d, e, f, g, h):
     return a + e, b + f, c + g, d + h
 
 
+# a wide tensor laid on a narrower one, in which threads have the same columns: nothing is exchanged
+
+
+@triton.jit
+def fold_sum(x, width: tl.constexpr):
+    """Sums of the columns of a matrix that are ``width`` apart."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1)
+
+
+@triton.jit
+def fold_max(x, width: tl.constexpr):
+    """The largest of the columns of a matrix that are ``width`` apart; NaN if one is."""
+    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, maximum)
+
+
+@triton.jit
+def fold_min(x, width: tl.constexpr):
+    """The smallest of the columns of a matrix that are ``width`` apart; NaN if one is."""
+    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, minimum)
+
+
 # all programs of a launch
 
 
