@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.triton_cases import PROGRAM, SEPARATE, SOURCE, render_by_hand
+from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler
 from weft.capture.trace import trace
 from weft.compiler import check_device, compile_graph, run_program, target_of
