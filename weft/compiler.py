@@ -33,11 +33,11 @@ from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
 from weft.plan.verify import verify_plan
-from weft.render import cpp
+from weft.render.backends import device_of, devices, render, supports
 from weft.render.source import Source
 from weft.runtime import launch
 from weft.runtime.failures import check_run_time_failure
-from weft.target import Target
+from weft.target import TARGETS, Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
 
@@ -99,16 +99,16 @@ def compile_region(
     """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
     blocks of a model are the same program again and again."""
     device = region.outputs[0].meta["val"].device
-    if target is None and device.type != "cpu":
-        message = f"no backend for {device.type} yet"
-        return _of_region(region, Refusal("no_backend", region.program.name, message, device.type, "cpu"))
+    machine = target or target_of(device, region.program.name)
+    if isinstance(machine, Refusal):
+        return _of_region(region, machine)
     with in_stage("simplify"):
         program = verify(simplify(region.program))
     hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
     with in_stage("plan"):
         known = {k: v for k, v in hints.items() if v is not None}
-        identity = f"{program}{known}{device.type}"
-        planned = plans.get(identity) or plan(program, target or Target.current(device), known)
+        identity = f"{program}{known}{machine.name}"
+        planned = plans.get(identity) or plan(program, machine, known)
         plans[identity] = planned
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
@@ -117,14 +117,42 @@ def compile_region(
         digests = [launch.digest_of(kernel) for kernel in planned.kernels]
         if (refusal := check_run_time_failure(program.name, digests)) is not None:
             return _of_region(region, refusal)
-    if target is not None and target.kind != "cpu":
-        return CompiledRegion(region, program, planned, ())  # for reading: no backend writes code for it yet
+    if (refusal := check_device(planned, machine)) is not None:
+        # a plan for a machine that was asked for is for reading
+        return _of_region(region, refusal) if target is None else CompiledRegion(region, program, planned, ())
     with in_stage("render"):
         for kernel in planned.kernels:
-            if (refusal := cpp.supports(kernel)) is not None:
+            if (refusal := supports(kernel)) is not None:
                 return _of_region(region, refusal)
-        sources = tuple(cpp.render(kernel) for kernel in planned.kernels)
+        sources = tuple(render(kernel) for kernel in planned.kernels)
     return CompiledRegion(region, program, planned, sources)
+
+
+def target_of(device: torch.device, subject: str) -> Target | Refusal:
+    """The machine at hand, or why nothing is planned for it. A GPU without figures is left alone: a plan with another's
+    figures could be slower than what TorchInductor does."""
+    if device.type not in devices():
+        return _no_backend(subject, device.type)
+    try:
+        return Target.current(device)
+    except ValueError:
+        name = torch.cuda.get_device_name(device)
+        known = [named for named in TARGETS if Target.named(named).kind == "gpu"]
+        message = f"there are no figures for {name} to plan with"
+        return Refusal("no_backend", subject, message, name, f"{', '.join(known[:-1])} or {known[-1]}")
+
+
+def check_device(planned: Plan, machine: Target) -> Refusal | None:
+    """Kernels run on another kind of device than their plan is for: no backend is planned for that one yet."""
+    wanted = "cpu" if machine.kind == "cpu" else "cuda"
+    if all(device_of(kernel) == wanted for kernel in planned.kernels):
+        return None
+    return _no_backend(planned.kernels[0].name, wanted)
+
+
+def _no_backend(subject: str, device: str) -> Refusal:
+    usable = [known for known in devices() if known != device]
+    return Refusal("no_backend", subject, f"no backend for {device} yet", device, " or ".join(usable))
 
 
 def build(compilation: Compilation, options: Options) -> Compilation:
@@ -133,10 +161,16 @@ def build(compilation: Compilation, options: Options) -> Compilation:
     A region with a kernel that cannot be built becomes a refusal; the others stay.
     """
     try:
-        launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options)
+        hints = [r.plan.hints for r in compilation.regions for _ in r.plan.kernels]
+        launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options, hints)
         return compilation
     except Exception:  # of which region? Kernels that were built are found in the cache
-        return without_failing(compilation, "build", lambda r: launch.prepare(r.plan.kernels, r.sources, options))
+        return without_failing(compilation, "build", lambda region: _prepare(region, options))
+
+
+def _prepare(region: CompiledRegion, options: Options) -> None:
+    kernels = region.plan.kernels
+    launch.prepare(kernels, region.sources, options, [region.plan.hints] * len(kernels))
 
 
 def without_failing(compilation: Compilation, stage: str, step: Callable[[CompiledRegion], object]) -> Compilation:
@@ -165,9 +199,14 @@ def run_program(
     turn_on(options.logs)
     program = verify(simplify(program))
     hints = dict(zip(program.parameters, parameters, strict=True))
-    planned = plan(program, Target.current(inputs[0].device if inputs else "cpu"), hints)
+    machine = target_of(inputs[0].device if inputs else torch.device("cpu"), program.name)
+    if isinstance(machine, Refusal):
+        raise RefusedError((machine,))
+    planned = plan(program, machine, hints)
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
+    if (refusal := check_device(planned, machine)) is not None:
+        raise RefusedError((refusal,))
     return launch.run_plan(planned, program, inputs, parameters, options)
 
 

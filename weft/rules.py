@@ -103,9 +103,10 @@ _TABLE = (
     Rule(
         "no_backend",
         "plan",
-        "weft generates no code for this kind of device; the region is left to TorchInductor.",
+        "weft generates no code for this kind of device, or has no figures to plan with for this GPU; the region is "
+        "left to TorchInductor.",
         "Run on a CPU. `weft explain NAME --target h200` shows the plan for a GPU.",
-        Figures("the device's type", "the type that there is a backend for"),
+        Figures("the device", "the devices that there is a backend, or figures, for"),
     ),
     Rule(
         "dimensions",

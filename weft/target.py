@@ -59,13 +59,15 @@ class Target:
             return Target.named(_BY_VENDOR.get(vendor(), "cpu"))
         if device.type == "cuda":
             model = torch.cuda.get_device_name(device).lower()
-            for name in ("gb200", "h200", "h100"):
-                if name in model:
+            for part, name in _BY_MODEL.items():
+                if part in model:
                     return Target.named(name)
         raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
 
 
 _BY_VENDOR = {"AuthenticAMD": "cpu_amd"}
+_BY_MODEL = {"b200": "gb200", "h200": "h200", "h100": "h100"}
+"""Names of targets by what a GPU's name has in it: a B200 is one of the two of a GB200."""
 TARGETS = ("cpu", "cpu_amd", "h100", "h200", "gb200")
 """Names of all targets."""
 

@@ -51,7 +51,9 @@ def check(case: Case) -> Outcome:
             for number, some in enumerate(outputs[1:]):
                 for first, second, output in zip(outputs[0], some, program.outputs, strict=True):
                     if not torch.equal(bits(first), bits(second)):
-                        raise Mismatch("programs", f"{output.buffer.name}: other bits of {PROGRAMS[number + 1]} programs")
+                        raise Mismatch(
+                            "programs", f"{output.buffer.name}: other bits of {PROGRAMS[number + 1]} programs"
+                        )
             expected.compare(outputs[0])
         except Exception as error:
             kind = error.kind if isinstance(error, Mismatch) else type(error).__name__

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,15 @@ from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.ir.interpret import sizes_of
+from weft.ir.online import online
 from weft.ir.simplify import simplify
+from weft.ir.structure import analyse, split_straddling
 from weft.options import Options
 from weft.plan.gpu_schedules import candidates
-from weft.plan.kernel import Kernel, Plan, parse_kernel
+from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
 from weft.plan.resources import registers_per_thread, staged_bytes
+from weft.plan.schedules import segments_of
 from weft.render import triton
 from weft.runtime import gpu, triton_build
 from weft.runtime.check import compare
@@ -46,6 +50,7 @@ from weft.target import Target
 SLACK = 1.7
 """Candidates whose registers are predicted to be up to so many times what there is are timed as well."""
 FLUSH_BYTES = 256 * 2**20
+TARGET = Target.named("h200")
 Cell = tuple[str, Shape]
 
 
@@ -58,12 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=40, help="candidates of a cell, evenly thinned")
+    parser.add_argument("--finish", choices=["same", "separate"], help="of all kernels with column sums")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
     dtype, options = getattr(torch, given.dtype), Options.read()
     cells = [(name, (given.elements // n, n)) for name in given.workload for n in given.columns]
-    kernels = {cell: list(_kernels(cell, dtype, given.most)) for cell in cells}
+    kernels = {cell: [_finished(k, given.finish) for k in _kernels(cell, dtype, given.most)] for cell in cells}
     capability = torch.cuda.get_device_capability()
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for found in kernels.values() for kernel in found]
     start = time.perf_counter()
@@ -71,15 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures = dict(zip((text for text, _ in texts), pool.map(_compile, texts, chunksize=4), strict=True))
     print(f"{len(texts)} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
     with given.csv.open("w", newline="") as file:
-        writer: Any = None
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
         for cell, found in kernels.items():
             rows = list(_measure(cell, dtype, [k for k in found if not failures[str(k)]], options, given.rounds))
             rows += [_described(cell, k) | {"failure": why} for k in found if (why := failures[str(k)])]
-            if writer is None and rows:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-            for row in rows:
-                writer.writerow(row)
+            writer.writerows(rows)
             file.flush()
             _print_best(cell, rows)
     return 0
@@ -92,24 +95,32 @@ COLUMNS = (
 
 
 def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
-    """The chosen kernel first."""
+    """The chosen kernel first, if it is one."""
     name, shape = cell
-    chosen = _plan(name, shape, dtype)
-    if not isinstance(chosen, Plan) or len(chosen.kernels) != 1:
-        print(f"{name} {shape}: {chosen if not isinstance(chosen, Plan) else 'several kernels'}")
-        return
-    (kernel,) = chosen.kernels
-    schedule = kernel.schedule
-    split = (schedule.rows, schedule.columns, schedule.segments)
-    found = candidates(kernel.program, *split, Target.named("h200"), {}, SLACK)
-    step = max(1, -(-len(found) // most))
-    yield from dict.fromkeys((kernel, *(Kernel(kernel.program, s) for s in found[::step])))
-
-
-def _plan(name: str, shape: Shape, dtype: torch.dtype) -> Any:
     case = workload_case(WORKLOADS[name], shape, dtype, "cuda")
     (region,) = capture(trace(case.function, case.inputs).graph, name).regions
-    return plan(simplify(region.program), Target.named("h200"))
+    program = simplify(region.program)
+    chosen = plan(program, TARGET)
+    if not isinstance(chosen, Plan):
+        print(f"{name} {shape}: {chosen}")
+        return
+    first = chosen.kernels[0].schedule
+    rows, columns = program.in_order(first.rows), program.in_order(first.columns)
+    whole = online(split_straddling(program, rows, columns), rows, columns)
+    if analyse(whole, rows).pass_count != 1:
+        print(f"{name} {shape}: more than one pass")
+        return
+    found = candidates(whole, rows, columns, segments_of(whole, rows), TARGET, {}, SLACK)
+    step = max(1, -(-len(found) // most))
+    yield from dict.fromkeys(
+        (*(chosen.kernels if len(chosen.kernels) == 1 else ()), *(Kernel(whole, s) for s in found[::step]))
+    )
+
+
+def _finished(kernel: Kernel, finish: Finish | None) -> Kernel:
+    if finish is None or kernel.schedule.finish == "none":
+        return kernel
+    return replace(kernel, schedule=replace(kernel.schedule, finish=finish))
 
 
 def _compile(job: tuple[str, int]) -> str:
@@ -128,9 +139,17 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
     name, (rows, columns) = cell
     s = kernel.schedule
     return {
-        "workload": name, "rows": rows, "columns": columns, "scheme": s.scheme, "rows_per_tile": s.rows_per_tile,
-        "pieces": "+".join(map(str, s.pieces)), "warps": s.warps, "stages": s.stages, "chunks": s.chunks,
-        "finish": s.finish, "predicted_registers": registers_per_thread(kernel.program, s),
+        "workload": name,
+        "rows": rows,
+        "columns": columns,
+        "scheme": s.scheme,
+        "rows_per_tile": s.rows_per_tile,
+        "pieces": "+".join(map(str, s.pieces)),
+        "warps": s.warps,
+        "stages": s.stages,
+        "chunks": s.chunks,
+        "finish": s.finish,
+        "predicted_registers": registers_per_thread(kernel.program, s),
         "shared_bytes": staged_bytes(kernel.program, s),
     }
 

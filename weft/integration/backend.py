@@ -23,6 +23,7 @@ from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.options import Options
+from weft.render.backends import devices
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -113,11 +114,11 @@ def weft_backend(
     turn_on(chosen.logs)
     on_cpu = all(t.device.type == "cpu" for t in example_inputs if isinstance(t, torch.Tensor))
     try:
-        find_compiler(chosen)
-    except CompilerNotFoundError as error:
         if on_cpu:
-            _warn_once(f"weft: the model runs in eager mode: {error}")
-            return gm.forward
+            find_compiler(chosen)
+    except CompilerNotFoundError as error:
+        _warn_once(f"weft: the model runs in eager mode: {error}")
+        return gm.forward
     patches["post_grad_custom_post_pass"] = WeftPass(chosen, _configured_passes())
     if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
         patches.setdefault("triton.mix_order_reduction", False)
@@ -138,8 +139,8 @@ def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 def supports_cuda() -> bool:
-    """Whether there is a backend for NVIDIA GPUs."""
-    return False
+    """Whether there is a backend for NVIDIA GPUs, and the Triton that it needs."""
+    return "cuda" in devices()
 
 
 @cache

@@ -14,15 +14,17 @@ from weft.render.source import Source
 
 @dataclass(frozen=True)
 class Renderer:
-    """module: has ``supports(kernel)`` and ``render(kernel)``. device: a device type of torch."""
+    """module: has ``supports(kernel)`` and ``render(kernel)``. device: a device type of torch. needs: a package without
+    which the text cannot be compiled."""
 
     module: str
     device: str
+    needs: str = ""
 
 
 RENDERERS: dict[Backend, Renderer] = {
     "cpp": Renderer("weft.render.cpp", "cpu"),
-    "triton": Renderer("weft.render.triton", "cuda"),
+    "triton": Renderer("weft.render.triton", "cuda", needs="triton"),
 }
 
 
@@ -41,9 +43,10 @@ def device_of(kernel: Kernel) -> str:
     return RENDERERS[kernel.schedule.backend].device
 
 
-def is_written(backend: Backend) -> bool:
-    """Whether weft has the code of a backend."""
-    return find_spec(RENDERERS[backend].module) is not None
+def devices() -> tuple[str, ...]:
+    """Types of devices that kernels can be written for, and compiled as far as packages are concerned."""
+    found = [r for r in RENDERERS.values() if find_spec(r.module) and (not r.needs or find_spec(r.needs))]
+    return tuple(r.device for r in found)
 
 
 def _module(backend: Backend) -> Any:

@@ -53,8 +53,8 @@ def supports(kernel: Kernel) -> Refusal | None:
 
 
 def render(kernel: Kernel) -> Source:
-    """A module of ``weft_NAME`` and, where the finish is separate, ``weft_NAME_finish``; both take what
-    ``triton_launch.arguments`` says."""
+    """A module of ``weft_NAME`` and, where there is a finish, ``weft_NAME_finish``, which is launched behind it or
+    called at its end; both take what ``triton_launch.arguments`` says."""
     writer = PythonWriter()
     for line in str(kernel).splitlines():
         writer.line(f"# {line}")
@@ -70,21 +70,24 @@ def render(kernel: Kernel) -> Source:
         Rows(kernel, loops, writer).write()
         if has_finish(kernel) and kernel.schedule.finish == "same":
             writer.line("w.wait_for_all(arrived)")
-            Finish(kernel, loops, writer).write()
-    if has_finish(kernel) and kernel.schedule.finish != "same":
+            writer.line(f"{entry}_finish({_names(kernel)})")
+    if has_finish(kernel):
         with _function(kernel, f"{entry}_finish", writer):
             _chunks(kernel, loops, writer)
             Finish(kernel, loops, writer).write()
     return Source("triton", name, writer.text())
 
 
+def _names(kernel: Kernel) -> str:
+    return ", ".join(name for name, _ in arguments(kernel))
+
+
 @contextmanager
 def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[None]:
-    names = ", ".join(name for name, _ in arguments(kernel))
     writer.line()
     writer.line()
     writer.line("@triton.jit")
-    with writer.block(f"def {entry}({names})"):
+    with writer.block(f"def {entry}({_names(kernel)})"):
         yield
 
 

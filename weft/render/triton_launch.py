@@ -57,7 +57,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     found = [(b.name, f"*{b.dtype}") for b in buffers]
     found += [(partial_name(v, i), f"*{v.dtype}") for v in outer_values(kernel) for i in range(states_of(v))]
     if kernel.schedule.finish == "same":
-        found.append(("arrived", "*i32"))
+        found.append(("arrived", "*i64"))
     return (*found, *((p, "i64") for p in program.parameters))
 
 

@@ -168,8 +168,9 @@ class Places:
         if before == 0 and stride == 0:
             return True
         size = self.dims[dim]
-        known = isinstance(before, int) and isinstance(stride, int) and isinstance(size, int)
-        return known and stride != 0 and before == stride * size
+        if isinstance(before, str) or isinstance(stride, str) or isinstance(size, str):
+            return False
+        return stride != 0 and before == stride * size
 
     def _split(self, dims: Sequence[str], first: str, last: str) -> tuple[Size, Size | None]:
         """By what a running index over ``dims`` is divided to have the index over those from ``first`` to ``last``, and

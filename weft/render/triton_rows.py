@@ -11,6 +11,8 @@ from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduc
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
 from weft.render.triton_statements import Statements
 
+FOLDED_ELEMENTS = 8
+"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
 
@@ -28,7 +30,6 @@ class Rows(Statements):
             if self.persistent:
                 self._enter_chunks(stack)
                 self._invariants()
-            if self.persistent:
                 self._start_sums()
                 head = f"tile in tl.range(chunk, {self.places.tiles()}, {self.places.chunks()}{self._stages()})"
                 with self.out.block(f"for {head}"):
@@ -89,7 +90,9 @@ class Rows(Statements):
         self._row_index()
         self._row_pointers()
         for buffer in self._used_inputs():
-            if buffer.name not in self.defined and not (self.looped and self.places.has_columns(buffer)):
+            rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+            wanted = not columns or (rows and not self.looped)
+            if wanted and buffer.name not in self.defined:
                 self._load_pieces(buffer)
         self._scalars()
         for stage in range(len(self.loops.values)):
@@ -132,6 +135,7 @@ class Rows(Statements):
 
     def _stage(self, stage: int) -> None:
         """What is computed from the results of the row reductions so far, piece by piece."""
+        self._load_late(stage)
         new = [n for n in self.loops.values[stage] if n not in self.defined]
         for piece in self._pieces():
             for name in new:
@@ -143,6 +147,15 @@ class Rows(Statements):
                 if self._sums_vectors(value):
                     self._add(value, piece)
         self.defined |= set(new)
+
+    def _load_late(self, stage: int) -> None:
+        """Inputs without rows, which the caches have, where they are needed: until then they would hold registers."""
+        roots = [self.by_name[name].args[0] for name in (*self.loops.inner[stage], *self.loops.outer[stage])]
+        roots += [o.value for o in self.loops.stores[stage]]
+        used = {*roots, *(arg for name in self.loops.values[stage] for arg in self.by_name[name].args)}
+        for buffer in self.program.inputs:
+            if buffer.name in used and buffer.name not in self.defined:
+                self._load_pieces(buffer)
 
     def _along_columns(self, output: Output) -> bool:
         """Whether an output is written for each column, or once a row."""
@@ -198,6 +211,8 @@ class Rows(Statements):
             self.out.line(f"{names} = {reduction(op, [f'{value.name}_lanes' for value in values], 1)}")
             return
         pieces = [[self._reduced(value, piece) for value in values] for piece in self._pieces()]
+        if self._folds():
+            pieces = [self._folded(op, pieces)]
         if len(values) == 1 or len(pieces) == 1:
             text = reduction(op, pieces[0], 1)
             for operands in pieces[1:]:
@@ -210,6 +225,23 @@ class Rows(Statements):
             self.out.line(f"{', '.join(more)} = {reduction(op, operands, 1)}")
             for value, other in zip(values, more, strict=True):
                 self.out.line(f"{value.name} = {COMBINE[op].format(value.name, other)}")
+
+    def _folds(self) -> bool:
+        """Whether the threads have columns of all pieces in the same places, so that pieces can be laid on each other
+        before anything is exchanged."""
+        pieces = self.schedule.pieces
+        return len(pieces) > 1 and pieces[-1] >= FOLDED_ELEMENTS * 32 * self.schedule.warps
+
+    def _folded(self, op: str, pieces: list[list[str]]) -> list[str]:
+        """All pieces as one of the width of the last, which is the smallest."""
+        last, result = self.schedule.pieces[-1], list[str]()
+        for operands in zip(*pieces, strict=True):
+            text = ""
+            for width, operand in zip(self.schedule.pieces, operands, strict=True):
+                own = operand if width == last else f"w.fold_{op}({operand}, {last})"
+                text = COMBINE[op].format(text, own) if text else own
+            result.append(text)
+        return result
 
     def _reduced(self, value: Value, piece: int) -> str:
         """What a row reduction reduces of a piece."""

@@ -161,13 +161,34 @@ def sumexp_total(centre, total):
     return tl.where(tl.abs(centre) == float("inf"), float("nan"), total)
 
 
+# a wide tensor laid on a narrower one, in which threads have the same columns: nothing is exchanged
+
+
+@triton.jit
+def fold_sum(x, width: tl.constexpr):
+    """Sums of the columns of a matrix that are ``width`` apart."""
+    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1)
+
+
+@triton.jit
+def fold_max(x, width: tl.constexpr):
+    """The largest of the columns of a matrix that are ``width`` apart; NaN if one is."""
+    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, maximum)
+
+
+@triton.jit
+def fold_min(x, width: tl.constexpr):
+    """The smallest of the columns of a matrix that are ``width`` apart; NaN if one is."""
+    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, minimum)
+
+
 # all programs of a launch
 
 
 @triton.jit
 def wait_for_all(arrived):
     """Return once every program of the launch has called this; what they wrote before can be read then. All of them
-    have to be resident. arrived: int32, a multiple of their number before the launch and after it."""
+    have to be resident. arrived: int64, a multiple of their number before the launch and after it."""
     tl.debug_barrier()
     programs = tl.num_programs(0) * tl.num_programs(1)
     before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")

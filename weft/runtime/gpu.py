@@ -78,7 +78,7 @@ class Call:
     def __call__(self, tensors: Sequence[int]) -> None:
         """Start everything on the current stream of the device. tensors: addresses."""
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        kept, memory = self.workspace.allocate(self.device)
+        kept, memory = self.workspace.allocate(self.device, stream)
         arguments = (*tensors, *memory, *self.parameters)
         for start in self.starts:
             start(stream, arguments, self.hooks)

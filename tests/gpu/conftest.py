@@ -1,0 +1,30 @@
+"""Everything in this folder is for a machine with a CUDA device, and is skipped elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    weft.counters.reset()
+    weft.clear_reports()
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # an error of a kernel belongs to the test that started it

@@ -1,0 +1,93 @@
+"""Every workload on a GPU against the float64 interpreter."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import weft
+from tests.accuracy import rms
+from tests.cases import DTYPES, NAMES
+from tests.gpu.workloads import MIXED, exact_inputs_of, expected, inputs_of, program_of, run
+
+SOME = [pytest.param(d, marks=pytest.mark.slow) if d == "f16" else d for d in DTYPES]
+
+
+@pytest.mark.parametrize("shape", [(130, 1000), (4096, 512)], ids=str)
+@pytest.mark.parametrize("dtype", SOME)
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_inputs_give_equal_bits(name: str, dtype: str, shape: tuple[int, int]) -> None:
+    inputs = exact_inputs_of(name, DTYPES[dtype], shape)
+    case = program_of(name, inputs)
+    for mine, exact in zip(run(case, inputs), expected(case, inputs), strict=True):
+        assert torch.equal(mine, exact.to(mine.dtype)), (name, dtype, shape)
+    assert weft.counters.fallbacks == 0
+    assert weft.counters.launches > 0
+
+
+@pytest.mark.parametrize("dtype", SOME)
+@pytest.mark.parametrize("name", NAMES)
+def test_rounding_explains_every_difference(name: str, dtype: str) -> None:
+    """The check at run time compares with the float64 reference, and warns."""
+    inputs = inputs_of(name, DTYPES[dtype], (1031, 1160))
+    case = program_of(name, inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(case, inputs, check="always")
+    assert weft.counters.fallbacks == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_are_the_same_from_run_to_run(name: str) -> None:
+    inputs = inputs_of(name, torch.bfloat16)
+    case = program_of(name, inputs)
+    first = run(case, inputs)
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(first, run(case, inputs), strict=True))
+
+
+@pytest.mark.parametrize("margin", [1, 8, 100, 10_000])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_margin_changes_no_bits(name: str, margin: int) -> None:
+    inputs = inputs_of(name, torch.bfloat16)
+    case = program_of(name, inputs)
+    first = run(case, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(first, run(case, inputs, sm_margin=margin), strict=True))
+    assert weft.counters.fallbacks == 0
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4])
+@pytest.mark.parametrize("name", [MIXED, "softmax_forward"])
+def test_unaligned_tensors_take_another_variant(name: str, offset: int) -> None:
+    """The same bits: a variant loads fewer elements at a time, and adds in the same order."""
+    inputs = inputs_of(name, torch.bfloat16)
+    shifted = tuple(_shifted(t, offset) for t in inputs)
+    assert any(t.data_ptr() % 16 for t in shifted)
+    case = program_of(name, inputs)
+    for mine, exact in zip(run(case, shifted), expected(case, inputs), strict=True):
+        assert rms(mine.double() - exact) <= 0.01 * rms(exact) + 1e-6
+    assert weft.counters.fallbacks == 0
+
+
+def _shifted(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    memory = torch.empty(tensor.numel() + offset, dtype=tensor.dtype, device=tensor.device)
+    return memory[offset:].view(tensor.shape).copy_(tensor)
+
+
+def test_one_kernel_serves_every_number_of_rows() -> None:
+    inputs = inputs_of(MIXED, torch.bfloat16)
+    case = program_of(MIXED, inputs, dynamic_rows=True)
+    for rows in (2048, 2047, 64, 1, 4096):
+        given = inputs_of(MIXED, torch.bfloat16, (rows, 1024))
+        for mine, exact in zip(run(case, given), expected(case, given), strict=True):
+            assert rms(mine.double() - exact) <= 0.01 * rms(exact) + 1e-6, rows
+    assert weft.counters.fallbacks == 0
+
+
+def test_no_rows_give_sums_of_nothing() -> None:
+    case = program_of(MIXED, inputs_of(MIXED, torch.bfloat16), dynamic_rows=True)
+    given = inputs_of(MIXED, torch.bfloat16, (0, 1024))
+    for mine, exact in zip(run(case, given), expected(case, given), strict=True):
+        assert torch.equal(mine.double(), exact)
