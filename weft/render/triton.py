@@ -25,9 +25,10 @@ from weft.render.triton_rows import Rows
 _OURS = (
     "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float"
 )
-TAKEN = frozenset((*_OURS.split(), *keyword.kwlist, *keyword.softkwlist))
-"""Names that no dimension, parameter, buffer or value has in the text."""
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
+_OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists") for letter in _LETTERS)
+TAKEN = frozenset((*_OURS.split(), *_OF_PIECES, *keyword.kwlist, *keyword.softkwlist))
+"""Names that no dimension, parameter, buffer or value has in the text."""
 _STATES = ("_sum", *dict.fromkeys(f"_{part}" for parts in STATES.values() for part, _ in parts if part != "sum"))
 DERIVED = (
     *("_tile", "_row", "_at", "_lanes", "_more", *_STATES, *(f"{end}_more" for end in _STATES)),

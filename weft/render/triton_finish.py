@@ -43,7 +43,11 @@ class Finish(Statements):
         blocks = -(-count // FINISH_COLUMNS) if isinstance(count, int) else f"tl.cdiv({count}, {FINISH_COLUMNS})"
         segments = self.places.count(kept)
         tasks = self.places.times(segments, blocks)
-        with self.out.block(f"for task in range(tl.program_id(0), {tasks}, tl.num_programs(0))"):
+        first, step = "tl.program_id(0)", "tl.num_programs(0)"
+        if self.places.splits_columns and self.schedule.finish == "same":  # all programs of the rows share the tasks
+            first = f"{first} * tl.num_programs(1) + tl.program_id(1)"
+            step = f"{step} * tl.num_programs(1)"
+        with self.out.block(f"for task in range({first}, {tasks}, {step})"):
             if kept:
                 flat = self.places.segment if kept == self.schedule.segments else "kept"
                 self.out.line(f"{flat} = task // {blocks}" if blocks != 1 else f"{flat} = task")

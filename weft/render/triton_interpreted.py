@@ -69,7 +69,7 @@ def _cast(builder: InterpreterBuilder, source: TensorHandle, target: Any) -> Ten
     data = torch.from_numpy(np.ascontiguousarray(source.data))
     values = data.view(_FLOATS[old]) if old in _FLOATS else data
     if new not in _FLOATS:
-        return TensorHandle(values.float().numpy().astype(interpreter._get_np_dtype(new)), new)
+        return TensorHandle(values.double().numpy().astype(interpreter._get_np_dtype(new)), new)
     dtype = _FLOATS[new]
     if dtype.itemsize == 1:
         largest = torch.finfo(dtype).max

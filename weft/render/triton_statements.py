@@ -9,7 +9,7 @@ from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
-from weft.render.triton_expressions import STATES, TRITON_TYPES, expression, literal
+from weft.render.triton_expressions import STATES, TRITON_TYPES, constant, expression, literal
 from weft.render.triton_places import Places
 
 
@@ -115,7 +115,12 @@ class Statements:
             address += " + tl.arange(0, 1)[None, :]"  # what is stored may be a tensor of one element
         masks = self.masks(piece, rows=rows, columns=columns, others=guard)
         masked = f", mask={masks}" if masks else ""
-        self.out.line(f"tl.store({address}, {self.operand(output.value, piece)}{masked})")
+        value = self.by_name.get(output.value)
+        if value is not None and value.op == "const":
+            stored = constant(value.attributes[0], value.dtype)  # a number alone would be stored as a float32
+        else:
+            stored = self.operand(output.value, piece)
+        self.out.line(f"tl.store({address}, {stored}{masked})")
 
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
         """What has to hold for an element to exist; empty if it always does."""

@@ -83,10 +83,10 @@ def _add_4(a, b, c, d, e, f, g, h):
     return a + e, b + f, c + g, d + h
 
 
-# statistics of columns in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein, 2018).
-# For a variance: count, pivot, mean and squares, where the pivot is some element, the mean is relative to it, so that it
-# is not rounded to the precision of a large one, and squares are those of differences from the mean, summed up. For a
-# softmax: the largest and the sum of exponentials of differences from it.
+# statistics of columns in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein,
+# 2018). For a variance: count, pivot, mean and squares. The pivot is some element, the mean is relative to it, so that it
+# is not rounded as a large number is, and squares are those of differences from the mean, summed up. For a softmax: the
+# largest and the sum of exponentials of differences from it.
 
 
 @triton.jit
@@ -110,6 +110,11 @@ def m2_rows(count, pivot, total, squares):
     count = tl.broadcast_to(count, pivot.shape)
     mean = total / tl.maximum(count, 1)
     squares = maximum(squares - total * mean, 0.0 * squares)
+    return _m2_as_one(count, pivot, mean, squares)
+
+
+@triton.jit
+def _m2_as_one(count, pivot, mean, squares):
     return tl.reduce((count, pivot, mean, squares), 0, m2_merge, keep_dims=True)
 
 
@@ -126,7 +131,7 @@ def m2_merge(count, pivot, mean, squares, more_count, more_pivot, more_mean, mor
 @triton.jit
 def m2_total(count, pivot, mean, squares):
     """Sum of squared differences from the mean, of all rows."""
-    count, pivot, mean, squares = tl.reduce((count, pivot, mean, squares), 0, m2_merge, keep_dims=True)
+    count, pivot, mean, squares = _m2_as_one(count, pivot, mean, squares)
     return squares
 
 

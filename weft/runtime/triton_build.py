@@ -119,8 +119,10 @@ def compile_artefact(job: Job) -> bytes:
         try:
             functions = functions_of(job.source)
             for launch in _functions(job.kernel):
-                types = signature(job.kernel)
-                source = ASTSource(functions[launch.entry], types, {}, attributes(job.kernel, job.variant))
+                function = functions[launch.entry]
+                # by position: the text has other names for arguments that are called as something in Triton
+                types = dict(zip(function.arg_names, signature(job.kernel).values(), strict=True))
+                source = ASTSource(function, types, {}, attributes(job.kernel, job.variant))
                 with _own_cache(folder):
                     compiled = triton.compile(source, target=target, options=compile_options(launch))
                 usage = resource_usage(
