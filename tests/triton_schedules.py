@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.gpu_schedules import pieces_of, power_of_two
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.render.triton_launch import FINISH_COLUMNS, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)
-MOST_STATEMENTS = 1500
+MOST_STATEMENTS = 600
 """Of one kernel: the interpreter takes up to a tenth of a millisecond for each."""
 MOST_ELEMENTS = 2**17
 """Elements of a tile."""
@@ -81,9 +82,19 @@ def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 def drawn(plan: Plan, sizes: Mapping[str, int], draw: random.Random) -> Plan:
     """The plan with schedules drawn from all of these; as it is if it would take too long with any."""
-    kernels = (replace(k, schedule=draw.choice(alternatives(k, sizes) or [k.schedule])) for k in plan.kernels)
+    known = sizes_with(plan, sizes)
+    kernels = (replace(k, schedule=draw.choice(alternatives(k, known) or [k.schedule])) for k in plan.kernels)
     return replace(plan, kernels=tuple(kernels))
 
 
 def is_quick(plan: Plan, sizes: Mapping[str, int]) -> bool:
-    return all(statements(kernel, sizes) <= MOST_STATEMENTS for kernel in plan.kernels)
+    known = sizes_with(plan, sizes)
+    return all(statements(kernel, known) <= MOST_STATEMENTS for kernel in plan.kernels)
+
+
+def sizes_with(plan: Plan, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes and parameters, with those of the plan's own."""
+    known = dict(sizes)
+    for name, factors in plan.products.items():
+        known[name] = prod(resolve(factor, known) for factor in factors)
+    return known

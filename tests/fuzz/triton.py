@@ -6,10 +6,9 @@ import random
 
 import torch
 
-
+from tests.fuzz.memory import written
 from tests.fuzz.outcome import Mismatch, Outcome
 from tests.fuzz.programs import Case, Expected, bind_inputs, bits, describe, is_valid, legal_plans, make, smaller
-from tests.fuzz.memory import written
 from tests.triton_schedules import drawn, is_quick
 from weft.ir.interpret import sizes_of
 from weft.ir.simplify import simplify

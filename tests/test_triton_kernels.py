@@ -1,0 +1,103 @@
+"""Triton kernels: that they compile, and results under Triton's interpreter, with every access to memory checked."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cases import NAMES
+from tests.fuzz.pool import run_seeds
+from tests.triton_programs import PROGRAMS
+from weft.ir.parser import parse
+from weft.options import Options
+from weft.plan.kernel import Plan
+from weft.plan.planner import plan_split
+from weft.render import triton
+from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
+from weft.target import Target
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed; it has wheels for Linux only"
+)
+SLOW = pytest.mark.slow
+FUZZ_MINUTES = 0.4
+
+
+@functools.cache
+def findings(group: str) -> dict[str, str | None]:
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.triton_kernels", group]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def wrong(group: str, name: str = "") -> dict[str, str]:
+    """What was found wrong, of all cases or of one workload's; something must have been looked at."""
+    looked_at = {case: text for case, text in findings(group).items() if name in ("", case, case.split(" ")[0])}
+    assert looked_at
+    return {case: text for case, text in looked_at.items() if text is not None}
+
+
+@pytest.mark.parametrize("group", ["shapes", "dtypes", pytest.param("more_shapes", marks=SLOW)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workload_is_right_under_the_schedule_that_is_chosen(name: str, group: str) -> None:
+    assert wrong(group, name) == {}
+
+
+@pytest.mark.parametrize("group", ["schedules", pytest.param("more_schedules", marks=SLOW)])
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_inputs_give_equal_bits_under_any_schedule(name: str, group: str) -> None:
+    assert wrong(group, name) == {}
+
+
+def test_long_rows_are_right_in_loops_and_in_pieces() -> None:
+    assert wrong("looped") == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_kernel_serves_every_number_of_rows(name: str) -> None:
+    assert wrong("rows", name) == {}
+
+
+@pytest.mark.parametrize("group", ["layouts", pytest.param("more_layouts", marks=SLOW)])
+def test_inputs_may_lie_in_any_way(group: str) -> None:
+    assert wrong(group) == {}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_right_under_several_schedules(name: str) -> None:
+    assert wrong("programs", name) == {}
+
+
+def test_indices_are_of_64_bits_where_they_have_to_be() -> None:
+    assert findings("wide") == {"64 bits": None, "32 bits": None}
+
+
+def test_random_programs_agree_with_float64(tmp_path: Path) -> None:
+    """The same seeds each time, as many of them as there is time for."""
+    summary = run_seeds("triton", range(100_000), 2, FUZZ_MINUTES, shrink_seconds=60, folder=tmp_path, progress=False)
+    shown = [f"python -m tests.fuzz triton --seed {f.seed}\n{f.message}" for f in summary.failures]
+    assert not shown, "\n\n".join(shown)
+    assert summary.kernels > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["expanded inputs are reduced", "statistics of columns", "results are broadcast over rows and over columns"]
+)
+def test_what_is_peculiar_compiles_for_a_gpu(name: str, tmp_path: Path) -> None:
+    program = parse(PROGRAMS[name].text)
+    chosen = plan_split(program, ("m",), ("n",), Target.named("h200"), {})
+    assert isinstance(chosen, Plan)
+    options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
+    for kernel in chosen.kernels:
+        made = binaries(Job(kernel, triton.render(kernel), Variant(True, ()), GpuTarget(90)), options)
+        assert all(binary.content for binary in made.values())

@@ -1,0 +1,291 @@
+"""Triton kernels under Triton's interpreter: ``python -m tests.triton_kernels GROUP``, with ``TRITON_INTERPRET=1``.
+
+Prints JSON: case -> what is wrong with it, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.cases import NAMES, Case, make_case, planned
+from tests.fuzz.memory import input_tensor
+from tests.sweep.cases import DTYPES, ILL_CONDITIONED
+from tests.sweep.layouts import LAYOUTS, lay_out
+from tests.triton_programs import FAR, PROGRAMS, Written
+from tests.triton_runner import run_plan
+from tests.triton_schedules import alternatives, drawn, in_pieces
+from weft.bench.workloads import WORKLOADS
+from weft.ir.interpret import interpret, sizes_of
+from weft.ir.parser import parse
+from weft.ir.program import Program
+from weft.plan.kernel import Plan, Schedule
+from weft.plan.planner import plan_split
+from weft.render.triton_places import Places
+from weft.runtime.check import compare
+from weft.target import Target
+
+GPU = "h200"
+SHAPES = ((1, 37), (7, 1000), (24, 96))
+MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
+EXACT_SHAPE = (40, 96)
+FORCED = 6
+"""Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
+LIMITS = (2**31, 2, 1)
+"""Programs of a persistent launch at the most."""
+LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
+Check = Callable[[], str | None]
+
+
+def main(group: str) -> None:
+    torch.set_num_threads(1)  # the interpreter has one as well
+    print(json.dumps({name: _finding(check) for name, check in GROUPS[group]()}))
+
+
+def _finding(check: Check) -> str | None:
+    try:
+        return check()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+# workloads
+
+
+def shapes() -> Iterator[tuple[str, Check]]:
+    yield from _at_shapes(SHAPES, ("bf16",))
+
+
+def dtypes() -> Iterator[tuple[str, Check]]:
+    yield from _at_shapes(((20, 72),), ("f32", "f16", "f64"))
+
+
+def more_shapes() -> Iterator[tuple[str, Check]]:
+    yield from _at_shapes(MORE_SHAPES, ("bf16", "f32"))
+    yield from _at_shapes(SHAPES, ("f32", "f16", "f64"))
+
+
+def _at_shapes(sizes: Iterable[tuple[int, int]], kinds: Iterable[str]) -> Iterator[tuple[str, Check]]:
+    for kind in kinds:
+        for shape in sizes:
+            for name in NAMES:
+                yield f"{name} {kind} {shape[0]}x{shape[1]}", lambda n=name, s=shape, k=kind: _agrees(n, s, k)
+
+
+def _inputs(name: str, shape: tuple[int, int], kind: str) -> tuple[Tensor, ...]:
+    return WORKLOADS[name].make_inputs(shape, DTYPES[kind], "cpu", 3)
+
+
+def _agrees(name: str, shape: tuple[int, int], kind: str) -> str | None:
+    """What is wrong with the schedule that is chosen."""
+    inputs = _inputs(name, shape, kind)
+    case = make_case(name, inputs)
+    return _compared(case.program, planned(case, GPU), case.bind(inputs))
+
+
+def _compared(
+    program: Program,
+    plan: Plan,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[int] = (),
+    limits: Sequence[int] = LIMITS[:2],
+) -> str | None:
+    """What is wrong with the results of one plan; they have the same bits with few programs."""
+    made = [run_plan(plan, program, inputs, parameters, limit) for limit in limits]
+    for others in made[1:]:
+        if not all(torch.equal(_bits(a), _bits(b)) for a, b in zip(made[0], others, strict=True)):
+            return f"other bits with few programs, {_schedules(plan)}"
+    finding = compare(program, inputs, made[0], parameters)
+    return None if finding is None else f"{finding}, {_schedules(plan)}"
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Of a whole storage, poison and all: tensors of different runs lie alike."""
+    return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage())
+
+
+def _schedules(plan: Plan) -> str:
+    return "; ".join(str(kernel.schedule) for kernel in plan.kernels)
+
+
+# schedules
+
+
+def schedules() -> Iterator[tuple[str, Check]]:
+    for name in NAMES:
+        yield name, lambda n=name: _forced(n, EXACT_SHAPE, "bf16", FORCED)
+
+
+def more_schedules() -> Iterator[tuple[str, Check]]:
+    for name in NAMES:
+        for kind in ("f32", "bf16"):
+            yield f"{name} {kind}", lambda n=name, k=kind: _forced(n, (64, 192), k, 8 * FORCED)
+
+
+def _forced(name: str, shape: tuple[int, int], kind: str, count: int) -> str | None:
+    """What is wrong with some schedules, chosen or not, on inputs of which every sum is exact."""
+    inputs = WORKLOADS[name].exact_inputs(shape, DTYPES[kind], "cpu", 3)
+    case = make_case(name, inputs)
+    base, draw = planned(case, GPU), random.Random(name)
+    exact = interpret(case.program, case.bind(inputs))
+    for number in range(count):
+        chosen = _drawn(base, case, draw, number)
+        made = run_plan(chosen, case.program, case.bind(inputs), programs=draw.choice(LIMITS))
+        for mine, right in zip(made, exact, strict=True):
+            if not torch.equal(mine, right.to(mine.dtype)):
+                return f"not exact: {_schedules(chosen)}"
+    return None
+
+
+def _drawn(base: Plan, case: Case, draw: random.Random, number: int) -> Plan:
+    """Another schedule of each kernel: of each scheme in turn."""
+    kernels = list(base.kernels)
+    for i, kernel in enumerate(kernels):
+        ways: dict[tuple[Any, ...], list[Schedule]] = {}
+        for schedule in alternatives(kernel, sizes_of(kernel.program, ())):
+            ways.setdefault((schedule.scheme, len(schedule.pieces)), []).append(schedule)
+        kernels[i] = replace(kernel, schedule=draw.choice(list(ways.values())[number % len(ways)]))
+    return replace(base, kernels=tuple(kernels))
+
+
+def looped() -> Iterator[tuple[str, Check]]:
+    """Rows of several thousand columns, looped over, and held in three pieces."""
+    for name in ("layer_norm_forward", "softmax_backward", "log_softmax_forward", "rms_norm_fp8"):
+        yield name, lambda n=name: _long(n)
+
+
+def _long(name: str) -> str | None:
+    inputs = _inputs(name, (2, 9003), "bf16")
+    case = make_case(name, inputs)
+    base = planned(case, GPU)
+    (kernel,) = base.kernels
+    for scheme, pieces, rows in (("LOOP", (2048,), 1), ("LOOP", (1024,), 2), ("ONE_SHOT", in_pieces(9003, 3), 1)):
+        schedule = replace(kernel.schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows)
+        finding = _compared(
+            case.program, replace(base, kernels=(replace(kernel, schedule=schedule),)), case.bind(inputs)
+        )
+        if finding is not None:
+            return finding
+    return None
+
+
+# sizes and layouts
+
+
+def rows() -> Iterator[tuple[str, Check]]:
+    """Numbers of rows, or of batches, that are known at run time only."""
+    for name in NAMES:
+        yield name, lambda n=name: _run_time_rows(n)
+
+
+def _run_time_rows(name: str) -> str | None:
+    made = _inputs(name, (64, 40), "bf16")
+    case = make_case(name, made, dynamic_rows=True)
+    chosen = planned(case, GPU)
+    batched = any(t.ndim > 2 for t in made)
+    first = next(t.shape[0] for t in made if t.ndim > 1)
+    for count in (1, 2, 3) if batched else (1, 7, 64, 65):
+        inputs = _inputs(name, (count, 40), "bf16")
+        if batched:
+            inputs = tuple(t[:count] if t.ndim > 1 and t.shape[0] == first else t for t in made)
+        finding = _compared(case.program, chosen, case.bind(inputs), case.parameters_for(inputs))
+        if finding is not None:
+            return f"{count}: {finding}"
+    return None
+
+
+def layouts() -> Iterator[tuple[str, Check]]:
+    yield from _laid_out(LAID_OUT)
+
+
+def more_layouts() -> Iterator[tuple[str, Check]]:
+    yield from _laid_out(name for name in NAMES if name not in LAID_OUT)
+
+
+def _laid_out(names: Iterable[str]) -> Iterator[tuple[str, Check]]:
+    for name in names:
+        for layout in LAYOUTS:
+            if layout != "contiguous" and (name, layout) not in ILL_CONDITIONED:
+                yield f"{name} {layout}", lambda n=name, k=layout: _lies(n, k)
+
+
+def _lies(name: str, layout: str) -> str | None:
+    inputs = lay_out(_inputs(name, (15, 70), "bf16"), layout, 70)
+    case = make_case(name, inputs)
+    return _compared(case.program, planned(case, GPU), case.bind(inputs))
+
+
+# programs
+
+
+def programs() -> Iterator[tuple[str, Check]]:
+    for name, given in PROGRAMS.items():
+        yield name, lambda g=given: _all_schedules(g)
+
+
+def _all_schedules(given: Written) -> str | None:
+    """What is wrong with a program that was written down, under a few schedules of each split that it names."""
+    program, draw = parse(given.text), random.Random(0)
+    for parameters in given.parameters:
+        sizes = sizes_of(program, parameters)
+        inputs = [input_tensor(b, sizes, "random", 1) for b in program.inputs]
+        for columns in given.columns:
+            rows = tuple(d.name for d in program.dims if d.name not in columns)
+            base = plan_split(program, rows, columns, Target.named(GPU), {})
+            assert isinstance(base, Plan), base
+            if given.keeps_names:
+                (kernel,) = base.kernels
+                base = replace(base, kernels=(replace(kernel, program=program),))
+            if given.ops is not None:
+                assert given.ops in {v.op for k in base.kernels for v in k.program.values}
+            plans = [base, *(drawn(base, sizes, draw) for _ in range(given.schedules))]
+            for plan in plans:
+                limits = LIMITS[:2] if plan is base else [draw.choice(LIMITS)]
+                finding = _compared(program, plan, inputs, parameters, limits)
+                if finding is not None:
+                    return f"{parameters} {columns}: {finding}"
+    return None
+
+
+# addresses
+
+
+def wide() -> Iterator[tuple[str, Check]]:
+    """Elements that lie further apart than indices of 32 bits reach."""
+    for bits, steps in ((64, 2), (32, 1)):
+        yield f"{bits} bits", lambda s=steps: _far(s)
+
+
+def _far(steps: int) -> str | None:
+    """Rows 2^30 + 1 elements apart: the third one of them lies behind 2^31. Memory that is never touched is none."""
+    apart = 2**30 + 1
+    data = torch.empty(steps * apart + 8, dtype=torch.uint8)
+    x = data.as_strided((steps + 1, 8), (apart, 1))
+    x.copy_(torch.arange(8 * (steps + 1)).reshape(steps + 1, 8))
+    program = parse(FAR.format(rows=steps + 1, apart=apart))
+    plan = plan_split(program, ("m",), ("n",), Target.named(GPU), {})
+    assert isinstance(plan, Plan)
+    (made,) = run_plan(plan, program, [x])
+    if any(Places(kernel).is_wide != (steps > 1) for kernel in plan.kernels):
+        return "indices have another width"
+    return None if torch.equal(made, x.int().sum(1).int()) else f"sums are {made.tolist()}"
+
+
+GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
+    f.__name__: f
+    for f in (
+        *(shapes, dtypes, schedules, looped, rows, layouts, programs, wide),
+        *(more_shapes, more_schedules, more_layouts),
+    )
+}
+"""What ``main`` takes."""
+
+if __name__ == "__main__":
+    main(sys.argv[1])
