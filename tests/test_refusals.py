@@ -26,7 +26,9 @@ from weft.ir.simplify import simplify
 from weft.plan import planner
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan, plan_split
+from weft.render import triton
 from weft.render.expressions import C_TYPES
+from weft.render.triton_expressions import TRITON_TYPES
 from weft.rules import RULES, Figure
 from weft.runtime.launch import Executable
 from weft.runtime.trust import check_folder
@@ -34,7 +36,7 @@ from weft.target import Target
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "weft").rglob("*.py"))
-CPU = Target.named("cpu")
+CPU, GPU = Target.named("cpu"), Target.named("h200")
 STARTS_ONLY = replace(
     CPU, launch_us=10.0, bandwidth_gbps=1e9, vector_op_us_per_mega=0.0, row_overhead_us=0.0, chunk_overhead_us=0.0,
     strided_us_per_mega=0.0,
@@ -165,7 +167,7 @@ def _(*_: Any) -> Refusal:
 # plan
 
 
-@says("no_backend: row_max_exp_row_sum: no backend for meta yet (have meta, needs cpu)", "meta", "cpu")
+@says("no_backend: row_max_exp_row_sum: no backend for meta yet (have meta, needs cpu or cuda)", "meta", "cpu or cuda")
 def _(*_: Any) -> Refusal:
     return refused(lambda x: x.softmax(-1), torch.empty(8, 16, device="meta"), target=None)
 
@@ -295,6 +297,50 @@ def _(*_: Any) -> Refusal:
 
 
 # render and later
+
+
+@says(
+    "row_registers: p: a row and its column sums take more registers than the threads of a multiprocessor have "
+    "(have 262144 registers, limit 65536)",
+    262144,
+    65536,
+)
+def _(*_: Any) -> Refusal:
+    body = (
+        "  input x: f32 [m:131072, n:1]\n  row: f32{m} = sum[n](x)\n  rest: f32{m, n} = sub(x, row)\n"
+        "  column: f32{n} = sum[m](rest)\n  output y: f32 [n:1] = column\n"
+    )
+    program = parse(f"program p()\n  dim m = 64\n  dim n = 131072\n{body}end\n")
+    return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
+
+
+@says("triton_dtype: sum: Triton has no f16 (have 1 dtype, limit 0)", 1, 0)
+def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
+    """As it would be with a dtype that the programs have and the backend does not know yet."""
+    monkeypatch.delitem(TRITON_TYPES, "f16")
+    body = "  input x: f16 [m:32, n:1]\n  wide: f32{m, n} = cast(x)\n  sum: f32{m} = sum[n](wide)\n"
+    return not_in_triton(f"program sum()\n  dim m = 8\n  dim n = 32\n{body}  output y: f32 [m:1] = sum\nend\n", ("m",))
+
+
+@says("triton_segments: p: keeps a of the segments (a, b), not all or none (have 1 dimension, needs 2)", 1, 2)
+def _(*_: Any) -> Refusal:
+    body = (
+        "  input x: f32 [a:512, b:128, m:16, n:1]\n  first: f32{a, n} = sum[b, m](x)\n"
+        "  second: f32{a, b, n} = sum[m](x)\n  output y: f32 [a:16, n:1] = first\n"
+        "  output z: f32 [a:64, b:16, n:1] = second\n"
+    )
+    dims = "  dim a = 3\n  dim b = 4\n  dim m = 8\n  dim n = 16\n"
+    return not_in_triton(f"program p()\n{dims}{body}end\n", ("a", "b", "m"))
+
+
+def not_in_triton(text: str, rows: tuple[str, ...]) -> Refusal:
+    """Why the one kernel of a program, with n as columns, is not written in Triton."""
+    found = plan_split(parse(text), rows, ("n",), GPU, {})
+    assert isinstance(found, Plan)
+    (kernel,) = found.kernels
+    refusal = triton.supports(kernel)
+    assert refusal is not None
+    return refusal
 
 
 @says("cpp_dtype: column_sum: no CPU vectors for f16 (have 1 dtype, limit 0)", 1, 0)

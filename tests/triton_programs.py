@@ -223,6 +223,20 @@ PROGRAMS: dict[str, Written] = {
         ),
         schedules=6,
     ),
+    "column sums of what follows row sums, of rows that fit no registers": Written(
+        _program(
+            """
+            input x: f32 [m:70000, n:1]
+            sum: f32{m} = sum[n](x)
+            scaled: f32{m, n} = mul(x, sum)
+            column: f32{n} = sum[m](scaled)
+            output y: f32 [n:1] = column
+            """,
+            m=3,
+            n=70000,
+        ),
+        schedules=0,
+    ),
     "statistics of columns": Written(_program(_STATISTICS.format(n=70), m=90, n=70), schedules=8, ops="m2"),
     "statistics of columns of few rows": Written(_program(_STATISTICS.format(n=33), m=2, n=33), ops="sumexp"),
     "statistics of columns of run-time size": Written(

@@ -202,14 +202,6 @@ _TABLE = (
         Figures("dtypes without a type", "none", "dtype", "dtypes"),
     ),
     Rule(
-        "triton_online",
-        "render",
-        "A reduction over rows with a centre that moves, as of a variance or a softmax along columns, is not written "
-        "in Triton yet.",
-        "Nothing: it is left to TorchInductor.",
-        Figures("reductions of this kind", "none", "reduction", "reductions"),
-    ),
-    Rule(
         "triton_segments",
         "render",
         "A column sum keeps some of the row dimensions that others keep, where the Triton backend takes all or none.",

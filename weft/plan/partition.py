@@ -132,18 +132,21 @@ def _assemble(
     return _only_used(builder)
 
 
-def separate(program: Program, rows: tuple[str, ...]) -> tuple[Program, ...]:
+def separate(program: Program, rows: tuple[str, ...], *, saving: bool = False) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
-    outer reductions, which read inputs again and take row results from memory. The program itself if it has but one."""
+    outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
+    saving: also where all that the first part would write are row results."""
     found = analyse(program, rows)
     late = [o for o in program.outputs if found.is_epilogue(o.value)]
     early = [o for o in program.outputs if not found.is_epilogue(o.value)]
-    if not early or not late:
+    if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
     columns = _part(program, late, results, "_columns")
     wanted = {b.name for b in columns.inputs}
     saved = [name for name in sorted(results) if saved_name(name) in wanted]
+    if not early and not saved:
+        return (program,)
     return _part(program, early, set(), "_rows", saved), columns
 
 

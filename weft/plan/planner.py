@@ -116,7 +116,7 @@ def _fitting(
         return (program,)
     if fits_registers(program, own_rows, own_columns, target, hints):
         return (program,)
-    return separate(program, own_rows)
+    return separate(program, own_rows, saving=True)
 
 
 def _too_wide(

@@ -24,6 +24,8 @@ class Rows(Statements):
         self.defined: set[str] = set()
         self.persistent = is_persistent(self.kernel)
         self.looped = self.schedule.scheme == "LOOP"
+        if self.looped and any(map(self._sums_vectors, self.outer)):
+            raise AssertionError(f"{self.kernel.name}: a loop over the columns has no registers for their sums")
         if not self.looped:
             self._columns()
         with ExitStack() as stack:

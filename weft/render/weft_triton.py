@@ -1,4 +1,4 @@
-# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none
+# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none, reportGeneralTypeIssues=none
 """Functions that generated Triton kernels call, as ``w``. They take tensors of float32, float64, int32, int64 or bool.
 
 Floats behave as in torch where they are infinite, not a number or a zero with a sign. What Triton's own functions do
@@ -84,9 +84,9 @@ def _add_4(a, b, c, d, e, f, g, h):
 
 
 # statistics of columns in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein,
-# 2018). For a variance: count, pivot, mean and squares. The pivot is some element, the mean is relative to it, so that it
-# is not rounded as a large number is, and squares are those of differences from the mean, summed up. For a softmax: the
-# largest and the sum of exponentials of differences from it.
+# 2018). For a variance: count, pivot, mean and squares. The pivot is some element, the mean is relative to it, so that
+# it is not rounded as a large number is, and squares are those of differences from the mean, summed up. For a softmax:
+# the largest and the sum of exponentials of differences from it.
 
 
 @triton.jit
