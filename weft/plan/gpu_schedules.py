@@ -125,7 +125,7 @@ def _in_registers(
                 rows_per_tile=count,
                 warps=number,
                 stages=stages,
-                chunks=-(-chunks // sizes.elements(segments)),
+                chunks=-(-chunks // max(1, sizes.elements(segments))),
                 finish="same" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
@@ -150,7 +150,7 @@ def _by_columns(
 ) -> Iterator[Schedule]:
     """Programs share a row: nothing is reduced along it."""
     sizes = Sizes(program, hints)
-    wide, tall = sizes.elements(columns), sizes.elements(rows)
+    wide, tall = max(1, sizes.elements(columns)), max(1, sizes.elements(rows))
     segments_count = max(1, sizes.elements(segments))
     outer = scheme == "COLUMN"
     start = Schedule(scheme, rows, columns, segments, backend="triton", finish="separate" if outer else "none")
@@ -180,7 +180,7 @@ def _loops(
 ) -> Iterator[Schedule]:
     """Programs loop over the columns of a row."""
     start = Schedule("LOOP", rows, columns, segments, 1, backend="triton", finish="separate" if outer else "none")
-    chunks = -(-4 * target.units // Sizes(program, hints).elements(segments)) if outer else 0
+    chunks = -(-4 * target.units // max(1, Sizes(program, hints).elements(segments))) if outer else 0
     for width, warps, stages in product((1024, 2048, 4096, 8192), (4, 8, 16), (1, 2, 3)):
         if 8 <= width / (32 * warps) <= 32:
             yield replace(start, pieces=(width,), warps=warps, stages=stages, chunks=chunks)

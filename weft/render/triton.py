@@ -24,7 +24,8 @@ from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
 _OURS = (
-    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float"
+    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float "
+    "start_of_row early aligned vector rest"
 )
 TAKEN = frozenset((*_OURS.split(), *keyword.kwlist, *keyword.softkwlist))
 """Names that no dimension, parameter, buffer or value has in the text."""
@@ -47,6 +48,10 @@ def supports(kernel: Kernel) -> Refusal | None:
         if value.op in ONLINE:
             message = f"{value.op} has a centre that moves, which the Triton backend does not do yet"
             return Refusal("triton_online", value.name, message, 1, 0)
+    wide = [v for v in outer_values(kernel) if schedule.scheme == "LOOP" and set(v.dims) & set(schedule.columns)]
+    if wide:
+        message = "sums columns of rows that are too wide for registers"
+        return Refusal("triton_wide_sums", wide[0].name, message, len(wide), 0)
     kept = [tuple(s for s in schedule.segments if s in v.dims) for v in outer_values(kernel)]
     for some in (*kept, *finish_blocks(kernel)):
         if some not in ((), schedule.segments):

@@ -30,6 +30,8 @@ class Places:
         self.column = self.columns[0] if len(self.columns) == 1 else "column"
         self.segment = self.segments[0] if len(self.segments) == 1 else "segment"
         self.splits_columns = splits_columns(kernel)
+        self.shifted = False
+        """Whether blocks of columns start at vectors of memory rather than at the first column."""
         every = tuple(self.dims)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
         self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
@@ -94,7 +96,7 @@ class Places:
     def is_masked(self, piece: int) -> bool:
         """Whether columns of a piece may lie behind the last one."""
         count = self.count(self.columns)
-        if isinstance(count, str):
+        if isinstance(count, str) or (self.schedule.scheme == "LOOP" and self.shifted):
             return True
         width = self.schedule.pieces[piece]
         if self.splits_columns or self.schedule.scheme == "LOOP":
