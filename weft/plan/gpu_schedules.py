@@ -24,11 +24,16 @@ LOOP_COLUMNS = 4096
 """Columns of a block of a loop over them."""
 ROW_ELEMENTS = 4096
 """Elements of a row tile at the least, where rows are narrower: 16 for each of 256 threads."""
-WARPS = (2, 4, 8, 16)
+WARPS = (1, 2, 4, 8, 16)
+VECTOR = 8
+"""Neighbouring columns of a thread: 16 bytes of 16 bits each. Where the widest piece has fewer for each, Triton spreads weights
+over the threads in another way than rows, and moves rows through shared memory to meet them."""
 LEAST_ELEMENTS, MOST_ELEMENTS = 8, 96
 """Elements of a thread. With fewer the exchange between threads is most of the time."""
-PROGRAMS_PER_SM = (1, 2, 3, 4)
+PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
+MOST_WARPS_PER_SM = 16
+"""Of persistent programs: more leave too few registers for each."""
 
 
 def gpu_schedule(
@@ -115,11 +120,13 @@ def _in_registers(
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
     streams = scheme == "STREAM"
-    for count, number, stages in product(counts, WARPS, (3, 4, 5, 6) if streams else (1,)):
+    fitting = [w for w in WARPS if w == 1 or pieces[0] >= VECTOR * 32 * w] if streams else WARPS[1:]
+    for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
-        if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, WARPS[0]):
+        if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
             continue
-        for chunks in (each * target.units for each in PROGRAMS_PER_SM) if streams else (0,):
+        several = [each for each in PROGRAMS_PER_SM if each == 1 or each * number <= MOST_WARPS_PER_SM]
+        for chunks in (each * target.units for each in several) if streams else (0,):
             given = replace(
                 start,
                 rows_per_tile=count,
