@@ -25,9 +25,6 @@ LOOP_COLUMNS = 4096
 ROW_ELEMENTS = 4096
 """Elements of a row tile at the least, where rows are narrower: 16 for each of 256 threads."""
 WARPS = (1, 2, 4, 8, 16)
-VECTOR = 8
-"""Neighbouring columns of a thread: 16 bytes of 16 bits each. Where the widest piece has fewer for each, Triton spreads weights
-over the threads in another way than rows, and moves rows through shared memory to meet them."""
 LEAST_ELEMENTS, MOST_ELEMENTS = 8, 96
 """Elements of a thread. With fewer the exchange between threads is most of the time."""
 PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
@@ -120,7 +117,7 @@ def _in_registers(
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
     streams = scheme == "STREAM"
-    fitting = [w for w in WARPS if w == 1 or pieces[0] >= VECTOR * 32 * w] if streams else WARPS[1:]
+    fitting = WARPS if streams else WARPS[1:]
     for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
         if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
@@ -132,7 +129,7 @@ def _in_registers(
                 rows_per_tile=count,
                 warps=number,
                 stages=stages,
-                chunks=-(-chunks // max(1, sizes.elements(segments))),
+                chunks=max(1, chunks // max(1, sizes.elements(segments))),
                 finish="same" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1

@@ -14,6 +14,8 @@ from weft.ir.program import Buffer, Size
 from weft.plan.kernel import Kernel
 from weft.render.triton_launch import splits_columns, tiled_rows
 
+VECTOR_ELEMENTS = 8
+"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
 
@@ -102,6 +104,12 @@ class Places:
         if self.splits_columns or self.schedule.scheme == "LOOP":
             return count % width != 0
         return self.piece_starts()[piece] + width > count
+
+    def spreads_weights(self, piece: int) -> bool:
+        """Whether what has columns only is loaded for every row of a tile: a row is so narrow that Triton would spread
+        it over the threads in another way than a tile, and move tiles through shared memory to meet it."""
+        narrow = self.schedule.pieces[piece] < VECTOR_ELEMENTS * 32 * self.schedule.warps
+        return narrow and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
 
     @property
     def rows_masked(self) -> bool:

@@ -9,9 +9,8 @@ from weft.ir.program import Buffer, Value
 from weft.render.triton_column_loop import ColumnLoop
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
+from weft.render.triton_places import VECTOR_ELEMENTS
 
-FOLDED_ELEMENTS = 8
-"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
 
@@ -217,7 +216,7 @@ class Rows(ColumnLoop):
         """Whether the threads have columns of all pieces in the same places, so that pieces can be laid on each other
         before anything is exchanged."""
         pieces = self.schedule.pieces
-        return len(pieces) > 1 and pieces[-1] >= FOLDED_ELEMENTS * 32 * self.schedule.warps
+        return len(pieces) > 1 and pieces[-1] >= VECTOR_ELEMENTS * 32 * self.schedule.warps
 
     def _folded(self, op: str, pieces: list[list[str]]) -> list[str]:
         """All pieces as one of the width of the last, which is the smallest."""

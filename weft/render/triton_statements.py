@@ -87,6 +87,8 @@ class Statements:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""
         address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+        if columns and not rows and self.places.spreads_weights(piece):
+            address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
         masked = f", mask={masks}, other=0" if masks else ""
         self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{modifier})")
