@@ -202,6 +202,13 @@ _TABLE = (
         Figures("dtypes without a type", "none", "dtype", "dtypes"),
     ),
     Rule(
+        "triton_wide_sums",
+        "render",
+        "Columns are summed up in rows that are too wide for registers, which a Triton kernel loops over.",
+        "Nothing: it is left to TorchInductor.",
+        Figures("column sums of such rows", "none", "sum", "sums"),
+    ),
+    Rule(
         "triton_segments",
         "render",
         "A column sum keeps some of the row dimensions that others keep, where the Triton backend takes all or none.",

@@ -86,7 +86,7 @@ def test_graphs_of_torch_compile_are_captured_by_inductor() -> None:
 
 
 def test_a_call_that_is_new_inside_a_capture_runs_on_aten() -> None:
-    inputs = inputs_of(MIXED, torch.bfloat16)
+    inputs = inputs_of(MIXED, torch.bfloat16, (96, 640))  # a kernel of its own
     case = program_of(MIXED, inputs)
     first = run(case, inputs)
     memory = [torch.empty(t.numel() + 1, dtype=t.dtype, device="cuda") for t in inputs]

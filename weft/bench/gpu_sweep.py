@@ -180,6 +180,9 @@ def _measure(
         for tensor in outputs:
             tensor.fill_(float("nan") if tensor.is_floating_point() else 85)
         addresses = [t.data_ptr() for t in (*bound, *outputs)]
+        if (refusal := triton.supports(kernel)) is not None:
+            yield row | {"failure": refusal.rule}
+            continue
         try:
             function(device, addresses, (), 0)
             torch.cuda.synchronize()

@@ -24,11 +24,13 @@ LOOP_COLUMNS = 4096
 """Columns of a block of a loop over them."""
 ROW_ELEMENTS = 4096
 """Elements of a row tile at the least, where rows are narrower: 16 for each of 256 threads."""
-WARPS = (2, 4, 8, 16)
+WARPS = (1, 2, 4, 8, 16)
 LEAST_ELEMENTS, MOST_ELEMENTS = 8, 96
 """Elements of a thread. With fewer the exchange between threads is most of the time."""
-PROGRAMS_PER_SM = (1, 2, 3, 4)
+PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
+MOST_WARPS_PER_SM = 16
+"""Of persistent programs: more leave too few registers for each."""
 
 
 def gpu_schedule(
@@ -115,17 +117,19 @@ def _in_registers(
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
     streams = scheme == "STREAM"
-    for count, number, stages in product(counts, WARPS, (3, 4, 5, 6) if streams else (1,)):
+    fitting = WARPS if streams else WARPS[1:]
+    for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
-        if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, WARPS[0]):
+        if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
             continue
-        for chunks in (each * target.units for each in PROGRAMS_PER_SM) if streams else (0,):
+        several = [each for each in PROGRAMS_PER_SM if each == 1 or each * number <= MOST_WARPS_PER_SM]
+        for chunks in (each * target.units for each in several) if streams else (0,):
             given = replace(
                 start,
                 rows_per_tile=count,
                 warps=number,
                 stages=stages,
-                chunks=-(-chunks // sizes.elements(segments)),
+                chunks=max(1, chunks // max(1, sizes.elements(segments))),
                 finish="same" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
@@ -150,7 +154,7 @@ def _by_columns(
 ) -> Iterator[Schedule]:
     """Programs share a row: nothing is reduced along it."""
     sizes = Sizes(program, hints)
-    wide, tall = sizes.elements(columns), sizes.elements(rows)
+    wide, tall = max(1, sizes.elements(columns)), max(1, sizes.elements(rows))
     segments_count = max(1, sizes.elements(segments))
     outer = scheme == "COLUMN"
     start = Schedule(scheme, rows, columns, segments, backend="triton", finish="separate" if outer else "none")
@@ -180,7 +184,7 @@ def _loops(
 ) -> Iterator[Schedule]:
     """Programs loop over the columns of a row."""
     start = Schedule("LOOP", rows, columns, segments, 1, backend="triton", finish="separate" if outer else "none")
-    chunks = -(-4 * target.units // Sizes(program, hints).elements(segments)) if outer else 0
+    chunks = -(-4 * target.units // max(1, Sizes(program, hints).elements(segments))) if outer else 0
     for width, warps, stages in product((1024, 2048, 4096, 8192), (4, 8, 16), (1, 2, 3)):
         if 8 <= width / (32 * warps) <= 32:
             yield replace(start, pieces=(width,), warps=warps, stages=stages, chunks=chunks)

@@ -23,7 +23,8 @@ from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
 _OURS = (
-    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float"
+    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float "
+    "start_of_row early aligned vector rest"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
 _OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists") for letter in _LETTERS)
@@ -45,6 +46,10 @@ def supports(kernel: Kernel) -> Refusal | None:
     unknown = sorted({name for name in names if name not in TRITON_TYPES})
     if unknown:
         return Refusal("triton_dtype", kernel.name, f"Triton has no {', '.join(unknown)}", len(unknown), 0)
+    wide = [v for v in outer_values(kernel) if schedule.scheme == "LOOP" and set(v.dims) & set(schedule.columns)]
+    if wide:
+        message = "sums columns of rows that are too wide for registers"
+        return Refusal("triton_wide_sums", wide[0].name, message, len(wide), 0)
     kept = [tuple(s for s in schedule.segments if s in v.dims) for v in outer_values(kernel)]
     for some in (*kept, *finish_blocks(kernel)):
         if some not in ((), schedule.segments):

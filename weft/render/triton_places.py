@@ -14,6 +14,8 @@ from weft.ir.program import Buffer, Size
 from weft.plan.kernel import Kernel
 from weft.render.triton_launch import splits_columns, tiled_rows
 
+VECTOR_ELEMENTS = 8
+"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
 
@@ -30,6 +32,8 @@ class Places:
         self.column = self.columns[0] if len(self.columns) == 1 else "column"
         self.segment = self.segments[0] if len(self.segments) == 1 else "segment"
         self.splits_columns = splits_columns(kernel)
+        self.shifted = False
+        """Whether blocks of columns start at vectors of memory rather than at the first column."""
         every = tuple(self.dims)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
         self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
@@ -94,12 +98,18 @@ class Places:
     def is_masked(self, piece: int) -> bool:
         """Whether columns of a piece may lie behind the last one."""
         count = self.count(self.columns)
-        if isinstance(count, str):
+        if isinstance(count, str) or (self.schedule.scheme == "LOOP" and self.shifted):
             return True
         width = self.schedule.pieces[piece]
         if self.splits_columns or self.schedule.scheme == "LOOP":
             return count % width != 0
         return self.piece_starts()[piece] + width > count
+
+    def spreads_weights(self, piece: int) -> bool:
+        """Whether what has columns only is loaded for every row of a tile: a row is so narrow that Triton would spread
+        it over the threads in another way than a tile, and move tiles through shared memory to meet it."""
+        narrow = self.schedule.pieces[piece] < VECTOR_ELEMENTS * 32 * self.schedule.warps
+        return narrow and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
 
     @property
     def rows_masked(self) -> bool:

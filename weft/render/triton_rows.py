@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 
-from weft.ir.ops import ONLINE, identity
-from weft.ir.program import Buffer, Output, Value
-from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal, reduction
+from weft.ir.ops import ONLINE
+from weft.ir.program import Buffer, Value
+from weft.render.triton_column_loop import ColumnLoop
+from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
-from weft.render.triton_statements import Statements
+from weft.render.triton_places import VECTOR_ELEMENTS
 
-FOLDED_ELEMENTS = 8
-"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
 
 
-class Rows(Statements):
+class Rows(ColumnLoop):
     """Writes the first function of a kernel but for its head."""
 
     def write(self) -> None:
         self.defined: set[str] = set()
         self.persistent = is_persistent(self.kernel)
         self.looped = self.schedule.scheme == "LOOP"
-        if self.looped and any(map(self._sums_vectors, self.outer)):
-            raise AssertionError(f"{self.kernel.name}: a loop over the columns has no registers for their sums")
         if not self.looped:
             self._columns()
         with ExitStack() as stack:
@@ -90,7 +87,10 @@ class Rows(Statements):
     def _tile(self) -> None:
         outside = set(self.defined)
         self._row_index()
-        self._row_pointers()
+        if self.looped and self.shifts(self._row_buffers()):
+            self.shift(self._row_buffers())
+        else:
+            self._row_pointers()
         for buffer in self._used_inputs():
             rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
             wanted = not columns or (rows and not self.looped)
@@ -99,7 +99,7 @@ class Rows(Statements):
         self._scalars()
         for stage in range(len(self.loops.values)):
             if self.looped:
-                self._column_loop(stage)
+                self.column_loop(stage)
             else:
                 self._stage(stage)
             self._results(stage)
@@ -116,12 +116,15 @@ class Rows(Statements):
 
     def _row_pointers(self) -> None:
         """Where a row begins in each tensor that has both rows and columns."""
+        for buffer in self._row_buffers():
+            name = f"{buffer.name}_at"
+            self.out.line(f"{name} = {buffer.name} + {self.places.row_offset(buffer)}")
+            self.pointers[buffer.name] = name
+
+    def _row_buffers(self) -> list[Buffer]:
         buffers = [*self._used_inputs(), *(o.buffer for stores in self.loops.stores for o in stores)]
-        for buffer in buffers:
-            if self.places.has_rows(buffer) and self.places.has_columns(buffer) and self.places.row_offset(buffer):
-                name = f"{buffer.name}_at"
-                self.out.line(f"{name} = {buffer.name} + {self.places.row_offset(buffer)}")
-                self.pointers[buffer.name] = name
+        places = self.places
+        return [b for b in buffers if places.has_rows(b) and places.has_columns(b) and places.row_offset(b)]
 
     def _scalars(self) -> None:
         """Values without columns for which everything is there."""
@@ -158,23 +161,6 @@ class Rows(Statements):
         for buffer in self.program.inputs:
             if buffer.name in used and buffer.name not in self.defined:
                 self._load_pieces(buffer)
-
-    def _along_columns(self, output: Output) -> bool:
-        """Whether an output is written for each column, or once a row."""
-        return self.is_vector(output.value) or self.places.has_columns(output.buffer)
-
-    def _store(self, output: Output, piece: int) -> None:
-        along = self._along_columns(output)
-        guard = self.once(output.buffer.dims, piece, self.schedule.segments)
-        if self.places.has_rows(output.buffer):
-            guard += self.once(output.buffer.dims, piece, self.places.rows)
-        elif self.places.rows:
-            guard.append("(tile == 0)")
-        if along:
-            guard += self.once(output.buffer.dims, piece, self.schedule.columns)
-        elif self.places.splits_columns:
-            guard.append("(tl.program_id(1) == 0)")
-        self.store(output, piece, guard)
 
     def _sums(self, stage: int) -> list[Value]:
         return [self.by_name[name] for name in self.loops.outer[stage]]
@@ -232,7 +218,7 @@ class Rows(Statements):
         """Whether the threads have columns of all pieces in the same places, so that pieces can be laid on each other
         before anything is exchanged."""
         pieces = self.schedule.pieces
-        return len(pieces) > 1 and pieces[-1] >= FOLDED_ELEMENTS * 32 * self.schedule.warps
+        return len(pieces) > 1 and pieces[-1] >= VECTOR_ELEMENTS * 32 * self.schedule.warps
 
     def _folded(self, op: str, pieces: list[list[str]]) -> list[str]:
         """All pieces as one of the width of the last, which is the smallest."""
@@ -255,17 +241,6 @@ class Rows(Statements):
             return operand
         shape = f"[{self.schedule.rows_per_tile if rows else 1}, {self.schedule.pieces[piece]}]"
         return f"tl.broadcast_to({operand}, {shape})"
-
-    def _guarded(self, value: Value, piece: int, operand: str, *, rows: bool) -> str:
-        """The operand of a reduction, or what changes nothing where there is no element."""
-        dims = self.types[value.args[0]][1]
-        over = self.schedule.rows if rows else ()
-        once = self.once(dims, piece, over)
-        masks = self.masks(piece, rows=rows, columns=not rows and self.is_vector(value.args[0]), others=once)
-        return f"tl.where({masks}, {operand}, {self._nothing(value)})" if masks else operand
-
-    def _nothing(self, value: Value) -> str:
-        return literal(identity(value.op, value.dtype), value.dtype)
 
     def _start_sums(self) -> None:
         for value in self.outer:
@@ -321,62 +296,3 @@ class Rows(Statements):
     @property
     def vector_sums(self) -> set[str]:
         return {v.name for v in self.outer if self.is_vector(v.name)}
-
-    # a loop over the columns
-
-    def _column_loop(self, stage: int) -> None:
-        """One loop over the columns of a row: without masks as far as whole blocks go, then the rest."""
-        names, stores = self.loops.values[stage], self.loops.stores[stage]
-        inner = [self.by_name[name] for name in self.loops.inner[stage]]
-        along = [o for o in stores if self._along_columns(o)]
-        if not (names or inner or along):
-            return
-        width, rows = self.schedule.pieces[0], self.schedule.rows_per_tile
-        for value in inner:
-            kind = TRITON_TYPES[value.dtype]
-            self.out.line(f"{value.name}_lanes = tl.full([{rows}, {width}], {self._nothing(value)}, {kind})")
-        count = self.places.count(self.schedule.columns)
-        whole = str(count // width * width) if isinstance(count, int) else f"{_bracketed(count)} // {width} * {width}"
-        stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
-        if whole != "0":
-            with self.out.block(f"for start in tl.range(0, {whole}, {width}{stages})"):
-                self._block("start", names, along, inner, masked=False)
-        if not (isinstance(count, int) and count % width == 0):
-            with self._rest(count, whole):
-                self._block(whole if whole != "0" else "", names, along, inner, masked=True)
-
-    @contextmanager
-    def _rest(self, count: int | str, whole: str) -> Generator[None]:
-        if isinstance(count, int):
-            yield
-        else:
-            with self.out.block(f"if {whole} < {count}"):
-                yield
-
-    def _block(
-        self, start: str, names: Iterable[str], stores: list[Output], inner: list[Value], *, masked: bool
-    ) -> None:
-        """One block of columns in a loop over them."""
-        self.define_index(self.places.column_of(0), self.schedule.pieces[0], start)
-        self.masked_columns = masked
-        if masked:
-            self.define_column_mask(0)
-        names = list(names)
-        used = {a for n in names for a in self.by_name[n].args}
-        used |= {v.args[0] for v in inner} | {o.value for o in stores}
-        for buffer in self.program.inputs:
-            if buffer.name in used and self.places.has_columns(buffer):
-                self.load(buffer, 0)
-        for name in names:
-            self.define(name, 0)
-        for output in stores:
-            self._store(output, 0)
-        for value in inner:
-            operand = self._guarded(value, 0, self.operand(value.args[0], 0), rows=False)
-            lanes = f"{value.name}_lanes"
-            self.out.line(f"{lanes} = {COMBINE[value.op].format(lanes, operand)}")
-        self.masked_columns = True
-
-
-def _bracketed(text: str) -> str:
-    return f"({text})" if " " in text else text

@@ -100,16 +100,22 @@ class Statements:
 
     def load(self, buffer: Buffer, piece: int, *, modifier: str = "") -> None:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""
-        address = self.places.address(buffer, piece, self.pointers.get(buffer.name))
+        address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+        if columns and not rows and self.places.spreads_weights(piece):
+            address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
         masked = f", mask={masks}, other=0" if masks else ""
         self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{modifier})")
 
+    def address(self, buffer: Buffer, piece: int) -> str:
+        """Pointers to the elements of a buffer."""
+        return self.places.address(buffer, piece, self.pointers.get(buffer.name))
+
     def store(self, output: Output, piece: int, guard: Iterable[str] = ()) -> None:
         """guard: conditions beside those of rows and columns."""
         buffer = output.buffer
-        address = self.places.address(buffer, piece, self.pointers.get(buffer.name))
+        address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
         if not rows and not columns:
             address += " + tl.arange(0, 1)[None, :]"  # what is stored may be a tensor of one element
