@@ -30,7 +30,8 @@ class Liveness:
     across: what waits while a row is reduced, for each such moment. alive: what is there after each statement. sums:
     accumulators of outer reductions. invariant: inputs that stay for all rows, in float32. tiles, row_inputs: inputs of
     rows that are loaded for each element and for each row. lasting: inputs of columns without rows. stores, outer,
-    inner: vectors that are stored, added up over rows, and reduced along them. loops: inputs of each loop over columns.
+    inner: vectors that are stored, added up over rows, and reduced along them. detached: those of the latter that are
+    made from no vector input. loops: inputs of each loop over columns.
     """
 
     across: tuple[Amount, ...]
@@ -45,6 +46,7 @@ class Liveness:
     stores: int
     outer: int
     inner: int
+    detached: int
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,20 @@ class _Scan:
             stores=len(outputs),
             outer=len(outer),
             inner=sum(map(len, self.loops.inner)),
+            detached=sum(not self._is_attached(n) for names in self.loops.inner for n in names),
         )
+
+    def _is_attached(self, name: str) -> bool:
+        """Whether some input with columns is behind a reduction."""
+        stack, seen = [*self.by_name[name].args], set[str]()
+        while stack:
+            each = stack.pop()
+            if each in self.is_input and set(self.types[each][1]) & self.columns:
+                return True
+            if each not in seen and each in self.by_name and set(self.types[each][1]) & self.columns:
+                seen.add(each)
+                stack.extend(self.by_name[each].args)
+        return False
 
     def _key(self, name: str, stage: int) -> tuple[str, int]:
         """What has columns is another value in each loop over them."""

@@ -75,7 +75,13 @@ def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
 
 
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
-    """Whether a thread needs more registers than it can have, or more than ``slack`` times as many."""
+    """Whether a thread needs more registers than it can have, or more than ``slack`` times as many.
+
+    So do kernels that reduce what comes from no load: Triton has no layout to take for it, and where a row is several
+    pieces it moves single elements through shared memory, thousands of instructions.
+    """
+    if demand.live.detached and len(schedule.pieces) > 1 and schedule.rows_per_tile == 1:
+        return True
     limit = slack * SPILLING[schedule.scheme] * most_registers(schedule.warps, 1, target)
     return registers_per_thread(demand, schedule) > limit
 
@@ -121,6 +127,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "staged_elements": each * (schedule.stages > 1),
         "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
         "remainder": int(looped and blocks % 1 != 0),
+        "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
     }
 
 
