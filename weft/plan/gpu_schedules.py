@@ -94,9 +94,11 @@ def candidates(
     inner, outer = kinds_of(program, columns)
     ordered = (*segments, *(r for r in rows if r not in segments))
     if not inner:
-        found = _by_columns(program, ordered, columns, segments, "COLUMN" if outer else "ONE_SHOT", target, hints)
-        return tuple(found)
-    scheme: Scheme = "STREAM" if outer else "ONE_SHOT"
+        scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
+        found = tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
+        demand = Demand.of(program, found[0])
+        return tuple(s for s in found if _is_possible(demand, s, 1, target, slack)) or found
+    scheme = "STREAM" if outer else "ONE_SHOT"
     held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints, slack))
     return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
 

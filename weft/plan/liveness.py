@@ -205,5 +205,7 @@ def _unique(amounts: Iterator[Amount]) -> tuple[Amount, ...]:
     """Each once, and none that is nowhere more than another one."""
     found = set(amounts)
     return tuple(
-        a for a in sorted(found, reverse=True) if not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for b in found)
+        a
+        for a in sorted(found, reverse=True)
+        if not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for b in found)
     )

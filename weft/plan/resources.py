@@ -8,11 +8,12 @@ allocates it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
-from weft.plan.kernel import Kernel, Resources, Schedule
+from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
 from weft.plan.register_weights import SPILLING, WEIGHTS
 from weft.target import Target
@@ -26,15 +27,18 @@ VECTOR_BYTES = 16
 """What a thread loads or stores at once."""
 RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
+FEW_WARPS = 8
+"""Whose threads can have 255 registers: with more at hand ptxas takes more."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Demand:
-    """What a program needs under a split, as far as it does not depend on the rest of the schedule.
+    """What a program needs under a split, as far as it does not depend on the rest of the schedule: found once for all
+    candidates.
 
     width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
     the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits.
@@ -69,6 +73,14 @@ def resources(kernel: Kernel, target: Target) -> Resources:
 
 def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
+    own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
+    return _wanted(demand, *own, schedule.stages > 1)
+
+
+@lru_cache(maxsize=1024)
+def _wanted(demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, staged: bool) -> int:
+    """From all of a schedule that makes a difference: candidates have much of it in common."""
+    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=1 + staged)
     found = features(demand, schedule)
     wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
     return max(LEAST_REGISTERS, round(wanted))
@@ -100,9 +112,15 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     rows, count = max(r for _, r in parts), len(parts)
     blocks = (demand.width or 0) / sum(pieces)
 
+    widest = max(parts)
+
     def registers(amount: Amount) -> float:
         return each * amount[0] + columns * amount[1] + rows * amount[2] + amount[3]
 
+    def of_piece(amount: Amount) -> float:
+        return widest[0] * widest[1] * amount[0] + widest[0] * amount[1] + widest[1] * amount[2] + amount[3]
+
+    alive = max(map(of_piece, live.alive), default=0)
     looped = schedule.scheme == "LOOP"
     return {
         "base": 1,
@@ -111,7 +129,8 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "rows": rows,
         "row_values": rows * len(live.row_inputs),
         "across": max(map(registers, live.across), default=0),
-        "alive": max(map(registers, live.alive), default=0),
+        "alive": alive,
+        "alive_in_few": alive if schedule.warps <= FEW_WARPS else 0,
         "sums": registers(live.sums),
         "invariant": registers(live.invariant),
         "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
@@ -136,8 +155,8 @@ def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
 
 
 def _elements(demand: Demand, schedule: Schedule, piece: int) -> tuple[int, int]:
-    """Columns and rows of a piece of a row tile that a thread has, as Triton lays it out: as many neighbours as it loads
-    at once, the lanes of a warp side by side along the row, then its warps, then the next rows."""
+    """Columns and rows of a piece of a row tile that a thread has, as Triton lays it out: as many neighbours as it
+    loads at once, the lanes of a warp side by side along the row, then its warps, then the next rows."""
     threads, rows = 32 * schedule.warps, schedule.rows_per_tile
     vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
     lanes = min(32, piece // vector)
@@ -196,5 +215,3 @@ def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
     aligned = STAGE_ALIGNMENT * schedule.stages * (1 + len(live.row_inputs)) if live.outer else 0
     item_bytes = 4 if schedule.scheme != "STREAM" or several else max(2, demand.item_bytes)
     return max([reduced, *(item_bytes * rows * p for p in converted)]) + aligned
-
-
