@@ -37,7 +37,7 @@ from weft.options import Options
 from weft.plan.gpu_schedules import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.resources import registers_per_thread, staged_bytes
+from weft.plan.resources import Demand, registers_per_thread, shared_bytes
 from weft.plan.schedules import segments_of
 from weft.render import triton
 from weft.runtime import gpu, triton_build
@@ -138,6 +138,7 @@ def _compile(job: tuple[str, int]) -> str:
 def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
     name, (rows, columns) = cell
     s = kernel.schedule
+    demand = Demand.of(kernel.program, s)
     return {
         "workload": name,
         "rows": rows,
@@ -149,8 +150,8 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
         "stages": s.stages,
         "chunks": s.chunks,
         "finish": s.finish,
-        "predicted_registers": registers_per_thread(kernel.program, s),
-        "shared_bytes": staged_bytes(kernel.program, s),
+        "predicted_registers": registers_per_thread(demand, s),
+        "shared_bytes": shared_bytes(demand, s),
     }
 
 

@@ -10,7 +10,8 @@ from weft.ir.program import Program
 from weft.plan.cost import Sizes
 from weft.plan.kernel import Schedule, Scheme
 from weft.plan.legality import kinds_of
-from weft.plan.resources import column_bits, most_registers, staged_bytes, thread_registers
+from weft.plan.register_weights import SPILLING
+from weft.plan.resources import Demand, most_registers, registers_per_thread, shared_bytes, spills
 from weft.target import Target
 
 MOST_PIECES = 3
@@ -75,6 +76,17 @@ def fits_registers(
     return any(_in_registers(program, rows, columns, (), scheme, target, hints))
 
 
+def registers_of_widest(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> tuple[int, int]:
+    """Registers that a thread needs for one row where as many threads as can be share it, and how many it can have."""
+    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    pieces, warps = pieces_of(Sizes(program, hints).elements(columns)), WARPS[-1]
+    schedule = Schedule(scheme, rows, columns, (), 1, backend="triton", pieces=pieces, warps=warps, stages=2)
+    most = int(SPILLING[scheme] * most_registers(warps, 1, target))
+    return registers_per_thread(Demand.of(program, schedule), schedule), most
+
+
 def candidates(
     program: Program,
     rows: tuple[str, ...],
@@ -88,9 +100,11 @@ def candidates(
     inner, outer = kinds_of(program, columns)
     ordered = (*segments, *(r for r in rows if r not in segments))
     if not inner:
-        found = _by_columns(program, ordered, columns, segments, "COLUMN" if outer else "ONE_SHOT", target, hints)
-        return tuple(found)
-    scheme: Scheme = "STREAM" if outer else "ONE_SHOT"
+        scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
+        found = tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
+        demand = Demand.of(program, found[0])
+        return tuple(s for s in found if _is_possible(demand, s, 1, target, slack)) or found
+    scheme = "STREAM" if outer else "ONE_SHOT"
     held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints, slack))
     return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
 
@@ -112,8 +126,9 @@ def _in_registers(
     width = sizes.elements(columns)
     if width > WIDEST_ROW:
         return
-    pieces, bits = pieces_of(width), column_bits(program, rows, columns)
+    pieces = pieces_of(width)
     start = Schedule(scheme, rows, columns, segments, backend="triton", pieces=pieces)
+    demand = Demand.of(program, start)
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * sum(pieces) <= 4 * ROW_ELEMENTS and r <= tall)]
     streams = scheme == "STREAM"
@@ -133,14 +148,17 @@ def _in_registers(
                 finish="same" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
-            if _is_possible(program, given, bits, per_sm, target, slack):
+            if _is_possible(demand, given, per_sm, target, slack):
                 yield given
 
 
-def _is_possible(program: Program, schedule: Schedule, bits: int, per_sm: int, target: Target, slack: float) -> bool:
+def _is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target, slack: float) -> bool:
     """Whether so many programs have the registers and the shared memory of a multiprocessor."""
-    fits = thread_registers(bits, schedule) <= slack * most_registers(schedule.warps, per_sm, target)
-    return fits and per_sm * staged_bytes(program, schedule) <= target.shared_bytes
+    if spills(demand, schedule, target, slack):
+        return False
+    resident = slack * most_registers(schedule.warps, per_sm, target)
+    fits = per_sm == 1 or registers_per_thread(demand, schedule) <= resident
+    return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
 def _by_columns(
