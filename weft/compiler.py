@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +31,14 @@ from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
+from weft.plan.gpu_schedules import runner_up
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, render, supports
 from weft.render.source import Source
 from weft.runtime import launch
+from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure
 from weft.target import TARGETS, Target
 
@@ -163,9 +166,31 @@ def build(compilation: Compilation, options: Options) -> Compilation:
     try:
         hints = [r.plan.hints for r in compilation.regions for _ in r.plan.kernels]
         launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options, hints)
-        return compilation
     except Exception:  # of which region? Kernels that were built are found in the cache
-        return without_failing(compilation, "build", lambda region: _prepare(region, options))
+        compilation = without_failing(compilation, "build", lambda region: _prepare(region, options))
+    return replace(compilation, regions=tuple(_without_spills(r, options) for r in compilation.regions))
+
+
+def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
+    """A region with the runner-up in place of each schedule whose kernel spills registers after all: a miss of the
+    model. Kept as it is where the runner-up spills as well or cannot be built."""
+    kernels = list(region.plan.kernels)
+    for i, kernel in enumerate(kernels):
+        if not launch.spill_bytes(kernel):
+            continue
+        counters.add(model_misses=1)
+        schedule = runner_up(kernel.program, kernel.schedule, Target.named(region.plan.target), region.plan.hints)
+        other = None if schedule is None else replace(kernel, schedule=schedule)
+        if other is None or supports(other) is not None:
+            continue
+        with suppress(Exception):
+            launch.prepare([other], [render(other)], options, [region.plan.hints])
+            if launch.spill_bytes(other) < launch.spill_bytes(kernel):
+                kernels[i] = other
+    if kernels == list(region.plan.kernels):
+        return region
+    plan = replace(region.plan, kernels=tuple(kernels))
+    return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))
 
 
 def _prepare(region: CompiledRegion, options: Options) -> None:

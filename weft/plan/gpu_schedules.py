@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,7 +17,9 @@ from weft.target import Target
 
 MOST_PIECES = 3
 """Pieces of a row: each has its own instructions for every value."""
-LEAST_PIECE = 32
+LEAST_PIECE = 256
+"""Columns of all pieces but the first: those of one warp with a vector for each thread. Smaller ones cannot be laid on
+others before threads exchange sums; a layer norm's backward at 1152 = 1024 + 128 columns lost 5 % to it."""
 PIECE_COST = 1 / 32
 """What one more piece of a row costs, as a part of the row. A guess."""
 WIDEST_ROW = 65536
@@ -30,6 +32,12 @@ of the largest tile."""
 COLUMN_PROGRAMS, COLUMN_STAGES = 4, 4
 """Of kernels with column sums only: programs of a multiprocessor, and tiles on their way."""
 WARPS = (1, 2, 4, 8, 16)
+SURE, LIKELY = 1.0, 1.2
+"""Of the registers up to which no kernel of the sweep with column sums spilled, where the model expects more than it
+has to: of what is chosen at the widths of the norms' benchmarks up to the second, nothing spills either."""
+VECTOR = 8
+"""Neighbouring columns of a thread, 16 bytes of 16 bits each. With fewer in the last piece of a row, pieces cannot be
+laid on each other, and Triton moves rows through shared memory: 0.8 of a copy where 0.93 was possible."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
@@ -53,7 +61,19 @@ def gpu_schedule(
 ) -> Schedule:
     """The schedule of a kernel with the shortest predicted time, whether its rows fit the registers of a
     multiprocessor or not."""
-    found = candidates(program, rows, columns, segments, target, hints)
+    return _best(program, candidates(program, rows, columns, segments, target, hints), target, hints)
+
+
+def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping[str, int]) -> Schedule | None:
+    """What to take in place of a schedule whose kernel spills: the best of those that the model of registers is sure
+    of; None if there is no other."""
+    split = (chosen.rows, chosen.columns, chosen.segments)
+    found = [s for s in candidates(program, *split, target, hints, SURE) if s != chosen]
+    return _best(program, found, target, hints) if found else None
+
+
+def _best(program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]) -> Schedule:
+    columns = found[0].columns
     if found[0].scheme == "LOOP":
         return min(found, key=_loop_order)
     if not kinds_of(program, columns)[0]:
@@ -111,7 +131,7 @@ def candidates(
     segments: tuple[str, ...],
     target: Target,
     hints: Mapping[str, int],
-    slack: float = 1.0,
+    slack: float = LIKELY,
 ) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     inner, outer = kinds_of(program, columns)
@@ -134,7 +154,7 @@ def _in_registers(
     scheme: Scheme,
     target: Target,
     hints: Mapping[str, int],
-    slack: float = 1.0,
+    slack: float = LIKELY,
 ) -> Iterator[Schedule]:
     """A row is in the registers of one program."""
     if any(isinstance(program.size_of(c), str) for c in columns):
@@ -152,6 +172,8 @@ def _in_registers(
     fitting = WARPS if streams else WARPS[1:]
     for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
+        if streams and slack > SURE and len(pieces) > 1 and pieces[-1] < VECTOR * 32 * number and number > 1:
+            continue
         if not _WIDTHS[number][0] <= pieces[0] <= _WIDTHS[number][1]:
             continue
         if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
@@ -173,7 +195,7 @@ def _in_registers(
 
 def _is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target, slack: float) -> bool:
     """Whether so many programs have the registers and the shared memory of a multiprocessor."""
-    if spills(demand, schedule, target, slack):
+    if spills(demand, schedule, target, slack if schedule.scheme == "STREAM" else max(1.0, slack / LIKELY)):
         return False
     if (
         schedule.stages > 1

@@ -30,6 +30,11 @@ class Calls(Protocol):
         ...
 
     @staticmethod
+    def spill_bytes(function: Any) -> int:
+        """Of a thread, as the compiler says."""
+        ...
+
+    @staticmethod
     def bind(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Any:
         """What can be worked out once for all calls with tensors like these."""
         ...

@@ -100,6 +100,10 @@ class GpuFunction:
         """Take binaries that were built before the first call."""
         self._binaries[variant, target] = binaries
 
+    def built(self) -> list[dict[str, Binary]]:
+        """What was compiled so far, of each variant by name of the function."""
+        return list(self._binaries.values())
+
     def binaries(self, variant: Variant, target: GpuTarget) -> dict[str, Binary]:
         """What was compiled for calls of a variant, by name of the function; compiled if it was not. Raises
         BuildError."""
@@ -213,6 +217,12 @@ def build_all(
     for function, job, made in zip(functions, jobs, triton_build.all_binaries(jobs, options), strict=True):
         function.add(job.variant, job.target, made)
     return functions
+
+
+def spill_bytes(function: GpuFunction | None) -> int:
+    """The most of any variant that was compiled."""
+    built = () if function is None else function.built()
+    return max((binary.usage.spill_bytes for found in built for binary in found.values()), default=0)
 
 
 def load_function(kernel: Kernel, source: Source, options: Options) -> GpuFunction:

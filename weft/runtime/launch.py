@@ -66,6 +66,11 @@ class Executable:
         self._last: Fitting | None = None
         self._compared = False
 
+    @property
+    def function(self) -> Any | None:
+        """What the backend compiled, as long as it is used."""
+        return self._function
+
     def __call__(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], options: str = "off"
     ) -> None:
@@ -253,6 +258,12 @@ def prepare(
         for digest, kernel, function in zip(digests, of_backend, functions, strict=True):
             with _LOCK:
                 _KERNELS.setdefault(digest, Executable(kernel, function))
+
+
+def spill_bytes(kernel: Kernel) -> int:
+    """Of a thread of a prepared kernel, as its compiler says; 0 for one that is not prepared, and on a CPU."""
+    found = _KERNELS.get(digest_of(kernel))
+    return 0 if found is None else calls_of(kernel).spill_bytes(found.function)
 
 
 def find(digest: str, text: str) -> Executable:
