@@ -23,8 +23,8 @@ from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
 _OURS = (
-    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range float "
-    "start_of_row early aligned vector rest"
+    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range "
+    "float start_of_row early aligned vector rest"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
 _OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists") for letter in _LETTERS)
