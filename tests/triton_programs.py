@@ -14,7 +14,7 @@ class Written:
     text: str
     columns: tuple[tuple[str, ...], ...] = (("n",),)
     parameters: tuple[tuple[int, ...], ...] = ((),)
-    schedules: int = 4
+    schedules: int = 2
     ops: str | None = None
     keeps_names: bool = False
 
@@ -151,7 +151,7 @@ PROGRAMS: dict[str, Written] = {
             m=19,
             n=50,
         ),
-        schedules=6,
+        schedules=4,
     ),
     "names of the language, of the renderer and of pieces": Written(
         _program(
@@ -179,7 +179,7 @@ PROGRAMS: dict[str, Written] = {
         ),
         columns=(("range",),),
         keeps_names=True,
-        schedules=6,
+        schedules=4,
     ),
     "a running index has the name of a value": Written(
         _program(
@@ -200,7 +200,7 @@ PROGRAMS: dict[str, Written] = {
         ),
         columns=(("b", "c"),),
         keeps_names=True,
-        schedules=6,
+        schedules=4,
     ),
     "three row dimensions in another order in memory, two of them segments": Written(
         _program(
@@ -221,7 +221,7 @@ PROGRAMS: dict[str, Written] = {
             c=5,
             n=20,
         ),
-        schedules=6,
+        schedules=4,
     ),
     "column sums of what follows row sums, of rows that fit no registers": Written(
         _program(
@@ -237,10 +237,10 @@ PROGRAMS: dict[str, Written] = {
         ),
         schedules=0,
     ),
-    "statistics of columns": Written(_program(_STATISTICS.format(n=70), m=90, n=70), schedules=8, ops="m2"),
+    "statistics of columns": Written(_program(_STATISTICS.format(n=70), m=90, n=70), schedules=4, ops="m2"),
     "statistics of columns of few rows": Written(_program(_STATISTICS.format(n=33), m=2, n=33), ops="sumexp"),
     "statistics of columns of run-time size": Written(
-        _program(_STATISTICS.format(n="s1"), "s0, s1", m="s0", n="s1"), parameters=((1, 5), (70, 33)), schedules=8
+        _program(_STATISTICS.format(n="s1"), "s0, s1", m="s0", n="s1"), parameters=((1, 5), (70, 33)), schedules=4
     ),
     "statistics of columns in float64, with segments and row sums": Written(
         _program(
@@ -260,7 +260,7 @@ PROGRAMS: dict[str, Written] = {
             m=30,
             n=20,
         ),
-        schedules=6,
+        schedules=4,
     ),
 }
 
