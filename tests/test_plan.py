@@ -36,7 +36,7 @@ from weft.plan import legality, partition
 from weft.plan.cost import estimate, ideal
 from weft.plan.kernel import Estimate, Kernel, Plan, Schedule
 from weft.plan.planner import MAX_DIMENSIONS, check_worthwhile, plan, plan_split, splits
-from weft.plan.schedules import kind_of, row_registers, rows_per_chunk, schedule_for
+from weft.plan.schedules import kind_of, rows_per_chunk, schedule_for
 from weft.plan.verify import verify_plan
 from weft.runtime.launch import run_plan
 from weft.target import Target, vendor
@@ -65,21 +65,12 @@ TRAFFIC = {
     "softmax_backward": ("dy y dx", "", ""),
 }
 
-# 32-bit registers a column that a row needs on a GPU with bfloat16 data: half a one for every operand that varies
-# over the columns, and one for every column sum
-REGISTERS = {
-    "rms_norm_forward": 0.5 * 2,
-    "rms_norm_backward": 0.5 * 3 + 1,
-    "layer_norm_forward": 0.5 * 3,
-    "layer_norm_backward": 0.5 * 3 + 2,
-    "thunder_layer_norm_backward": 0.5 * 3 + 2,
-    "add_rms_norm_forward": 0.5 * 3,
-    "add_rms_norm_backward": 0.5 * 4 + 1,
-    "layer_norm_backward_bias": 0.5 * 3 + 3,
-    "softmax_forward": 0.5,
-    "softmax_backward": 0.5 * 2,
-}
-NAMES, BACKWARDS = tuple(REGISTERS), tuple(TRAFFIC)
+NAMES = (
+    *("rms_norm_forward", "rms_norm_backward", "layer_norm_forward", "layer_norm_backward"),
+    *("thunder_layer_norm_backward", "add_rms_norm_forward", "add_rms_norm_backward", "layer_norm_backward_bias"),
+    *("softmax_forward", "softmax_backward"),
+)
+BACKWARDS = tuple(TRAFFIC)
 
 
 def program(data: str, body: str, parameters: str = "") -> Program:
@@ -172,22 +163,30 @@ def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: s
     backward = name in BACKWARDS and name != "softmax_backward"
     narrow = planned(workload(name, COLUMNS), target, s0=ROWS).kernels[0].schedule
     assert narrow.scheme == ("STREAM" if backward else "ONE_SHOT")
-    assert narrow.finish == ("same" if backward else "none")
-    wide = planned(workload(name, 65536), target, s0=ROWS).kernels[0]
-    assert row_registers(wide.program, M, N, {}) == 65536 * REGISTERS[name]
-    expected = "CLUSTER" if target in GPUS and REGISTERS[name] > 1 else narrow.scheme
-    assert wide.schedule.scheme == expected
-    assert wide.schedule.segments == ()
+    assert narrow.finish == (("separate" if target in GPUS else "same") if backward else "none")
+    wide = planned(workload(name, 65536), target, s0=ROWS)
+    schemes = {kernel.schedule.scheme for kernel in wide.kernels}
+    if target in CPUS:
+        assert schemes == {narrow.scheme}
+    elif backward:
+        assert schemes == {"LOOP", "COLUMN"}
+        assert [refusal.rule for refusal in wide.cuts] == ["row_registers"]
+    else:
+        assert schemes <= {"LOOP", "ONE_SHOT"}
+    assert wide.kernels[0].schedule.segments == ()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_registers_decide_at_the_very_limit(name: str) -> None:
+@pytest.mark.parametrize("name", [n for n in BACKWARDS if n != "softmax_backward"])
+def test_registers_decide(name: str) -> None:
     given = workload(name, 2048)
-    need = int(2048 * REGISTERS[name])
-    assert row_registers(given, M, N, {}) == need
-    for registers, clustered in ((need, False), (need - 1, True)):
+    for registers, together in ((65536, True), (8192, False)):
         chosen = planned(given, replace(Target.named("h200"), registers=registers), s0=ROWS)
-        assert (chosen.kernels[0].schedule.scheme == "CLUSTER") == clustered
+        assert (len(chosen.kernels) == 1) == together
+        if not together:
+            (refusal,) = chosen.cuts
+            assert isinstance(refusal.have, int)
+            assert isinstance(refusal.limit, int)
+            assert refusal.have > 16 >= refusal.limit  # of 512 threads
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -207,12 +206,14 @@ def test_rows_known_at_run_time_make_the_same_plan(name: str, target: str) -> No
     dynamic = planned(workload(name, COLUMNS), target, s0=ROWS)
     assert static.kinds == dynamic.kinds
     for fixed, free in zip(static.kernels, dynamic.kernels, strict=True):
-        assert fixed.schedule == free.schedule
+        # addresses of 64 bits take registers: fewer programs may fit
+        assert replace(fixed.schedule, chunks=0) == replace(free.schedule, chunks=0)
         assert fixed.program.values == free.program.values
         assert fixed.program.inputs == free.program.inputs
         assert fixed.program.dims == (Dim("m", ROWS), Dim("n", COLUMNS))
         assert free.program.dims == (Dim("m", "s0"), Dim("n", COLUMNS))
-    assert static.estimates == dynamic.estimates
+    if [k.schedule.chunks for k in static.kernels] == [k.schedule.chunks for k in dynamic.kernels]:
+        assert static.estimates == dynamic.estimates
 
 
 def test_a_hint_guides_and_is_not_compiled_in() -> None:

@@ -192,7 +192,7 @@ _TABLE = (
         "A row with its column sums does not fit the registers of a multiprocessor. Rows and columns are done in two "
         "kernels, which read the data twice.",
         "Nothing: a kernel that spills registers would be slower.",
-        Figures("registers of a row", "registers of a multiprocessor", "register", "registers"),
+        Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
         "triton_dtype",

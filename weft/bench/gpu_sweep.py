@@ -37,7 +37,7 @@ from weft.options import Options
 from weft.plan.gpu_schedules import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.resources import registers_per_thread, staged_bytes
+from weft.plan.resources import Demand, registers_per_thread, shared_bytes
 from weft.plan.schedules import segments_of
 from weft.render import triton
 from weft.runtime import gpu, triton_build
@@ -64,12 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=40, help="candidates of a cell, evenly thinned")
     parser.add_argument("--finish", choices=["same", "separate"], help="of all kernels with column sums")
+    parser.add_argument("--pieces", type=_numbers, help="of all rows, in place of the planner's, e.g. 1024+256")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
     dtype, options = getattr(torch, given.dtype), Options.read()
     cells = [(name, (given.elements // n, n)) for name in given.workload for n in given.columns]
-    kernels = {cell: [_finished(k, given.finish) for k in _kernels(cell, dtype, given.most)] for cell in cells}
+    kernels = {
+        cell: [_changed(k, given.finish, given.pieces) for k in _kernels(cell, dtype, given.most)] for cell in cells
+    }
     capability = torch.cuda.get_device_capability()
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for found in kernels.values() for kernel in found]
     start = time.perf_counter()
@@ -117,10 +120,15 @@ def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
     )
 
 
-def _finished(kernel: Kernel, finish: Finish | None) -> Kernel:
-    if finish is None or kernel.schedule.finish == "none":
-        return kernel
-    return replace(kernel, schedule=replace(kernel.schedule, finish=finish))
+def _changed(kernel: Kernel, finish: Finish | None, pieces: tuple[int, ...] | None) -> Kernel:
+    schedule = kernel.schedule
+    if finish is not None and schedule.finish != "none":
+        schedule = replace(schedule, finish=finish)
+    return replace(kernel, schedule=replace(schedule, pieces=pieces or schedule.pieces))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("+")))
 
 
 def _compile(job: tuple[str, int]) -> str:
@@ -138,6 +146,7 @@ def _compile(job: tuple[str, int]) -> str:
 def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
     name, (rows, columns) = cell
     s = kernel.schedule
+    demand = Demand.of(kernel.program, s)
     return {
         "workload": name,
         "rows": rows,
@@ -149,8 +158,8 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
         "stages": s.stages,
         "chunks": s.chunks,
         "finish": s.finish,
-        "predicted_registers": registers_per_thread(kernel.program, s),
-        "shared_bytes": staged_bytes(kernel.program, s),
+        "predicted_registers": registers_per_thread(demand, s),
+        "shared_bytes": shared_bytes(demand, s),
     }
 
 

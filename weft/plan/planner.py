@@ -12,7 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
-from weft.plan.gpu_schedules import fits_registers
+from weft.plan.gpu_schedules import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
@@ -24,7 +24,7 @@ from weft.plan.legality import (
 )
 from weft.plan.partition import cut, separate
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, row_registers, schedule_for
+from weft.plan.schedules import kind_of, schedule_for
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
@@ -123,9 +123,10 @@ def _too_wide(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Decision:
     """Why the rows and the columns of a pass do not share a kernel."""
-    need = row_registers(program, program.in_order(rows), program.in_order(columns), hints)
+    own = program.in_order(rows), program.in_order(columns)
+    need, most = registers_of_widest(program, *own, target, hints)
     message = "a row and its column sums take more registers than the threads of a multiprocessor have"
-    refusal = Refusal("row_registers", program.name, message, need, target.registers)
+    refusal = Refusal("row_registers", program.name, message, need, most)
     return Decision(f"{program.name}: rows and columns in one kernel", refusal)
 
 

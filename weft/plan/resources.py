@@ -1,53 +1,101 @@
 """What a thread and an SM must hold for a kernel on a GPU, predicted before any code exists.
 
-A row lies in the registers of one block of threads. A thread holds, for each of its columns: inputs in their own dtype,
-those with rows from their first loop to their last, those without for good; one accumulator for each column sum; and
-the float32 values that are alive at the same time where most are. Measured with ptxas for the RMS norm backward with
-256 threads: 32, 118 and 206 registers at N = 512, 4096 and 8192 (Triton 3.6, sm_90).
+Registers are a sum of what ``plan/liveness.py`` counts, with weights that ``python -m weft.bench.ptxas_fit`` finds for
+each scheme; ``plan/register_weights.py`` has them, and says how well they fit. Shared memory follows from how Triton
+allocates it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
 from weft.ir import dtypes
-from weft.ir.ops import states_of
-from weft.ir.program import Program
-from weft.ir.structure import Loops, loops_of
-from weft.plan.kernel import Kernel, Resources, Schedule
+from weft.ir.program import Buffer, Program
+from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
+from weft.plan.liveness import Amount, Liveness, liveness
+from weft.plan.register_weights import SPILLING, WEIGHTS
 from weft.target import Target
 
-OVERHEAD_REGISTERS = 20
-"""Addresses, indices and sums of a row; of the measured kernels."""
 MOST_REGISTERS = 255
 """Registers that a thread can have on NVIDIA GPUs; what it needs beyond these is spilled to memory."""
 REGISTER_GRAIN = 8
 """Registers are given to threads in so many."""
+LEAST_REGISTERS = 16
+VECTOR_BYTES = 16
+"""What a thread loads or stores at once."""
+RESERVED_BYTES = 1024
+"""Shared memory of a program that the system takes, from Hopper on."""
+FEW_WARPS = 8
+"""Whose threads can have 255 registers: with more at hand ptxas takes more."""
+STAGE_ALIGNMENT = 16
+"""Of what lies in shared memory, bytes."""
+MOST_BLOCKS = 4
+"""Blocks of a loop over columns that ptxas has in flight at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What a program needs under a split, as far as it does not depend on the rest of the schedule: found once for all
+    candidates.
+
+    width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
+    the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits.
+    """
+
+    live: Liveness
+    width: int | None
+    item_bytes: int
+    dynamic: bool
+
+    @staticmethod
+    def of(program: Program, schedule: Schedule) -> Demand:
+        """Of all schedules with this scheme and this split."""
+        split = (schedule.rows, schedule.columns, schedule.segments)
+        live = liveness(program, *split, looped=schedule.scheme == "LOOP")
+        sizes = {d.name: d.size for d in program.dims}
+        numbers = [n for n in (sizes[c] for c in schedule.columns) if isinstance(n, int)]
+        width = prod(numbers) if len(numbers) == len(schedule.columns) else None
+        item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
+        return Demand(live, width, item_bytes, any(isinstance(s, str) for s in sizes.values()))
 
 
 def resources(kernel: Kernel, target: Target) -> Resources:
     """Of a kernel on a GPU; nothing of a CPU's."""
     if target.kind == "cpu":
         return Resources(None, None, None, "model")
-    wanted = registers_per_thread(kernel.program, kernel.schedule)
-    most = most_registers(kernel.schedule.warps, 1, target)
-    shared_bytes = staged_bytes(kernel.program, kernel.schedule)
-    return Resources(min(wanted, most), 4 * max(0, wanted - most), shared_bytes, "model")
+    schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
+    wanted, most = registers_per_thread(demand, schedule), most_registers(schedule.warps, 1, target)
+    spilled = max(4, 4 * (wanted - most)) if spills(demand, schedule, target) else 0
+    return Resources(min(wanted, most), spilled, shared_bytes(demand, schedule), "model")
 
 
-def registers_per_thread(program: Program, schedule: Schedule) -> int:
-    """Registers that a thread needs: of every column it has, and beside them."""
-    return thread_registers(column_bits(program, schedule.rows, schedule.columns), schedule)
+def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
+    """Registers that ptxas gives a thread, if there are enough."""
+    own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
+    return _wanted(demand, *own, schedule.stages > 1)
 
 
-def column_bits(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> int:
-    """Bits that a thread holds for each of its columns, whatever the schedule."""
-    loops = loops_of(program, rows, columns)
-    return held_bits(program, columns, loops) + 32 * live_values(program, loops)
+@lru_cache(maxsize=1024)
+def _wanted(demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, staged: bool) -> int:
+    """From all of a schedule that makes a difference: candidates have much of it in common."""
+    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=1 + staged)
+    found = features(demand, schedule)
+    wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
+    return max(LEAST_REGISTERS, round(wanted))
 
 
-def thread_registers(bits: int, schedule: Schedule) -> int:
-    """bits: of a column, as ``column_bits`` says."""
-    columns = max(1, schedule.rows_per_tile * (sum(schedule.pieces) or 1) / (32 * schedule.warps))
-    return int(-(-columns * bits // 32)) + OVERHEAD_REGISTERS
+def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
+    """Whether a thread needs more registers than it can have, or more than ``slack`` times as many.
+
+    So do kernels that reduce what comes from no load: Triton has no layout to take for it, and where a row is several
+    pieces it moves single elements through shared memory, thousands of instructions.
+    """
+    if demand.live.detached and len(schedule.pieces) > 1 and schedule.rows_per_tile == 1:
+        return True
+    limit = slack * SPILLING[schedule.scheme] * most_registers(schedule.warps, 1, target)
+    return registers_per_thread(demand, schedule) > limit
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:
@@ -56,36 +104,114 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
     return min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN)
 
 
-def staged_bytes(program: Program, schedule: Schedule) -> int:
-    """Shared memory for row tiles that are on their way from memory."""
-    return stage_bytes(program, schedule) * (schedule.stages if schedule.stages > 1 else 0)
+def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
+    """What the registers of a thread are a sum of, see ``register_weights.py``."""
+    live, pieces = demand.live, schedule.pieces or (1,)
+    parts = [_elements(demand, schedule, piece) for piece in pieces]
+    each, columns = sum(c * r for c, r in parts), sum(c for c, _ in parts)
+    rows, count = max(r for _, r in parts), len(parts)
+    blocks = (demand.width or 0) / sum(pieces)
+
+    widest = max(parts)
+
+    def registers(amount: Amount) -> float:
+        return each * amount[0] + columns * amount[1] + rows * amount[2] + amount[3]
+
+    def of_piece(amount: Amount) -> float:
+        return widest[0] * widest[1] * amount[0] + widest[0] * amount[1] + widest[1] * amount[2] + amount[3]
+
+    alive = max(map(of_piece, live.alive), default=0)
+    looped = schedule.scheme == "LOOP"
+    return {
+        "base": 1,
+        "elements": each,
+        "columns": columns,
+        "rows": rows,
+        "row_values": rows * len(live.row_inputs),
+        "across": max(map(registers, live.across), default=0),
+        "alive": alive,
+        "alive_in_few": alive if schedule.warps <= FEW_WARPS else 0,
+        "sums": registers(live.sums),
+        "invariant": registers(live.invariant),
+        "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
+        "loads": len(live.tiles) * count,
+        "stores": live.stores * count,
+        "adders": live.outer * count,
+        "row_loads": len(live.row_inputs),
+        "reductions": live.inner,
+        "converted": sum(c * r for (c, r), p in zip(parts, pieces, strict=True) if _is_converted(demand, schedule, p)),
+        "pieces": count - 1,
+        "wide": int(demand.dynamic),
+        "staged": int(schedule.stages > 1),
+        "staged_elements": each * (schedule.stages > 1),
+        "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
+        "remainder": int(looped and blocks % 1 != 0),
+        "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
+    }
 
 
-def stage_bytes(program: Program, schedule: Schedule) -> int:
-    """Bytes of one row tile in memory."""
-    rows, columns = set(schedule.rows), set(schedule.columns)
-    tiles = [b for b in program.inputs if set(b.dims) & columns and set(b.dims) & rows]
-    elements = schedule.rows_per_tile * sum(schedule.pieces)
-    return elements * sum(dtypes.itemsize(b.dtype) for b in tiles)
+def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
+    return [(dtypes.itemsize(b.dtype) / 4, 0.0, 0.0, 0.0) for b in buffers]
 
 
-def held_bits(program: Program, columns: tuple[str, ...], loops: Loops) -> int:
-    """Bits a column that stay in registers while the row is worked on: inputs, and accumulators of column sums."""
-    types, by_name = program.types(), program.by_name()
-    inputs = sum(8 * dtypes.itemsize(b.dtype) for b in program.inputs if set(b.dims) & set(columns))
-    outer = [by_name[name] for names in loops.outer for name in names]
-    sums = [v for v in outer if set(types[v.args[0]][1]) & set(columns)]
-    return inputs + sum(8 * dtypes.itemsize(v.dtype) * states_of(v.op) for v in sums)
+def _elements(demand: Demand, schedule: Schedule, piece: int) -> tuple[int, int]:
+    """Columns and rows of a piece of a row tile that a thread has, as Triton lays it out: as many neighbours as it
+    loads at once, the lanes of a warp side by side along the row, then its warps, then the next rows."""
+    threads, rows = 32 * schedule.warps, schedule.rows_per_tile
+    vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
+    lanes = min(32, piece // vector)
+    warps = min(schedule.warps, max(1, piece // (vector * lanes)))
+    rows_at_once = threads // (lanes * warps)
+    return max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once))
 
 
-def live_values(program: Program, loops: Loops) -> int:
-    """The most values of a column that are alive at the same time, in any loop over the columns of a row."""
-    by_name = program.by_name()
-    most = 0
-    for names in loops.values:
-        order = {name: at for at, name in enumerate(names)}
-        last = dict(order)
-        for name in names:
-            last |= {arg: order[name] for arg in by_name[name].args if arg in order}
-        most = max([most, *(sum(order[n] <= at <= last[n] for n in names) for at in order.values())])
-    return most
+def _is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
+    """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
+    elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
+    threads, vector = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes
+    vector = min(vector, schedule.rows_per_tile * piece // threads)
+    lasting = bool(demand.live.lasting) and schedule.scheme != "LOOP"
+    return lasting and schedule.rows_per_tile > 1 and piece // threads < vector
+
+
+def shared_bytes(demand: Demand, schedule: Schedule) -> int:
+    """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
+    summed = 4 * schedule.rows_per_tile * sum(schedule.pieces) if demand.live.outer and schedule.warps > 8 else 0
+    used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
+    return RESERVED_BYTES + used if used else 0
+
+
+def staged_bytes(demand: Demand, schedule: Schedule) -> int:
+    """Of one stage less than there are: the last one is in registers."""
+    return max(0, schedule.stages - 1) * stage_bytes(demand, schedule)
+
+
+def stage_bytes(demand: Demand, schedule: Schedule) -> int:
+    """Bytes of what is loaded in one turn of a loop: a row tile, or a block of a row."""
+    live, rows = demand.live, schedule.rows_per_tile
+    elements = rows * (sum(schedule.pieces) or 1)
+    if schedule.scheme == "LOOP":
+        if demand.width is not None and demand.width < 2 * elements:
+            return 0  # no loop is left
+        return elements * max((sum(dtypes.itemsize(b.dtype) for b in loop) for loop in live.loops), default=0)
+    if not live.outer:
+        return 0
+    tiles = elements * sum(dtypes.itemsize(b.dtype) for b in live.tiles)
+    return tiles + rows * sum(dtypes.itemsize(b.dtype) for b in live.row_inputs)
+
+
+def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
+    """For row reductions, one number of each for every warp, and for tiles that are laid out in two ways: at the most,
+    because Triton may find one layout after all, or exchange 16 bits of each element."""
+    live, rows = demand.live, schedule.rows_per_tile
+    reduced = 4 * schedule.warps * rows * live.inner
+    vector, threads = VECTOR_BYTES // demand.item_bytes, 32 * schedule.warps
+    several = len(schedule.pieces) > 1 and any(p // threads < vector for p in schedule.pieces)
+    converted = [p for p in schedule.pieces if several or _is_converted(demand, schedule, p)]
+    if schedule.scheme == "LOOP" and demand.width is not None and demand.width % VECTOR_BYTES:
+        converted = [*schedule.pieces]
+    if schedule.scheme == "COLUMN" and schedule.rows_per_tile * sum(schedule.pieces) < 16 * 32 * schedule.warps:
+        converted = [*schedule.pieces]
+    aligned = STAGE_ALIGNMENT * schedule.stages * (1 + len(live.row_inputs)) if live.outer else 0
+    item_bytes = 4 if schedule.scheme != "STREAM" or several else max(2, demand.item_bytes)
+    return max([reduced, *(item_bytes * rows * p for p in converted)]) + aligned

@@ -158,17 +158,3 @@ def _vector_inputs(
             seen.add(each)
             stack.extend(by_name[each].args if each in by_name else ())
     return len(seen - by_name.keys())
-
-
-def row_registers(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]) -> int:
-    """Registers (32 bits) that hold a row on a GPU: inputs alive across a row reduction in their own dtype, and one
-    float32 accumulator a column for every outer reduction."""
-    sizes = Sizes(program, hints)
-    width = sizes.elements(columns)
-    loops = loops_of(program, rows, columns)
-    bits = 0
-    if len(loops.values) > 1:
-        tiles = [b for b in program.inputs if set(b.dims) & set(columns)]
-        bits += sum(8 * dtypes.itemsize(b.dtype) for b in tiles)
-    bits += 32 * sum(len(names) for names in loops.outer)
-    return width * bits // 32
