@@ -1,4 +1,4 @@
-"""The C++ and the Triton of every workload are golden texts: a change is seen, and a refactor is seen to change none."""
+"""C++ and Triton of every workload are golden texts: a change is seen, and a refactor is seen to change none."""
 
 from __future__ import annotations
 

@@ -301,9 +301,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and its column sums take more registers than the threads of a multiprocessor have "
-    "(have 262144 registers, limit 65536)",
-    262144,
-    65536,
+    "(have 517 registers, limit 113)",
+    517,
+    113,
 )
 def _(*_: Any) -> Refusal:
     body = (

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=3 chunks=16
+# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=5 chunks=16
 # program modulated_layer_norm_backward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -55,7 +55,7 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
         sum_2_sum_b = tl.full([1, 1024], 0.0, tl.float32)
         sum_3_sum_a = tl.full([1, 4096], 0.0, tl.float32)
         sum_3_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 4096, 16, num_stages=3):
+        for tile in tl.range(chunk, 4096, 16, num_stages=5):
             m1 = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m0 * 20971520 + m1 * 5120
             x_at = x + m0 * 20971520 + m1 * 5120

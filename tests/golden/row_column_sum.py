@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=2 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
 # program row_column_sum()
 #   dim m = 32768
 #   dim n = 5120
@@ -22,10 +22,10 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
     for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
-        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
-        sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 132, num_stages=3):
-            m = tile + tl.arange(0, 1)[:, None]
+        sum_1_sum_a = tl.full([2, 4096], 0.0, tl.float32)
+        sum_1_sum_b = tl.full([2, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 16384, 132, num_stages=5):
+            m = tile * 2 + tl.arange(0, 2)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
