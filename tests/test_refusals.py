@@ -16,6 +16,7 @@ from torch import Tensor
 import weft
 from tests.test_capture_regions import traced
 from weft import compiler, rules
+from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
@@ -234,6 +235,19 @@ def _(*_: Any) -> Refusal:
 )
 def _(*_: Any) -> Refusal:
     (region,) = compiled(lambda x: x.softmax(0), torch.randn(64, 32)).regions
+    return cut_of(region.plan)
+
+
+@says(
+    "row_registers: row_sum_column_sum: a row and its column sums take more registers than the threads of a "
+    "multiprocessor have (have 285 registers, limit 113)",
+    285,
+    113,
+)
+def _(*_: Any) -> Refusal:
+    workload = WORKLOADS["rms_norm_backward"]
+    inputs = workload.make_inputs((64, 32768), torch.bfloat16)
+    (region,) = compiled(workload.fn, *inputs, target=Target.named("h200")).regions
     return cut_of(region.plan)
 
 

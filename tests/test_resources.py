@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -30,8 +30,7 @@ ARCHITECTURES = {"h200": 90, "gb200": 100}
 SAMPLED = {90: 40, 100: 15}
 NOT_IN_THE_FIT = (640, 1536, 6144, 10240)
 WIDTHS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
-CHOSEN_AT = (512, 3072, 4096, 8192)
-"""Widths at which every kernel that the planner chooses is compiled in each run of the tests."""
+CHOSEN = [(name, width, target) for width in WIDTHS for target in ARCHITECTURES for name in WORKLOADS]
 
 
 @cache
@@ -44,10 +43,15 @@ def planned(
     return found
 
 
-def compiled(kernels: Sequence[tuple[Kernel, int]]) -> list[list[dict[str, int]]]:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as made:
+        yield made
+
+
+def compiled(kernels: Sequence[tuple[Kernel, int]], pool: ProcessPoolExecutor) -> list[list[dict[str, int]]]:
     """What ptxas says of each function of kernels for GPUs of some architecture."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(used, [str(k) for k, _ in kernels], [arch for _, arch in kernels], chunksize=2))
+    found = list(pool.map(used, [str(k) for k, _ in kernels], [arch for _, arch in kernels], chunksize=2))
     assert [usage for usage in found if isinstance(usage, str)] == []
     return [usage for usage in found if not isinstance(usage, str)]
 
@@ -77,9 +81,9 @@ def sampled() -> list[tuple[Kernel, int]]:
     return found
 
 
-def test_a_sample_of_candidates_against_ptxas() -> None:
+def test_a_sample_of_candidates_against_ptxas(pool: ProcessPoolExecutor) -> None:
     kernels = sampled()
-    usages = [usage[0] for usage in compiled(kernels)]
+    usages = [usage[0] for usage in compiled(kernels, pool)]
     held = [resources(kernel, H200) for kernel, _ in kernels]
     triples = list(zip((k for k, _ in kernels), held, usages, strict=True))
     assert [str(k.schedule) for k, r, u in triples if lacks_registers(u, k) and not r.spill_bytes] == []
@@ -93,18 +97,23 @@ def test_a_sample_of_candidates_against_ptxas() -> None:
         assert r.shared_bytes >= u["shared_bytes"] - 4096  # sm_100 has other margins for the system
 
 
-@pytest.mark.parametrize("target", ["h200", "gb200"])
-@pytest.mark.parametrize("width", [w if w in CHOSEN_AT else pytest.param(w, marks=pytest.mark.slow) for w in WIDTHS])
-def test_no_kernel_that_the_planner_chooses_spills(width: int, target: str) -> None:
-    arch = ARCHITECTURES[target]
-    kernels = [(k, arch) for name in WORKLOADS for k in kernels_of(name, "bf16", width, target) if is_chosen(k)]
-    usages = compiled(kernels)
-    assert [k.name for (k, _), usage in zip(kernels, usages, strict=True) for u in usage if lacks_registers(u, k)] == []
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
+def test_no_kernel_that_the_planner_chooses_spills(part: int, pool: ProcessPoolExecutor) -> None:
+    kernels = [
+        (kernel, ARCHITECTURES[target])
+        for name, width, target in CHOSEN[part::3]
+        for kernel in kernels_of(name, "bf16", width, target)
+        if is_chosen(kernel)
+    ]
+    usages = compiled(kernels, pool)
+    spilled = [str(k.schedule) for (k, _), usage in zip(kernels, usages, strict=True) if lacks_registers(usage[0], k)]
+    assert spilled == []
+    assert [usage[1]["spill_bytes"] for usage in usages if len(usage) > 1 and usage[1]["spill_bytes"]] == []
     close = [
-        is_within(resources(kernel, Target.named(target)).registers_per_thread, usage[0]["registers"])
+        is_within(resources(kernel, H200).registers_per_thread, usage[0]["registers"])
         for (kernel, _), usage in zip(kernels, usages, strict=True)
     ]
-    assert sum(close) >= 0.75 * len(close)
+    assert sum(close) >= 0.8 * len(close)
 
 
 def is_chosen(kernel: Kernel) -> bool:

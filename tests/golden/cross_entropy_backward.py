@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=8 stages=1 chunks=1
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -75,7 +75,7 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     eq_b = iota_b == cast
     where_2_b = tl.where(eq_b, -1.0, 0.0)
     mul_b = where_2_b * where_3
-    sum = tl.sum(mul_a, 1, keep_dims=True) + tl.sum(mul_b, 1, keep_dims=True)
+    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
     cast_1_a = x_tile_a.to(tl.float32)
     sub_a = cast_1_a - maximum_row
     sub_1_a = sub_a - log_total_row

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=1
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
 # program modulated_layer_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -38,7 +38,7 @@ def weft_modulated_layer_norm_forward(x, scale, shift, out0):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    row = tile * 2 + tl.arange(0, 2)[:, None]
+    row = tile + tl.arange(0, 1)[:, None]
     x_at = x + row * 5120
     scale_at = scale + (row // 4096) * 5120
     shift_at = shift + (row // 4096) * 5120

@@ -2,8 +2,9 @@
 
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
 under some of its candidate schedules, those that do not fit included, and compiled by several processes.
-``weft/plan/calibration/ptxas_sm90.csv`` is a sweep of 2360 kernels, which took two cores 14 minutes: every other one,
-and every one that spills; ``weft/bench/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from it.
+``weft/plan/calibration/ptxas_sm90.csv`` is a sweep of 2360 kernels, 14 minutes of two cores: every other one and
+every one that spills, then what the planner chose for an H200 at eleven widths. ``weft/bench/ptxas_fit.py`` finds the
+weights of ``weft/plan/resources.py`` from it.
 """
 
 from __future__ import annotations

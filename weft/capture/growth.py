@@ -237,7 +237,7 @@ def _is_view(node: fx.Node) -> bool:
 
 RANDOM = (inductor_prims.random, inductor_prims.randint)
 
-MULTIPLE = (torch.ops.aten.var_mean.correction,)
+MULTIPLE = (torch.ops.aten.var_mean.correction, inductor_prims.prepare_softmax_online)
 
 
 def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterable[fx.Node]:

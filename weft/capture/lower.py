@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._inductor import inductor_prims
 
 from weft.capture.sources import user_line
 from weft.errors import Refusal
@@ -187,6 +188,14 @@ def _var_mean(node: NodeLowering) -> tuple[str, str]:
     return node.op("div", squares, count), mean
 
 
+def _prepare_softmax(node: NodeLowering) -> tuple[str, str]:
+    """The largest element, and the sum of the exponentials of the differences from it: what TorchInductor makes of a
+    softmax on a GPU before it looks for kernels."""
+    x = node.arg(0)
+    largest = node.reduce("max", x)
+    return largest, node.reduce("sum", node.op("exp", node.op("sub", x, largest)))
+
+
 def _gather(node: NodeLowering) -> str:
     """gather(x, d, index) is the sum over d of x where the position along d equals the index; of booleans, whether
     there is one."""
@@ -285,6 +294,7 @@ REDUCTIONS: dict[object, Callable[[Any], str | tuple[str, str]]] = {
     aten.any.dim: _any,
     aten.any.dims: _any,
     aten.var_mean.correction: _var_mean,
+    inductor_prims.prepare_softmax_online: _prepare_softmax,
     aten.gather.default: _gather,
 }
 

@@ -101,7 +101,7 @@ def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, kn
     """Microseconds of a kernel whose rows are in registers, one program a row tile (ONE_SHOT) or persistent programs
     (STREAM). demand: of the same program and split. known: constants other than those in the data file."""
     known = known or constants()[schedule.scheme]
-    streams = schedule.chunks > 0
+    streams = schedule.scheme == "STREAM"
     registers = registers_per_thread(demand, schedule)
     resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
     tiles = -(-work.rows // schedule.rows_per_tile)

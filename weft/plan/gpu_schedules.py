@@ -163,7 +163,7 @@ def _in_registers(
                 rows_per_tile=count,
                 warps=number,
                 stages=stages,
-                chunks=max(1, chunks // max(1, sizes.elements(segments))),
+                chunks=max(1, chunks // max(1, sizes.elements(segments))) if streams else 0,
                 finish="same" if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
