@@ -1,4 +1,4 @@
-"""The C++ of every workload is the golden text: a change of it is seen, and a refactor is seen to change none."""
+"""C++ and Triton of every workload are golden texts: a change is seen, and a refactor is seen to change none."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.cases import NAMES, make_case
+from tests.cases import NAMES, make_case, planned
 from weft.bench.workloads import WORKLOADS
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan
-from weft.render import cpp
+from weft.render.backends import render
 from weft.target import Target
 
 FOLDER = Path(__file__).parent / "golden"
 ROWS, COLUMNS = 4096, 1024
+GPU_ROWS, GPU_COLUMNS = 32768, 5120
+TARGETS = {"cpp": "cpu", "py": "h200"}
 
 
+@pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
-def test_source_is_the_golden_text(name: str, update_golden: bool) -> None:
-    path, text = FOLDER / f"{name}.cpp", rendered(name)
+def test_source_is_the_golden_text(name: str, kind: str, update_golden: bool) -> None:
+    path, text = FOLDER / f"{name}.{kind}", rendered(name) if kind == "cpp" else rendered_for_gpu(name)
     if update_golden:
         FOLDER.mkdir(exist_ok=True)
         path.write_text(text)
@@ -32,7 +36,7 @@ def test_source_is_the_golden_text(name: str, update_golden: bool) -> None:
 
 
 def test_there_is_no_golden_file_without_a_workload() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.cpp" for name in NAMES}
+    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.{kind}" for name in NAMES for kind in TARGETS}
 
 
 def rendered(name: str) -> str:
@@ -41,4 +45,12 @@ def rendered(name: str) -> str:
     program = make_case(name, inputs, dynamic_rows=True).program
     chosen = plan(program, Target.named("cpu"), dict.fromkeys(program.parameters, ROWS))
     assert isinstance(chosen, Plan), chosen
-    return "\n".join(cpp.render(kernel).text for kernel in chosen.kernels)
+    return "\n".join(render(kernel).text for kernel in chosen.kernels)
+
+
+def rendered_for_gpu(name: str) -> str:
+    """Of the kernels in bfloat16 of an H200, at sizes that are known: 5120 columns are two pieces."""
+    with FakeTensorMode():
+        inputs = WORKLOADS[name].make_inputs((GPU_ROWS, GPU_COLUMNS), torch.bfloat16)
+    chosen = planned(make_case(name, inputs), "h200")
+    return "\n".join(render(kernel).text for kernel in chosen.kernels)

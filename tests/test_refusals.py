@@ -25,7 +25,7 @@ from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
 from weft.ir.simplify import simplify
 from weft.plan import planner
-from weft.plan.kernel import Plan
+from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import plan, plan_split
 from weft.render import triton
 from weft.render.expressions import C_TYPES
@@ -315,9 +315,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and its column sums take more registers than the threads of a multiprocessor have "
-    "(have 262144 registers, limit 65536)",
-    262144,
-    65536,
+    "(have 517 registers, limit 113)",
+    517,
+    113,
 )
 def _(*_: Any) -> Refusal:
     body = (
@@ -345,6 +345,17 @@ def _(*_: Any) -> Refusal:
     )
     dims = "  dim a = 3\n  dim b = 4\n  dim m = 8\n  dim n = 16\n"
     return not_in_triton(f"program p()\n{dims}{body}end\n", ("a", "b", "m"))
+
+
+@says("triton_wide_sums: sum: sums columns of rows that are too wide for registers (have 1 sum, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    """As it would be if the planner did not take two kernels."""
+    body = "  input x: f32 [m:32, n:1]\n  sum: f32{n} = sum[m](x)\n  output y: f32 [n:1] = sum\n"
+    schedule = Schedule("LOOP", ("m",), ("n",), backend="triton", pieces=(32,), warps=4, finish="separate")
+    kernel = Kernel(parse(f"program p()\n  dim m = 8\n  dim n = 32\n{body}end\n"), schedule)
+    refusal = triton.supports(kernel)
+    assert refusal is not None
+    return refusal
 
 
 def not_in_triton(text: str, rows: tuple[str, ...]) -> Refusal:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed; it has wheels for Linux only"
 )
 SLOW = pytest.mark.slow
-FUZZ_MINUTES = 0.4
+FUZZ_MINUTES = 0.2
 
 
 @functools.cache

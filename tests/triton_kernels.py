@@ -28,6 +28,7 @@ from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.kernel import Plan, Schedule
 from weft.plan.planner import plan_split
+from weft.render.triton_launch import is_persistent
 from weft.render.triton_places import Places
 from weft.runtime.check import compare
 from weft.target import Target
@@ -36,7 +37,7 @@ GPU = "h200"
 SHAPES = ((1, 37), (7, 1000), (24, 96))
 MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
-FORCED = 6
+FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
@@ -64,7 +65,7 @@ def shapes() -> Iterator[tuple[str, Check]]:
 
 
 def dtypes() -> Iterator[tuple[str, Check]]:
-    yield from _at_shapes(((20, 72),), ("f32", "f16", "f64"))
+    yield from _at_shapes(((20, 72),), ("f32",))
 
 
 def more_shapes() -> Iterator[tuple[str, Check]]:
@@ -98,6 +99,8 @@ def _compared(
     limits: Sequence[int] = LIMITS[:2],
 ) -> str | None:
     """What is wrong with the results of one plan; they have the same bits with few programs."""
+    if not any(map(is_persistent, plan.kernels)):
+        limits = limits[:1]
     made = [run_plan(plan, program, inputs, parameters, limit) for limit in limits]
     for others in made[1:]:
         if not all(torch.equal(_bits(a), _bits(b)) for a, b in zip(made[0], others, strict=True)):
@@ -191,7 +194,7 @@ def _run_time_rows(name: str) -> str | None:
     chosen = planned(case, GPU)
     batched = any(t.ndim > 2 for t in made)
     first = next(t.shape[0] for t in made if t.ndim > 1)
-    for count in (1, 2, 3) if batched else (1, 7, 64, 65):
+    for count in (1, 3) if batched else (1, 65):
         inputs = _inputs(name, (count, 40), "bf16")
         if batched:
             inputs = tuple(t[:count] if t.ndim > 1 and t.shape[0] == first else t for t in made)

@@ -14,7 +14,7 @@ class Written:
     text: str
     columns: tuple[tuple[str, ...], ...] = (("n",),)
     parameters: tuple[tuple[int, ...], ...] = ((),)
-    schedules: int = 4
+    schedules: int = 1
     ops: str | None = None
     keeps_names: bool = False
 
@@ -151,7 +151,7 @@ PROGRAMS: dict[str, Written] = {
             m=19,
             n=50,
         ),
-        schedules=6,
+        schedules=3,
     ),
     "names of the language, of the renderer and of pieces": Written(
         _program(
@@ -179,7 +179,7 @@ PROGRAMS: dict[str, Written] = {
         ),
         columns=(("range",),),
         keeps_names=True,
-        schedules=6,
+        schedules=3,
     ),
     "a running index has the name of a value": Written(
         _program(
@@ -200,28 +200,28 @@ PROGRAMS: dict[str, Written] = {
         ),
         columns=(("b", "c"),),
         keeps_names=True,
-        schedules=6,
+        schedules=3,
     ),
     "three row dimensions in another order in memory, two of them segments": Written(
         _program(
             """
-            input x: f32 [a:20, b:400, c:100, n:1]
-            input scale: f32 [a:40, b:400, n:2]
+            input x: f32 [a:200, b:4800, c:600, n:1]
+            input scale: f32 [a:400, b:1200, n:2]
             scaled: f32{a, b, c, n} = mul(x, scale)
             total: f32{a, b, c} = sum[n](scaled)
             rest: f32{a, b, c, n} = sub(scaled, total)
             column: f32{a, b, n} = sum[c](rest)
             number: f32{a, b} = sum[c](total)
-            output y: f32 [a:400, b:100, c:20, n:1] = rest
-            output dscale: f32 [a:80, b:20, n:1] = column
+            output y: f32 [a:6400, b:1600, c:200, n:1] = rest
+            output dscale: f32 [a:800, b:200, n:1] = column
             output dshift: f32 [a:4, b:1] = number
             """,
             a=3,
             b=4,
-            c=5,
-            n=20,
+            c=8,
+            n=200,
         ),
-        schedules=6,
+        schedules=3,
     ),
     "column sums of what follows row sums, of rows that fit no registers": Written(
         _program(
@@ -237,10 +237,10 @@ PROGRAMS: dict[str, Written] = {
         ),
         schedules=0,
     ),
-    "statistics of columns": Written(_program(_STATISTICS.format(n=70), m=90, n=70), schedules=8, ops="m2"),
+    "statistics of columns": Written(_program(_STATISTICS.format(n=70), m=90, n=70), schedules=3, ops="m2"),
     "statistics of columns of few rows": Written(_program(_STATISTICS.format(n=33), m=2, n=33), ops="sumexp"),
     "statistics of columns of run-time size": Written(
-        _program(_STATISTICS.format(n="s1"), "s0, s1", m="s0", n="s1"), parameters=((1, 5), (70, 33)), schedules=8
+        _program(_STATISTICS.format(n="s1"), "s0, s1", m="s0", n="s1"), parameters=((1, 5), (70, 33)), schedules=4
     ),
     "statistics of columns in float64, with segments and row sums": Written(
         _program(
@@ -260,7 +260,7 @@ PROGRAMS: dict[str, Written] = {
             m=30,
             n=20,
         ),
-        schedules=6,
+        schedules=3,
     ),
 }
 

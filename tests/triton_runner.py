@@ -72,7 +72,9 @@ def run(
             memory.begin()
             grid = (min(programs, launch.grid[0]) if launch.persistent else launch.grid[0], launch.grid[1])
             if launch.cooperative:
-                _without_waiting(functions[launch.entry], grid, (*arguments, *numbers), memory)
+                _one_after_the_other(functions, launch.entry, grid, (*arguments, *numbers))
+                memory.begin()
+                functions[f"{launch.entry}_finish"][grid](*arguments, *numbers)
             elif 0 not in grid:
                 functions[launch.entry][grid](*arguments, *numbers)
     memory.check()
@@ -88,21 +90,19 @@ def _plain_errors() -> Any:
         raise (error.__cause__ or error) from None
 
 
-def _without_waiting(function: Any, grid: tuple[int, int], arguments: Sequence[Any], memory: Memory) -> None:
-    """Programs run one after the other here: twice, so that all that has to be there is there the second time."""
-    waiting, weft_triton.wait_for_all = weft_triton.wait_for_all, _does_not_wait
+def _one_after_the_other(
+    functions: dict[str, Any], entry: str, grid: tuple[int, int], arguments: Sequence[Any]
+) -> None:
+    """Programs that wait for each other, which they would for ever here: all of them up to there, then the finish."""
+    waiting, finish = weft_triton.wait_for_all, functions[f"{entry}_finish"]
     try:
-        memory.reads_unwritten = True
-        function[grid](*arguments)
-        memory.reads_unwritten = False
-        memory.begin(again=True)
-        function[grid](*arguments)
+        weft_triton.wait_for_all = functions[f"{entry}_finish"] = _does_nothing
+        functions[entry][grid](*arguments)
     finally:
-        weft_triton.wait_for_all = waiting
+        weft_triton.wait_for_all, functions[f"{entry}_finish"] = waiting, finish
 
 
-@triton.jit
-def _does_not_wait(arrived):
+def _does_nothing(*_: Any) -> None:
     pass
 
 
@@ -138,7 +138,6 @@ class Memory:
     def __init__(self) -> None:
         self.areas: list[Area] = []
         self.inputs: set[str] = set()
-        self.reads_unwritten = False
 
     def input(self, buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
         area = self._add(buffer.name, tensor)
@@ -181,13 +180,11 @@ class Memory:
             index = (index[:, None] + np.arange(sizes[dim]) * resolve(stride, sizes)).reshape(-1)
         return index * tensor.itemsize
 
-    def begin(self, *, again: bool = False) -> None:
+    def begin(self) -> None:
         """A launch begins: it may write what was not written yet, and read the partial results of those before."""
         for area in self.areas:
             if area.partial:
                 area.readable |= area.written
-            if again:
-                area.written[:] = False
 
     def check(self) -> None:
         """Raise Mismatch if an element was not written."""
@@ -228,7 +225,7 @@ class Memory:
         if at.min() < 0 or at.max() >= area.readable.size:
             raise Mismatch("outside", f"{area.name}: something behind its ends is {what}")
         if what == "read":
-            if not (area.readable[at].all() or (self.reads_unwritten and area.partial)):
+            if not area.readable[at].all():
                 raise Mismatch("outside", f"{area.name}: something that is no element, or not there yet, is read")
             return
         if not area.writable[at].all():

@@ -133,6 +133,8 @@ class ColumnLoop(Statements):
         guard = self.once(output.buffer.dims, piece, self.schedule.segments)
         if self.places.has_rows(output.buffer):
             guard += self.once(output.buffer.dims, piece, self.places.rows)
+        elif self.is_spread(output.value):
+            guard.append(f"({self.places.row} == 0)")
         elif self.places.rows:
             guard.append("(tile == 0)")
         if along:

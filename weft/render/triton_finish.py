@@ -19,6 +19,7 @@ class Finish(Statements):
 
     def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
         super().__init__(replace(kernel, schedule=replace(kernel.schedule, pieces=(FINISH_COLUMNS,))), loops, writer)
+        self.places.spreads = False
 
     def write(self) -> None:
         for kept in finish_blocks(self.kernel):

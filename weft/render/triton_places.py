@@ -34,6 +34,8 @@ class Places:
         self.splits_columns = splits_columns(kernel)
         self.shifted = False
         """Whether blocks of columns start at vectors of memory rather than at the first column."""
+        self.spreads = self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
+        """Whether tiles have several rows, over which weights may be spread."""
         every = tuple(self.dims)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
         self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
@@ -109,7 +111,7 @@ class Places:
         """Whether what has columns only is loaded for every row of a tile: a row is so narrow that Triton would spread
         it over the threads in another way than a tile, and move tiles through shared memory to meet it."""
         narrow = self.schedule.pieces[piece] < VECTOR_ELEMENTS * 32 * self.schedule.warps
-        return narrow and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
+        return narrow and self.spreads
 
     @property
     def rows_masked(self) -> bool:

@@ -186,9 +186,9 @@ class Rows(ColumnLoop):
         """Row reductions that can be done in one exchange: sums of one type and shape, four at a time."""
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in values:
-            rows, _ = self.extent(value.args[0])
+            rows = self.extent(value.args[0])[0], self.is_spread(value.args[0])
             alone = value.name if value.op != "sum" else ""
-            groups.setdefault((value.op, value.dtype, rows, alone), []).append(value)
+            groups.setdefault((value.op, value.dtype, *rows, alone), []).append(value)
         for group in groups.values():
             yield from (group[i : i + MOST_TOGETHER] for i in range(0, len(group), MOST_TOGETHER))
 

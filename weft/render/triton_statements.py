@@ -27,7 +27,7 @@ class Statements:
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
         results = [o.buffer.dtype for o in self.program.outputs if is_float(o.buffer.dtype)]
         self.rounded_again = all(is_narrow(dtype) for dtype in results)
-        self._extents: dict[str, tuple[bool, bool]] = {}
+        self._extents: dict[tuple[str, bool], tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
@@ -36,17 +36,26 @@ class Statements:
     def extent(self, name: str) -> tuple[bool, bool]:
         """Whether the tensor that is computed for a value has rows, and columns: what is made of expanded inputs alone
         has none, though the value may vary over them."""
+        return self._extent(name, spread=False)
+
+    def is_spread(self, name: str) -> bool:
+        """Whether the tensor of a value has as many equal rows as a tile, since it is made of what is loaded so."""
+        return not self.extent(name)[0] and self._extent(name, spread=True)[0]
+
+    def _extent(self, name: str, *, spread: bool) -> tuple[bool, bool]:
         if name in self.inputs:
-            return self.places.has_rows(self.inputs[name]), self.places.has_columns(self.inputs[name])
-        if name not in self._extents:
+            rows, columns = self.places.has_rows(self.inputs[name]), self.places.has_columns(self.inputs[name])
+            pieces = range(len(self.schedule.pieces))
+            return rows or (spread and columns and any(map(self.places.spreads_weights, pieces))), columns
+        if (name, spread) not in self._extents:
             value = self.by_name[name]
             if value.op == "iota":
                 found = bool(set(value.dims) & set(self.places.rows)), self.is_vector(name)
             else:
-                args = [self.extent(arg) for arg in value.args]
+                args = [self._extent(arg, spread=spread) for arg in value.args]
                 found = any(rows for rows, _ in args), self.is_vector(name) and any(columns for _, columns in args)
-            self._extents[name] = found
-        return self._extents[name]
+            self._extents[name, spread] = found
+        return self._extents[name, spread]
 
     def is_vector(self, name: str) -> bool:
         """Whether there is an element for each column."""
@@ -117,7 +126,9 @@ class Statements:
         buffer = output.buffer
         address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
-        if not rows and not columns:
+        if not rows and self.is_spread(output.value):
+            address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
+        elif not rows and not columns:
             address += " + tl.arange(0, 1)[None, :]"  # what is stored may be a tensor of one element
         masks = self.masks(piece, rows=rows, columns=columns, others=guard)
         masked = f", mask={masks}" if masks else ""

@@ -1,0 +1,49 @@
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# program log_softmax_backward()
+#   dim m = 32768
+#   dim n = 5120
+#   input dy: bf16 [m:5120, n:1]
+#   input log_y: bf16 [m:5120, n:1]
+#   cast: f32{m, n} = cast(dy)
+#   cast_1: f32{m, n} = cast(log_y)
+#   exp: f32{m, n} = exp(cast_1)
+#   sum: f32{m} = sum[n](cast)
+#   mul: f32{m, n} = mul(exp, sum)
+#   sub: f32{m, n} = sub(cast, mul)
+#   cast_2: bf16{m, n} = cast(sub)
+#   output out0: bf16 [m:5120, n:1] = cast_2
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_log_softmax_backward(dy, log_y, out0):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    m = tile + tl.arange(0, 1)[:, None]
+    dy_at = dy + m * 5120
+    log_y_at = log_y + m * 5120
+    out0_at = out0 + m * 5120
+    dy_tile_a = tl.load(dy_at + n_a)
+    dy_tile_b = tl.load(dy_at + n_b)
+    log_y_tile_a = tl.load(log_y_at + n_a)
+    log_y_tile_b = tl.load(log_y_at + n_b)
+    cast_a = dy_tile_a.to(tl.float32)
+    cast_b = dy_tile_b.to(tl.float32)
+    sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+    cast_1_a = log_y_tile_a.to(tl.float32)
+    exp_a = tl.exp(cast_1_a)
+    mul_a = exp_a * sum
+    sub_a = cast_a - mul_a
+    cast_2_a = sub_a.to(tl.bfloat16)
+    tl.store(out0_at + n_a, cast_2_a)
+    cast_1_b = log_y_tile_b.to(tl.float32)
+    exp_b = tl.exp(cast_1_b)
+    mul_b = exp_b * sum
+    sub_b = cast_b - mul_b
+    cast_2_b = sub_b.to(tl.bfloat16)
+    tl.store(out0_at + n_b, cast_2_b)

@@ -1,0 +1,79 @@
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# program modulated_layer_norm_forward()
+#   dim m0 = 8
+#   dim m1 = 4096
+#   dim n = 5120
+#   input x: bf16 [m0:20971520, m1:5120, n:1]
+#   input scale: bf16 [m0:5120, n:1]
+#   input shift: bf16 [m0:5120, n:1]
+#   cast: f32{m0, m1, n} = cast(x)
+#   sum: f32{m0, m1} = sum[n](cast)
+#   const: f32{} = const[5120.0]()
+#   div: f32{m0, m1} = div(sum, const)
+#   sub: f32{m0, m1, n} = sub(cast, div)
+#   mul: f32{m0, m1, n} = mul(sub, sub)
+#   sum_1: f32{m0, m1} = sum[n](mul)
+#   div_1: f32{m0, m1} = div(sum_1, const)
+#   const_1: f32{} = const[1e-06]()
+#   add: f32{m0, m1} = add(div_1, const_1)
+#   rsqrt: f32{m0, m1} = rsqrt(add)
+#   mul_1: f32{m0, m1, n} = mul(sub, rsqrt)
+#   cast_1: f32{m0, n} = cast(scale)
+#   const_2: f32{} = const[1.0]()
+#   add_1: f32{m0, n} = add(cast_1, const_2)
+#   mul_2: f32{m0, m1, n} = mul(mul_1, add_1)
+#   cast_2: f32{m0, n} = cast(shift)
+#   add_2: f32{m0, m1, n} = add(mul_2, cast_2)
+#   cast_3: bf16{m0, m1, n} = cast(add_2)
+#   output out0: bf16 [m0:20971520, m1:5120, n:1] = cast_3
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_modulated_layer_norm_forward(x, scale, shift, out0):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    row = tile + tl.arange(0, 1)[:, None]
+    x_at = x + row * 5120
+    scale_at = scale + (row // 4096) * 5120
+    shift_at = shift + (row // 4096) * 5120
+    out0_at = out0 + row * 5120
+    x_tile_a = tl.load(x_at + n_a)
+    x_tile_b = tl.load(x_at + n_b)
+    scale_tile_a = tl.load(scale_at + n_a)
+    scale_tile_b = tl.load(scale_at + n_b)
+    shift_tile_a = tl.load(shift_at + n_a)
+    shift_tile_b = tl.load(shift_at + n_b)
+    cast_a = x_tile_a.to(tl.float32)
+    cast_b = x_tile_b.to(tl.float32)
+    sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+    div = tl.div_rn(sum, 5120.0)
+    sub_a = cast_a - div
+    mul_a = sub_a * sub_a
+    sub_b = cast_b - div
+    mul_b = sub_b * sub_b
+    sum_1 = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    div_1 = tl.div_rn(sum_1, 5120.0)
+    add = div_1 + 1e-06
+    rsqrt = tl.rsqrt(add)
+    mul_1_a = sub_a * rsqrt
+    cast_1_a = scale_tile_a.to(tl.float32)
+    add_1_a = cast_1_a + 1.0
+    mul_2_a = mul_1_a * add_1_a
+    cast_2_a = shift_tile_a.to(tl.float32)
+    add_2_a = mul_2_a + cast_2_a
+    cast_3_a = add_2_a.to(tl.bfloat16)
+    tl.store(out0_at + n_a, cast_3_a)
+    mul_1_b = sub_b * rsqrt
+    cast_1_b = scale_tile_b.to(tl.float32)
+    add_1_b = cast_1_b + 1.0
+    mul_2_b = mul_1_b * add_1_b
+    cast_2_b = shift_tile_b.to(tl.float32)
+    add_2_b = mul_2_b + cast_2_b
+    cast_3_b = add_2_b.to(tl.bfloat16)
+    tl.store(out0_at + n_b, cast_3_b)

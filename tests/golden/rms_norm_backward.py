@@ -1,0 +1,97 @@
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
+# program rms_norm_backward()
+#   dim m = 32768
+#   dim n = 5120
+#   input dy: bf16 [m:5120, n:1]
+#   input x: bf16 [m:5120, n:1]
+#   input weight: bf16 [n:1]
+#   input rstd: f32 [m:1]
+#   cast: f32{m, n} = cast(x)
+#   mul: f32{m, n} = mul(cast, rstd)
+#   cast_1: f32{m, n} = cast(dy)
+#   cast_2: f32{n} = cast(weight)
+#   mul_1: f32{m, n} = mul(cast_1, cast_2)
+#   mul_2: f32{m, n} = mul(mul, mul_1)
+#   sum: f32{m} = sum[n](mul_2)
+#   const: f32{} = const[5120.0]()
+#   div: f32{m} = div(sum, const)
+#   mul_3: f32{m, n} = mul(mul, div)
+#   sub: f32{m, n} = sub(mul_1, mul_3)
+#   mul_4: f32{m, n} = mul(rstd, sub)
+#   mul_5: f32{m, n} = mul(cast_1, mul)
+#   sum_1: f32{n} = sum[m](mul_5)
+#   cast_3: bf16{m, n} = cast(mul_4)
+#   cast_4: bf16{n} = cast(sum_1)
+#   output out0: bf16 [m:5120, n:1] = cast_3
+#   output out1: bf16 [n:1] = cast_4
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
+        weight_tile_a = tl.load(weight + n_a)
+        weight_tile_b = tl.load(weight + n_b)
+        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+        sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 132, num_stages=5):
+            m = tile + tl.arange(0, 1)[:, None]
+            dy_at = dy + m * 5120
+            x_at = x + m * 5120
+            out0_at = out0 + m * 5120
+            dy_tile_a = tl.load(dy_at + n_a)
+            dy_tile_b = tl.load(dy_at + n_b)
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            rstd_row = tl.load(rstd + m)
+            cast_a = x_tile_a.to(tl.float32)
+            mul_a = cast_a * rstd_row
+            cast_1_a = dy_tile_a.to(tl.float32)
+            cast_2_a = weight_tile_a.to(tl.float32)
+            mul_1_a = cast_1_a * cast_2_a
+            mul_2_a = mul_a * mul_1_a
+            mul_5_a = cast_1_a * mul_a
+            sum_1_sum_a = sum_1_sum_a + mul_5_a
+            cast_b = x_tile_b.to(tl.float32)
+            mul_b = cast_b * rstd_row
+            cast_1_b = dy_tile_b.to(tl.float32)
+            cast_2_b = weight_tile_b.to(tl.float32)
+            mul_1_b = cast_1_b * cast_2_b
+            mul_2_b = mul_b * mul_1_b
+            mul_5_b = cast_1_b * mul_b
+            sum_1_sum_b = sum_1_sum_b + mul_5_b
+            sum = tl.sum(w.fold_sum(mul_2_a, 1024) + mul_2_b, 1, keep_dims=True)
+            div = tl.div_rn(sum, 5120.0)
+            mul_3_a = mul_a * div
+            sub_a = mul_1_a - mul_3_a
+            mul_4_a = rstd_row * sub_a
+            cast_3_a = mul_4_a.to(tl.bfloat16)
+            tl.store(out0_at + n_a, cast_3_a)
+            mul_3_b = mul_b * div
+            sub_b = mul_1_b - mul_3_b
+            mul_4_b = rstd_row * sub_b
+            cast_3_b = mul_4_b.to(tl.bfloat16)
+            tl.store(out0_at + n_b, cast_3_b)
+        tl.store(sum_1_partial + chunk * 5120 + n_a, tl.sum(sum_1_sum_a, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_b, tl.sum(sum_1_sum_b, 0, keep_dims=True))
+    w.wait_for_all(arrived)
+    weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived)
+
+
+@triton.jit
+def weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
+        for start in range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
+        cast_4 = sum_1.to(tl.bfloat16)
+        tl.store(out1 + n, cast_4)

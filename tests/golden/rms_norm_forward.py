@@ -1,0 +1,56 @@
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# program rms_norm_forward()
+#   dim m = 32768
+#   dim n = 5120
+#   input x: bf16 [m:5120, n:1]
+#   input weight: bf16 [n:1]
+#   cast: f32{m, n} = cast(x)
+#   mul: f32{m, n} = mul(cast, cast)
+#   sum: f32{m} = sum[n](mul)
+#   const: f32{} = const[5120.0]()
+#   div: f32{m} = div(sum, const)
+#   const_1: f32{} = const[9.999999974752427e-07]()
+#   add: f32{m} = add(div, const_1)
+#   rsqrt: f32{m} = rsqrt(add)
+#   mul_1: f32{m, n} = mul(cast, rsqrt)
+#   cast_1: f32{n} = cast(weight)
+#   mul_2: f32{m, n} = mul(mul_1, cast_1)
+#   cast_2: bf16{m, n} = cast(mul_2)
+#   output out0: bf16 [m:5120, n:1] = cast_2
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_rms_norm_forward(x, weight, out0):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    m = tile * 2 + tl.arange(0, 2)[:, None]
+    x_at = x + m * 5120
+    out0_at = out0 + m * 5120
+    x_tile_a = tl.load(x_at + n_a)
+    x_tile_b = tl.load(x_at + n_b)
+    cast_a = x_tile_a.to(tl.float32)
+    mul_a = cast_a * cast_a
+    cast_b = x_tile_b.to(tl.float32)
+    mul_b = cast_b * cast_b
+    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    div = tl.div_rn(sum, 5120.0)
+    add = div + 1e-06
+    rsqrt = tl.rsqrt(add)
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    mul_1_a = cast_a * rsqrt
+    cast_1_a = weight_tile_a.to(tl.float32)
+    mul_2_a = mul_1_a * cast_1_a
+    cast_2_a = mul_2_a.to(tl.bfloat16)
+    tl.store(out0_at + n_a, cast_2_a)
+    mul_1_b = cast_b * rsqrt
+    cast_1_b = weight_tile_b.to(tl.float32)
+    mul_2_b = mul_1_b * cast_1_b
+    cast_2_b = mul_2_b.to(tl.bfloat16)
+    tl.store(out0_at + n_b, cast_2_b)

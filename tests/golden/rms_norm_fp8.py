@@ -1,0 +1,72 @@
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# program rms_norm_fp8()
+#   dim m = 32768
+#   dim n = 5120
+#   input x: bf16 [m:5120, n:1]
+#   input weight: bf16 [n:1]
+#   cast: f32{m, n} = cast(x)
+#   mul: f32{m, n} = mul(cast, cast)
+#   sum: f32{m} = sum[n](mul)
+#   const: f32{} = const[5120.0]()
+#   div: f32{m} = div(sum, const)
+#   const_1: f32{} = const[1e-06]()
+#   add: f32{m} = add(div, const_1)
+#   rsqrt: f32{m} = rsqrt(add)
+#   mul_1: f32{m, n} = mul(cast, rsqrt)
+#   cast_1: f32{n} = cast(weight)
+#   mul_2: f32{m, n} = mul(mul_1, cast_1)
+#   abs: f32{m, n} = abs(mul_2)
+#   max: f32{m} = max[n](abs)
+#   const_2: f32{} = const[1e-12]()
+#   maximum: f32{m} = maximum(max, const_2)
+#   const_3: f32{} = const[448.0]()
+#   div_1: f32{m} = div(maximum, const_3)
+#   div_2: f32{m, n} = div(mul_2, div_1)
+#   cast_2: f8e4m3{m, n} = cast(div_2)
+#   output out0: f32 [m:1] = div_1
+#   output out1: f8e4m3 [m:5120, n:1] = cast_2
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_rms_norm_fp8(x, weight, out0, out1):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    m = tile + tl.arange(0, 1)[:, None]
+    x_at = x + m * 5120
+    out1_at = out1 + m * 5120
+    x_tile_a = tl.load(x_at + n_a)
+    x_tile_b = tl.load(x_at + n_b)
+    cast_a = x_tile_a.to(tl.float32)
+    mul_a = cast_a * cast_a
+    cast_b = x_tile_b.to(tl.float32)
+    mul_b = cast_b * cast_b
+    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    div = tl.div_rn(sum, 5120.0)
+    add = div + 1e-06
+    rsqrt = tl.rsqrt(add)
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    mul_1_a = cast_a * rsqrt
+    cast_1_a = weight_tile_a.to(tl.float32)
+    mul_2_a = mul_1_a * cast_1_a
+    abs_a = tl.abs(mul_2_a)
+    mul_1_b = cast_b * rsqrt
+    cast_1_b = weight_tile_b.to(tl.float32)
+    mul_2_b = mul_1_b * cast_1_b
+    abs_b = tl.abs(mul_2_b)
+    max = w.max(w.maximum(w.fold_max(abs_a, 1024), abs_b), 1)
+    maximum = w.maximum(max, 1e-12)
+    div_1 = tl.div_rn(maximum, 448.0)
+    div_2_a = tl.div_rn(mul_2_a, div_1)
+    cast_2_a = w.to_f8e4m3_saturated(div_2_a)
+    tl.store(out1_at + n_a, cast_2_a)
+    div_2_b = tl.div_rn(mul_2_b, div_1)
+    cast_2_b = w.to_f8e4m3_saturated(div_2_b)
+    tl.store(out1_at + n_b, cast_2_b)
+    tl.store(out0 + m, div_1)

@@ -1,0 +1,55 @@
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=2 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
+# program row_column_amax()
+#   dim m = 32768
+#   dim n = 5120
+#   input x: bf16 [m:5120, n:1]
+#   cast: f32{m, n} = cast(x)
+#   max: f32{m} = max[n](cast)
+#   cast_1: bf16{m} = cast(max)
+#   max_1: f32{n} = max[m](cast)
+#   cast_2: bf16{n} = cast(max_1)
+#   output out0: bf16 [m:1] = cast_1
+#   output out1: bf16 [n:1] = cast_2
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
+        max_1_sum_a = tl.full([2, 4096], float("-inf"), tl.float32)
+        max_1_sum_b = tl.full([2, 1024], float("-inf"), tl.float32)
+        for tile in tl.range(chunk, 16384, 132, num_stages=5):
+            m = tile * 2 + tl.arange(0, 2)[:, None]
+            x_at = x + m * 5120
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            cast_a = x_tile_a.to(tl.float32)
+            max_1_sum_a = w.maximum(max_1_sum_a, cast_a)
+            cast_b = x_tile_b.to(tl.float32)
+            max_1_sum_b = w.maximum(max_1_sum_b, cast_b)
+            max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
+            cast_1 = max.to(tl.bfloat16)
+            tl.store(out0 + m, cast_1)
+        tl.store(max_1_partial + chunk * 5120 + n_a, w.max(max_1_sum_a, 0))
+        tl.store(max_1_partial + chunk * 5120 + n_b, w.max(max_1_sum_b, 0))
+    w.wait_for_all(arrived)
+    weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived)
+
+
+@triton.jit
+def weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived):
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        max_1_sum = tl.full([64, 32], float("-inf"), tl.float32)
+        for start in range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            max_1_sum = w.maximum(max_1_sum, tl.load(max_1_partial + part * 5120 + n, mask=(part < 132), other=float("-inf"), cache_modifier=".cg"))
+        max_1 = w.max(max_1_sum, 0)
+        cast_2 = max_1.to(tl.bfloat16)
+        tl.store(out1 + n, cast_2)

@@ -1,0 +1,55 @@
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=2 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
+# program row_column_sum()
+#   dim m = 32768
+#   dim n = 5120
+#   input x: bf16 [m:5120, n:1]
+#   cast: f32{m, n} = cast(x)
+#   sum: f32{m} = sum[n](cast)
+#   cast_1: bf16{m} = cast(sum)
+#   sum_1: f32{n} = sum[m](cast)
+#   cast_2: bf16{n} = cast(sum_1)
+#   output out0: bf16 [m:1] = cast_1
+#   output out1: bf16 [n:1] = cast_2
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
+        sum_1_sum_a = tl.full([2, 4096], 0.0, tl.float32)
+        sum_1_sum_b = tl.full([2, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 16384, 132, num_stages=5):
+            m = tile * 2 + tl.arange(0, 2)[:, None]
+            x_at = x + m * 5120
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            cast_a = x_tile_a.to(tl.float32)
+            sum_1_sum_a = sum_1_sum_a + cast_a
+            cast_b = x_tile_b.to(tl.float32)
+            sum_1_sum_b = sum_1_sum_b + cast_b
+            sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+            cast_1 = sum.to(tl.bfloat16)
+            tl.store(out0 + m, cast_1)
+        tl.store(sum_1_partial + chunk * 5120 + n_a, tl.sum(sum_1_sum_a, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_b, tl.sum(sum_1_sum_b, 0, keep_dims=True))
+    w.wait_for_all(arrived)
+    weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived)
+
+
+@triton.jit
+def weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived):
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
+        for start in range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
+        cast_2 = sum_1.to(tl.bfloat16)
+        tl.store(out1 + n, cast_2)

@@ -1,0 +1,44 @@
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# program softmax_forward()
+#   dim m = 32768
+#   dim n = 5120
+#   input x: bf16 [m:5120, n:1]
+#   cast: f32{m, n} = cast(x)
+#   max: f32{m} = max[n](cast)
+#   sub: f32{m, n} = sub(cast, max)
+#   exp: f32{m, n} = exp(sub)
+#   sum: f32{m} = sum[n](exp)
+#   div: f32{m, n} = div(exp, sum)
+#   cast_1: bf16{m, n} = cast(div)
+#   output out0: bf16 [m:5120, n:1] = cast_1
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_softmax_forward(x, out0):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    m = tile + tl.arange(0, 1)[:, None]
+    x_at = x + m * 5120
+    out0_at = out0 + m * 5120
+    x_tile_a = tl.load(x_at + n_a)
+    x_tile_b = tl.load(x_at + n_b)
+    cast_a = x_tile_a.to(tl.float32)
+    cast_b = x_tile_b.to(tl.float32)
+    max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
+    sub_a = cast_a - max
+    exp_a = tl.exp(sub_a)
+    sub_b = cast_b - max
+    exp_b = tl.exp(sub_b)
+    sum = tl.sum(w.fold_sum(exp_a, 1024) + exp_b, 1, keep_dims=True)
+    div_a = exp_a * tl.div_rn(1.0, sum)
+    cast_1_a = div_a.to(tl.bfloat16)
+    tl.store(out0_at + n_a, cast_1_a)
+    div_b = exp_b * tl.div_rn(1.0, sum)
+    cast_1_b = div_b.to(tl.bfloat16)
+    tl.store(out0_at + n_b, cast_1_b)

@@ -1,0 +1,140 @@
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=5 chunks=132
+# program thunder_layer_norm_backward()
+#   dim m = 32768
+#   dim n = 5120
+#   input weight: bf16 [n:1]
+#   input mean: f32 [m:1]
+#   input dy: bf16 [m:5120, n:1]
+#   input x: bf16 [m:5120, n:1]
+#   input rstd: f32 [m:1]
+#   cast: f32{m, n} = cast(x)
+#   sub: f32{m, n} = sub(cast, mean)
+#   cast_1: f32{n} = cast(weight)
+#   cast_2: f32{m, n} = cast(dy)
+#   mul: f32{m, n} = mul(cast_1, cast_2)
+#   mul_1: f32{m, n} = mul(sub, rstd)
+#   sum: f32{n} = sum[m](cast_2)
+#   mul_2: f32{m, n} = mul(cast_2, mul_1)
+#   sum_1: f32{n} = sum[m](mul_2)
+#   mul_3: f32{m, n} = mul(rstd, mul)
+#   mul_4: f32{m, n} = mul(sub, mul)
+#   sum_2: f32{m} = sum[n](mul_4)
+#   neg: f32{m, n} = neg(mul_3)
+#   sum_3: f32{m} = sum[n](neg)
+#   const: f32{} = const[-0.5]()
+#   mul_5: f32{m} = mul(sum_2, const)
+#   mul_6: f32{m} = mul(rstd, rstd)
+#   mul_7: f32{m} = mul(mul_6, rstd)
+#   mul_8: f32{m} = mul(mul_5, mul_7)
+#   const_1: f32{} = const[0.000195313]()
+#   mul_9: f32{m} = mul(sum_3, const_1)
+#   const_2: f32{} = const[0.000390625]()
+#   mul_10: f32{m} = mul(mul_8, const_2)
+#   mul_11: f32{m, n} = mul(mul_10, sub)
+#   add: f32{m, n} = add(mul_3, mul_11)
+#   add_1: f32{m, n} = add(add, mul_9)
+#   cast_3: bf16{m, n} = cast(add_1)
+#   cast_4: bf16{n} = cast(sum_1)
+#   cast_5: bf16{n} = cast(sum)
+#   output out0: bf16 [m:5120, n:1] = cast_3
+#   output out1: bf16 [n:1] = cast_4
+#   output out2: bf16 [n:1] = cast_5
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2, sum_partial, sum_1_partial, arrived):
+    n_a = tl.arange(0, 4096)[None, :]
+    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
+        weight_tile_a = tl.load(weight + n_a)
+        weight_tile_b = tl.load(weight + n_b)
+        sum_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+        sum_sum_b = tl.full([1, 1024], 0.0, tl.float32)
+        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+        sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 132, num_stages=5):
+            m = tile + tl.arange(0, 1)[:, None]
+            dy_at = dy + m * 5120
+            x_at = x + m * 5120
+            out0_at = out0 + m * 5120
+            mean_row = tl.load(mean + m)
+            dy_tile_a = tl.load(dy_at + n_a)
+            dy_tile_b = tl.load(dy_at + n_b)
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            rstd_row = tl.load(rstd + m)
+            mul_6 = rstd_row * rstd_row
+            mul_7 = mul_6 * rstd_row
+            cast_a = x_tile_a.to(tl.float32)
+            sub_a = cast_a - mean_row
+            cast_1_a = weight_tile_a.to(tl.float32)
+            cast_2_a = dy_tile_a.to(tl.float32)
+            mul_a = cast_1_a * cast_2_a
+            mul_1_a = sub_a * rstd_row
+            mul_2_a = cast_2_a * mul_1_a
+            mul_3_a = rstd_row * mul_a
+            mul_4_a = sub_a * mul_a
+            neg_a = -1.0 * mul_3_a
+            sum_sum_a = sum_sum_a + cast_2_a
+            sum_1_sum_a = sum_1_sum_a + mul_2_a
+            cast_b = x_tile_b.to(tl.float32)
+            sub_b = cast_b - mean_row
+            cast_1_b = weight_tile_b.to(tl.float32)
+            cast_2_b = dy_tile_b.to(tl.float32)
+            mul_b = cast_1_b * cast_2_b
+            mul_1_b = sub_b * rstd_row
+            mul_2_b = cast_2_b * mul_1_b
+            mul_3_b = rstd_row * mul_b
+            mul_4_b = sub_b * mul_b
+            neg_b = -1.0 * mul_3_b
+            sum_sum_b = sum_sum_b + cast_2_b
+            sum_1_sum_b = sum_1_sum_b + mul_2_b
+            sum_2, sum_3 = w.sums((mul_4_a, neg_a), 1)
+            sum_2_more, sum_3_more = w.sums((mul_4_b, neg_b), 1)
+            sum_2 = sum_2 + sum_2_more
+            sum_3 = sum_3 + sum_3_more
+            mul_5 = sum_2 * -0.5
+            mul_8 = mul_5 * mul_7
+            mul_9 = sum_3 * 0.000195313
+            mul_10 = mul_8 * 0.000390625
+            mul_11_a = mul_10 * sub_a
+            add_a = mul_3_a + mul_11_a
+            add_1_a = add_a + mul_9
+            cast_3_a = add_1_a.to(tl.bfloat16)
+            tl.store(out0_at + n_a, cast_3_a)
+            mul_11_b = mul_10 * sub_b
+            add_b = mul_3_b + mul_11_b
+            add_1_b = add_b + mul_9
+            cast_3_b = add_1_b.to(tl.bfloat16)
+            tl.store(out0_at + n_b, cast_3_b)
+        tl.store(sum_partial + chunk * 5120 + n_a, tl.sum(sum_sum_a, 0, keep_dims=True))
+        tl.store(sum_partial + chunk * 5120 + n_b, tl.sum(sum_sum_b, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_a, tl.sum(sum_1_sum_a, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_b, tl.sum(sum_1_sum_b, 0, keep_dims=True))
+    w.wait_for_all(arrived)
+    weft_thunder_layer_norm_backward_finish(weight, mean, dy, x, rstd, out0, out1, out2, sum_partial, sum_1_partial, arrived)
+
+
+@triton.jit
+def weft_thunder_layer_norm_backward_finish(weight, mean, dy, x, rstd, out0, out1, out2, sum_partial, sum_1_partial, arrived):
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        sum_sum = tl.full([64, 32], 0.0, tl.float32)
+        for start in range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum = tl.sum(sum_sum, 0, keep_dims=True)
+        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
+        for start in range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
+        cast_4 = sum_1.to(tl.bfloat16)
+        cast_5 = sum.to(tl.bfloat16)
+        tl.store(out1 + n, cast_4)
+        tl.store(out2 + n, cast_5)
