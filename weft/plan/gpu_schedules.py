@@ -32,7 +32,7 @@ of the largest tile."""
 COLUMN_PROGRAMS, COLUMN_STAGES = 4, 4
 """Of kernels with column sums only: programs of a multiprocessor, and tiles on their way."""
 WARPS = (1, 2, 4, 8, 16)
-SURE, LIKELY = 1.0, 1.2
+SURE, LIKELY = 1.0, 1.22
 """Of the registers up to which no kernel of the sweep with column sums spilled, where the model expects more than it
 has to: of what is chosen at the widths of the norms' benchmarks up to the second, nothing spills either."""
 VECTOR = 8
@@ -110,7 +110,7 @@ def fits_registers(
 ) -> bool:
     """Whether one row, with what is held for its columns, fits the registers of a multiprocessor."""
     scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
-    return any(_in_registers(program, rows, columns, (), scheme, target, hints))
+    return any(any(_in_registers(program, rows, columns, (), scheme, target, hints, s)) for s in (LIKELY, SURE))
 
 
 def registers_of_widest(
@@ -143,6 +143,7 @@ def candidates(
         return tuple(s for s in found if _is_possible(demand, s, 1, target, slack)) or found
     scheme = "STREAM" if outer else "ONE_SHOT"
     held = tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints, slack))
+    held = held or tuple(_in_registers(program, ordered, columns, segments, scheme, target, hints, SURE))
     return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
 
 
@@ -258,7 +259,7 @@ def _loops(
 def pieces_of(width: int) -> tuple[int, ...]:
     """Powers of two, falling, that make up a row with as little beyond it as is worth the pieces."""
     best: tuple[int, ...] = (power_of_two(width),)
-    pieces: tuple[int, ...] = ()
+    pieces = best[:0]
     rest = width
     while rest > 0 and len(pieces) < MOST_PIECES and width > LEAST_PIECE:
         whole = (*pieces, max(LEAST_PIECE, power_of_two(rest)))
