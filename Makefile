@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
 
-.PHONY: help venv demo test test-all gpu-test check format clean
+.PHONY: help venv demo test test-all gpu-test gpu-bench check format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-all: $(VENV)/.installed  ## run all tests
 # one process: GPUs are shared badly by several, and compiled kernels are kept in the cache of weft's tests
 gpu-test: $(VENV)/.installed  ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q --durations=25 tests/gpu
+
+gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA device, against their bars
+	$(BIN)/python -m weft.bench.gpu_gates --json gpu_gates.json
 
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .

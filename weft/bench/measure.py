@@ -156,4 +156,4 @@ def _only_on_gpu(peer: str) -> Reason:
 
 
 def _no_backend() -> Reason:
-    return Reason("no_backend", "weft", "no backend for GPUs yet; weft leaves this to TorchInductor: 0 kernels of weft")
+    return Reason("no_backend", "weft", "no Triton is installed; weft leaves this to TorchInductor: 0 kernels of weft")

@@ -23,7 +23,7 @@ from weft.target import Target
 if TYPE_CHECKING:
     from rich.table import Table
 
-PLAN_ONLY = "a plan only: weft writes no code for GPUs yet, and leaves what runs on one to TorchInductor"
+PLAN_ONLY = "a plan only: without Triton weft writes no code for GPUs, and leaves what runs on one to TorchInductor"
 WIDEST = 400
 
 

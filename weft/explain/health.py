@@ -262,7 +262,7 @@ def _gpu(_: Surroundings) -> Answer:
     fact = f"{', '.join(found)}; torch is built for CUDA {torch.version.cuda}"
     if supports_cuda():
         return "ok", fact, ""
-    return "warning", f"{fact}; weft has no backend for GPUs yet", "what is on a GPU runs as TorchInductor compiles it"
+    return "warning", f"{fact}; there is no Triton, which weft writes code for GPUs in", "`pip install triton`"
 
 
 def _cache(around: Surroundings) -> Answer:

@@ -165,6 +165,7 @@ def _in_registers(
     if width > WIDEST_ROW:
         return
     pieces = pieces_of(width)
+    widest, last = max(pieces), min(pieces)
     start = Schedule(scheme, rows, columns, segments, backend="triton", pieces=pieces)
     demand = Demand.of(program, start)
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
@@ -173,9 +174,9 @@ def _in_registers(
     fitting = WARPS if streams else WARPS[1:]
     for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
-        if streams and slack > SURE and len(pieces) > 1 and pieces[-1] < VECTOR * 32 * number and number > 1:
+        if streams and slack > SURE and last < widest and last < VECTOR * 32 * number and number > 1:
             continue
-        if not _WIDTHS[number][0] <= pieces[0] <= _WIDTHS[number][1]:
+        if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
             continue
         if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
             continue

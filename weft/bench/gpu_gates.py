@@ -1,0 +1,190 @@
+"""Bars for kernels on a GPU: ``python -m weft.bench.gpu_gates`` times what the planner chose, and says what it missed.
+
+Every cell, a workload at a width, is one call as a user makes it, compiled by weft with nothing tuned, beside
+TorchInductor and a copy of the same bytes: all in turn, the level-two cache flushed before each, sums of device kernel
+durations, medians over rounds. Results are compared with eager PyTorch in float64 first, as ``weft bench`` does.
+``--json FILE`` writes the cells with versions and the machine; the exit code is 1 if a bar is missed or a result is
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from weft.bench.case import Case, traffic_bytes, workload_case
+from weft.bench.correctness import check_candidate, reference
+from weft.bench.gpu_peers import inductor_pipelined
+from weft.bench.gpu_sweep import timed
+from weft.bench.machine import machine, versions
+from weft.bench.peers import copy_candidate, eager_call, inductor_call, weft_call
+from weft.bench.reason import Reason, UntimedError
+from weft.bench.timing import Candidate
+from weft.bench.workloads import WORKLOADS
+from weft.errors import RefusedError
+from weft.ir.dtypes import NAMES, TORCH_DTYPES
+from weft.options import Options
+from weft.runtime.counters import counters
+
+FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
+BACKWARDS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward", "softmax_backward")
+OTHERS = ("layer_norm_backward_bias", "modulated_layer_norm_backward", "thunder_layer_norm_backward")
+FORWARD_COLUMNS = (256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 12288, 16384)
+BACKWARD_COLUMNS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192)
+OTHER_COLUMNS = (512, 1024, 1152, 2048, 4096, 5120, 8192)
+FORWARD_BAR, FORWARD_MEAN_BAR, BACKWARD_BAR, LAYER_NORM_BAR, OTHER_BAR = 0.92, 0.94, 0.90, 0.87, 0.84
+"""Fractions of a copy of the same bytes, with 2^26 elements."""
+SPEEDUP_BARS = {"inductor": 1.5, "inductor_pipelined": 1.25}
+"""Of the backwards, in geometric mean."""
+SLOWER_BAR = 1.02
+"""No peer may take less than weft's time over this."""
+PEERS: dict[str, Callable[[Case], Candidate | Reason]] = {
+    "eager": eager_call,
+    "inductor": inductor_call,
+    "inductor_pipelined": inductor_pipelined,
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """launches: kernels of weft in a call. us: times by candidate. wrong: why a result is wrong, or a failure."""
+
+    workload: str
+    rows: int
+    columns: int
+    dtype: str
+    launches: int = 0
+    us: dict[str, float] | None = None
+    wrong: str = ""
+
+    @property
+    def of_copy(self) -> float:
+        return self.us["copy"] / self.us["weft"] if self.us else 0.0
+
+    def speedup(self, peer: str) -> float | None:
+        """The peer's time over weft's."""
+        return self.us[peer] / self.us["weft"] if self.us and peer in self.us else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and compare with the bars."""
+    parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_gates", description=__doc__)
+    parser.add_argument("--workload", nargs="+", choices=list(WORKLOADS), default=(*FORWARDS, *BACKWARDS, *OTHERS))
+    parser.add_argument("--columns", type=int, nargs="+", help="instead of those of each table")
+    parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
+    parser.add_argument("--rows", type=int, help="instead of elements over columns")
+    parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
+    parser.add_argument("--against", nargs="*", choices=list(PEERS), default=["inductor", "inductor_pipelined"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write the cells to this file")
+    given = parser.parse_args(arguments)
+    options = Options.read()
+    cells: list[Cell] = []
+    for name in given.workload:
+        for columns in given.columns or columns_of(name):
+            rows = given.rows or given.elements // columns
+            cells.append(measure(name, rows, columns, given.dtype, given.against, options, given.rounds))
+            print(line(cells[-1]), flush=True)
+    missed = report(cells)
+    if given.json is not None:
+        command = f"python -m weft.bench.gpu_gates {shlex.join(sys.argv[1:])}"
+        head: dict[str, Any] = {"command": command, "machine": machine("cuda"), "versions": versions(options)}
+        head |= {"model_misses": counters.model_misses, "cells": [asdict(cell) for cell in cells], "missed": missed}
+        given.json.write_text(json.dumps(head, indent=1) + "\n")
+    return 1 if missed else 0
+
+
+def columns_of(name: str) -> tuple[int, ...]:
+    return FORWARD_COLUMNS if name in FORWARDS else BACKWARD_COLUMNS if name in BACKWARDS else OTHER_COLUMNS
+
+
+def measure(
+    name: str, rows: int, columns: int, dtype: str, against: Sequence[str], options: Options, rounds: int
+) -> Cell:
+    """One cell; a failure is part of it."""
+    torch._dynamo.reset()
+    case = workload_case(WORKLOADS[name], (rows, columns), TORCH_DTYPES[dtype], "cuda")
+    cell = Cell(name, rows, columns, NAMES[TORCH_DTYPES[dtype]])
+    try:
+        mine = weft_call(case, options)
+        expected = reference(case.function, case.inputs)
+        refusal = check_candidate(mine, case.inputs, expected)
+        if refusal is not None:
+            return Cell(*_head(cell), wrong=f"{refusal.message} (have {refusal.have}, limit {refusal.limit})")
+        bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
+        del expected
+        made = {"copy": copy_candidate(bytes_moved, case.device), "weft": mine}
+        found = {peer: PEERS[peer](case) for peer in against}
+        made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
+        times = timed([candidate.run for candidate in made.values()], rounds, case.device)
+    except (RefusedError, UntimedError, RuntimeError) as error:
+        return Cell(*_head(cell), wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
+    return Cell(*_head(cell), mine.kernels or 0, us)
+
+
+def _head(cell: Cell) -> tuple[str, int, int, str]:
+    return cell.workload, cell.rows, cell.columns, cell.dtype
+
+
+def line(cell: Cell) -> str:
+    """One cell as a line of text."""
+    where = f"{cell.workload} {cell.rows}x{cell.columns} {cell.dtype}"
+    if cell.us is None:
+        return f"{where}: {cell.wrong}"
+    peers = [f"{peer} {cell.speedup(peer):.2f}x" for peer in cell.us if peer not in ("copy", "weft")]
+    return f"{where}: {cell.us['weft']} us, {cell.of_copy:.3f} of copy, {cell.launches} launch(es)  {'  '.join(peers)}"
+
+
+def report(cells: Sequence[Cell]) -> list[str]:
+    """Prints means, and returns every bar that was missed."""
+    console = Console()
+    missed = [f"{line(cell)}" for cell in cells if cell.us is None]
+    done = [cell for cell in cells if cell.us is not None]
+    missed += [f"{line(cell)}: left to TorchInductor" for cell in done if not cell.launches]
+    for cell in done:
+        bar = bar_of(cell.workload)
+        if cell.of_copy < bar:
+            missed.append(f"{cell.workload} {cell.columns}: {cell.of_copy:.3f} of copy, bar {bar}")
+        slower = {peer: x for peer in (cell.us or {}) if (x := cell.speedup(peer)) and peer not in ("copy", "weft")}
+        fastest = min(slower.values(), default=1.0)
+        if fastest * SLOWER_BAR < 1:
+            missed.append(f"{cell.workload} {cell.columns}: {1 / fastest:.3f}x the fastest peer's time")
+    forward = _mean(cell.of_copy for cell in done if cell.workload in FORWARDS)
+    if forward is not None:
+        console.print(f"forwards: {forward:.3f} of copy in geometric mean, bar {FORWARD_MEAN_BAR}")
+        missed += ["forwards in geometric mean"] if forward < FORWARD_MEAN_BAR else []
+    for peer, bar in SPEEDUP_BARS.items():
+        mean = _mean(x for cell in done if cell.workload in BACKWARDS and (x := cell.speedup(peer)))
+        if mean is not None:
+            console.print(f"backwards: {mean:.2f}x of {peer} in geometric mean, bar {bar}")
+            missed += [f"backwards: {mean:.2f}x of {peer} in geometric mean, bar {bar}"] if mean < bar else []
+    for each in missed:
+        console.print(f"missed: {each}", highlight=False)
+    return missed
+
+
+def bar_of(name: str) -> float:
+    """Fraction of a copy that a workload has to reach."""
+    if name in FORWARDS:
+        return FORWARD_BAR
+    return LAYER_NORM_BAR if name == "layer_norm_backward" else BACKWARD_BAR if name in BACKWARDS else OTHER_BAR
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return statistics.geometric_mean(found) if found else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
