@@ -14,7 +14,7 @@ from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.render.triton_launch import FINISH_COLUMNS, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)
-MOST_STATEMENTS = 600
+MOST_STATEMENTS = 1000
 """Of one kernel: the interpreter takes up to a tenth of a millisecond for each."""
 MOST_ELEMENTS = 2**17
 """Elements of a tile."""
