@@ -220,8 +220,9 @@ def test_a_gpu_is_a_warning_while_there_is_no_backend(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    expected = "GPU 0, GPU 1; torch is built for CUDA 13.0; weft has no backend for GPUs yet"
-    remedy = "what is on a GPU runs as TorchInductor compiles it"
+    monkeypatch.setattr(health, "supports_cuda", lambda: False)
+    expected = "GPU 0, GPU 1; torch is built for CUDA 13.0; there is no Triton, which weft writes code for GPUs in"
+    remedy = "`pip install triton`"
     assert looked_at("gpu") == Finding("gpu", "warning", expected, remedy)
 
 

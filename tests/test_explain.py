@@ -130,7 +130,7 @@ def test_the_json_is_one_object_with_every_kernel(trained: Explanation) -> None:
         assert kernel.keys() >= KERNEL_FIELDS
         assert kernel["resources_from"] == "model"
         assert 0 < kernel["registers_per_thread"] < 255
-        assert kernel["source"] is None  # nothing writes code for this machine yet
+        assert "@triton.jit" in kernel["source"]
         assert found["regions"][kernel["region"]]["graph"] == kernel["graph"]
     sources = [b["source"] for b in found["kernels"][0]["inputs"]]
     assert sources == ["x", "residual", "weight"]
@@ -152,13 +152,19 @@ def test_the_text_names_kernels_reasons_and_lines(trained: Explanation) -> None:
     assert str(trained) == trained.text()
 
 
-@pytest.mark.parametrize(("target", "plan_only"), [("h200", True), ("cpu", False)])
-def test_a_plan_that_nothing_writes_code_for_says_so(target: str, plan_only: bool) -> None:
+@pytest.mark.parametrize(
+    ("target", "triton", "plan_only"), [("h200", False, True), ("h200", True, False), ("cpu", False, False)]
+)
+def test_a_plan_that_nothing_writes_code_for_says_so(
+    target: str, triton: bool, plan_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weft.explain import explanation
     from weft.explain.html import page
 
+    monkeypatch.setattr(explanation, "supports_cuda", lambda: triton)
     found = explained("rms_norm_backward", target)
     assert found.to_dict()["plan_only"] is plan_only
-    told = "a plan only: weft writes no code for GPUs yet, and leaves what runs on one to TorchInductor"
+    told = "a plan only: without Triton weft writes no code for GPUs, and leaves what runs on one to TorchInductor"
     assert (found.text().splitlines()[1] == told) is plan_only
     assert (told in page(found)) is plan_only
 

@@ -110,7 +110,7 @@ def compile_region(
     hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
     with in_stage("plan"):
         known = {k: v for k, v in hints.items() if v is not None}
-        identity = f"{program}{known}{machine.name}"
+        identity = f"{program}{known}{machine.name}{machine.exclusive}"
         planned = plans.get(identity) or plan(program, machine, known)
         plans[identity] = planned
         if isinstance(planned, Refusal):
@@ -137,12 +137,17 @@ def target_of(device: torch.device, subject: str) -> Target | Refusal:
     if device.type not in devices():
         return _no_backend(subject, device.type)
     try:
-        return Target.current(device)
+        return replace(Target.current(device), exclusive=not _is_distributed())
     except ValueError:
         name = torch.cuda.get_device_name(device)
         known = [named for named in TARGETS if Target.named(named).kind == "gpu"]
         message = f"there are no figures for {name} to plan with"
         return Refusal("no_backend", subject, message, name, f"{', '.join(known[:-1])} or {known[-1]}")
+
+
+def _is_distributed() -> bool:
+    """Whether kernels that communicate may run beside ours: waiting for such a kernel would wait for another rank."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def check_device(planned: Plan, machine: Target) -> Refusal | None:

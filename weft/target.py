@@ -23,7 +23,8 @@ class Target:
     strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM;
     0 on a CPU. cache_bytes: of a core's own cache. resident_bytes: tensors that together are larger come from memory,
     and are read faster one stream at a time than several; 0 where that makes no difference. measured: whether the
-    figures come from a measurement; origin: from which.
+    figures come from a measurement; origin: from which. exclusive: whether nobody else's kernels keep a GPU's
+    multiprocessors for long, so that programs of a kernel may wait for each other.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Target:
     resident_bytes: int
     measured: bool
     origin: str
+    exclusive: bool = True
 
     @staticmethod
     def named(name: str) -> Target:

@@ -188,7 +188,7 @@ def _in_registers(
                 warps=number,
                 stages=stages,
                 chunks=max(1, chunks // max(1, sizes.elements(segments))) if streams else 0,
-                finish="same" if streams else "none",
+                finish=("same" if target.exclusive else "separate") if streams else "none",
             )
             per_sm = -(-chunks // target.units) if streams else 1
             if _is_possible(demand, given, per_sm, target, slack):
