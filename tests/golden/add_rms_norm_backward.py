@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=4 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=4 chunks=132
 # program add_rms_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -72,7 +72,7 @@ def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1
             mul_2_b = mul_b * mul_1_b
             mul_5_b = cast_1_b * mul_b
             sum_1_sum_b = sum_1_sum_b + mul_5_b
-            sum = tl.sum(mul_2_a, 1, keep_dims=True) + tl.sum(mul_2_b, 1, keep_dims=True)
+            sum = tl.sum(w.fold_sum(mul_2_a, 1024) + mul_2_b, 1, keep_dims=True)
             div = tl.div_rn(sum, 5120.0)
             mul_3_a = mul_a * div
             sub_a = mul_1_a - mul_3_a

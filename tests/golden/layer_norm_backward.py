@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=5 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
 # program layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -81,10 +81,7 @@ def weft_layer_norm_backward(dy, x, weight, mean, rstd, out0, out1, out2, sum_2_
             mul_5_b = cast_1_b * mul_b
             sum_2_sum_b = sum_2_sum_b + mul_5_b
             sum_3_sum_b = sum_3_sum_b + cast_1_b
-            sum, sum_1 = w.sums((mul_1_a, mul_2_a), 1)
-            sum_more, sum_1_more = w.sums((mul_1_b, mul_2_b), 1)
-            sum = sum + sum_more
-            sum_1 = sum_1 + sum_1_more
+            sum, sum_1 = w.sums((w.fold_sum(mul_1_a, 1024) + mul_1_b, w.fold_sum(mul_2_a, 1024) + mul_2_b), 1)
             div = tl.div_rn(sum, 5120.0)
             div_1 = tl.div_rn(sum_1, 5120.0)
             sub_1_a = mul_1_a - div

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=5 chunks=16
+# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=33
 # program modulated_layer_norm_backward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -46,16 +46,16 @@ from weft.render import weft_triton as w
 def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for part in range(tl.program_id(0), 128, tl.num_programs(0)):
-        m0 = part // 16
-        chunk = part % 16
+    for part in range(tl.program_id(0), 264, tl.num_programs(0)):
+        m0 = part // 33
+        chunk = part % 33
         scale_tile_a = tl.load(scale + m0 * 5120 + n_a)
         scale_tile_b = tl.load(scale + m0 * 5120 + n_b)
         sum_2_sum_a = tl.full([1, 4096], 0.0, tl.float32)
         sum_2_sum_b = tl.full([1, 1024], 0.0, tl.float32)
         sum_3_sum_a = tl.full([1, 4096], 0.0, tl.float32)
         sum_3_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 4096, 16, num_stages=5):
+        for tile in tl.range(chunk, 4096, 33, num_stages=5):
             m1 = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m0 * 20971520 + m1 * 5120
             x_at = x + m0 * 20971520 + m1 * 5120
@@ -88,10 +88,7 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
             mul_5_b = cast_1_b * mul_b
             sum_2_sum_b = sum_2_sum_b + mul_5_b
             sum_3_sum_b = sum_3_sum_b + cast_1_b
-            sum, sum_1 = w.sums((mul_1_a, mul_2_a), 1)
-            sum_more, sum_1_more = w.sums((mul_1_b, mul_2_b), 1)
-            sum = sum + sum_more
-            sum_1 = sum_1 + sum_1_more
+            sum, sum_1 = w.sums((w.fold_sum(mul_1_a, 1024) + mul_1_b, w.fold_sum(mul_2_a, 1024) + mul_2_b), 1)
             div = tl.div_rn(sum, 5120.0)
             div_1 = tl.div_rn(sum_1, 5120.0)
             sub_1_a = mul_1_a - div
@@ -120,14 +117,14 @@ def weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, ou
         m0 = task // 160
         n = (task % 160) * 32 + tl.arange(0, 32)[None, :]
         sum_2_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 16, 64):
+        for start in range(0, 33, 64):
             part = start + tl.arange(0, 64)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + (m0 * 16 + part) * 5120 + n, mask=(part < 16), other=0.0, cache_modifier=".cg")
+            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
         sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 16, 64):
+        for start in range(0, 33, 64):
             part = start + tl.arange(0, 64)[:, None]
-            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + (m0 * 16 + part) * 5120 + n, mask=(part < 16), other=0.0, cache_modifier=".cg")
+            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_4 = sum_2.to(tl.bfloat16)
         cast_5 = sum_3.to(tl.bfloat16)

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=8 stages=5 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
 # program thunder_layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -94,10 +94,7 @@ def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2
             neg_b = -1.0 * mul_3_b
             sum_sum_b = sum_sum_b + cast_2_b
             sum_1_sum_b = sum_1_sum_b + mul_2_b
-            sum_2, sum_3 = w.sums((mul_4_a, neg_a), 1)
-            sum_2_more, sum_3_more = w.sums((mul_4_b, neg_b), 1)
-            sum_2 = sum_2 + sum_2_more
-            sum_3 = sum_3 + sum_3_more
+            sum_2, sum_3 = w.sums((w.fold_sum(mul_4_a, 1024) + mul_4_b, w.fold_sum(neg_a, 1024) + neg_b), 1)
             mul_5 = sum_2 * -0.5
             mul_8 = mul_5 * mul_7
             mul_9 = sum_3 * 0.000195313
