@@ -106,11 +106,16 @@ def _column_order(schedule: Schedule, sizes: Sizes, target: Target) -> tuple[flo
 
 
 def fits_registers(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
 ) -> bool:
     """Whether one row, with what is held for its columns, fits the registers of a multiprocessor."""
     scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
-    return any(any(_in_registers(program, rows, columns, (), scheme, target, hints, s)) for s in (LIKELY, SURE))
+    return any(any(_in_registers(program, rows, columns, segments, scheme, target, hints, s)) for s in (LIKELY, SURE))
 
 
 def registers_of_widest(

@@ -24,7 +24,7 @@ from weft.plan.legality import (
 )
 from weft.plan.partition import cut, separate
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.schedules import kind_of, schedule_for, segments_of
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
@@ -114,7 +114,7 @@ def _fitting(
     sums_columns = any(set(types[v.args[0]][1]) & set(own_columns) for v in outer)
     if target.kind == "cpu" or not (sums_columns and kinds_of(program, own_columns)[0]):
         return (program,)
-    if fits_registers(program, own_rows, own_columns, target, hints):
+    if fits_registers(program, own_rows, own_columns, segments_of(program, own_rows), target, hints):
         return (program,)
     return separate(program, own_rows, saving=True)
 
