@@ -22,10 +22,10 @@ Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. Thi
 `python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them.
 
 Each cell is one call of a function that weft compiled. Its figure is the *fraction of copy*: the time of a
-device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache flushed before
-each, all candidates of a cell in turn in one run, medians over rounds. Behind it stand the times of TorchInductor as it
-comes, and with pipelined loops and without the gates of its kernels of both directions, over weft's: above one weft is
-faster. [Benchmarking](benchmarking.md) describes the protocol.
+device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache
+flushed before each, all candidates of a cell in turn in one run, medians over rounds. Behind it stand the times of
+TorchInductor as it comes, and with pipelined loops and without the gates of its kernels of both directions, over
+weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the protocol.
 
 ![Fraction of copy over the width of a row](pictures/h200.png)
 
@@ -69,12 +69,32 @@ rest of it; choosing another finish for few rows is not done yet.
 
 The row is looped over three times in blocks of whole vectors, of which two readings come from the level-two cache.
 Eager PyTorch keeps rows in shared memory and is faster.
+
+## float16 and float32
+
+{table16}
+
+{table32}
+
+## Training
+
+Two small transformers (dim 512, 11 blocks, bf16 autocast, batch 24 of 2048 tokens, SGD), the median of eight steps
+behind four others, on the same machine:
+
+| | eager | TorchInductor | weft | kernels of weft a step |
+|---|---|---|---|---|
+| residual-mix | 101.1 ms | 42.6 ms | 39.9 ms | 81 |
+| plain | 82.0 ms | 38.7 ms | 38.4 ms | 81 |
+
+Losses of twelve steps agree with eager's to 0.0011 (residual-mix) and 0.0003 (plain); TorchInductor's to 0.0021 and
+0.0003. The first step, which compiles, took 25.2 s against TorchInductor's 24.7, and 15.7 against 17.8: one run each.
 """
 
 
 def main() -> None:
     found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in ("2p26", "2p25", "64_rows")}
     wide = json.loads((RESULTS / "h200_softmax_50257.json").read_text())
+    half, single = (json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in ("f16", "f32"))
     norms = [c for c in found["2p26"]["cells"] if c["workload"].endswith("norm_backward") and c["us"]]
     norms = [c for c in norms if c["workload"] in ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")]
     product = 1.0
@@ -93,6 +113,8 @@ def main() -> None:
         table25=table(found["2p25"]["cells"]),
         table64=table(found["64_rows"]["cells"]),
         tablewide=table(wide["cells"]),
+        table16=table(half["cells"]),
+        table32=table(single["cells"]),
         missed26=missed(found["2p26"]),
         missed25=missed(found["2p25"], lower=0.03),
         norms=f"{product ** (1 / len(norms)):.0%}",
@@ -107,7 +129,7 @@ def table(cells: list[dict[str, Any]]) -> str:
     by: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for cell in cells:
         by[cell["workload"]][cell["columns"]] = cell
-    lines = ["| | " + " | ".join(map(str, widths)) + " |", "|---" * (len(widths) + 1) + "|"]
+    lines = [f"| {cells[0]['dtype']} | " + " | ".join(map(str, widths)) + " |", "|---" * (len(widths) + 1) + "|"]
     for name, row in by.items():
         lines.append(f"| {name} | " + " | ".join(text(row.get(width)) for width in widths) + " |")
     return "\n".join(lines)
