@@ -105,7 +105,7 @@ def read_points() -> list[Point]:
         numbers = {key: int(row[key]) for key in ("rows_per_tile", "warps", "stages", "chunks")}
         split = ((*segments, *(n for n in names[:-1] if n not in segments)), names[-1:], segments)
         schedule = Schedule(row["scheme"], *split, backend="triton", pieces=pieces, finish=row["finish"], **numbers)  # type: ignore[arg-type]
-        work, demand = _facts(name, columns, row["scheme"])
+        work, demand = facts_of(name, columns, row["scheme"])
         batch = _batch(rows) if segments else 1
         work = replace(work, rows=rows // batch, segments=batch)
         found.append(Point((name, rows, columns), work, demand, schedule, float(row["us"]), float(row["of_copy"])))
@@ -123,7 +123,8 @@ def program_of(name: str, columns: int) -> Program:
 
 
 @cache
-def _facts(name: str, columns: int, scheme: str) -> tuple[Work, Demand]:
+def facts_of(name: str, columns: int, scheme: str) -> tuple[Work, Demand]:
+    """What the time of a workload's kernel of few rows depends on."""
     program = program_of(name, columns)
     names = tuple(d.name for d in program.dims)
     plain = Schedule(scheme, names[:-1], names[-1:], segments_of(program, names[:-1]), backend="triton")  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""Schedules of GPU kernels: which there are, which is chosen, and what happens when one spills after all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._inductor import inductor_prims
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from weft import compiler
+from weft.bench import gpu_fit, gpu_gates
+from weft.bench.gpu_fit import program_of
+from weft.bench.gpu_gates import Cell
+from weft.compiler import Compilation, compile_graph
+from weft.options import Options
+from weft.plan.gpu_cost import constants, exchanges_of_pieces, kernel_us, programs_per_sm
+from weft.plan.gpu_schedules import candidates, gpu_schedule, pieces_of, power_of_two, runner_up
+from weft.plan.kernel import Kernel, Schedule
+from weft.plan.schedules import segments_of
+from weft.runtime.counters import counters
+from weft.target import Target
+
+H200 = Target.named("h200")
+
+
+@pytest.mark.parametrize(
+    ("width", "pieces"),
+    [
+        (37, (64,)),
+        (256, (256,)),
+        (1000, (1024,)),
+        (1152, (1024, 256)),
+        (3072, (2048, 1024)),
+        (5120, (4096, 1024)),
+        (7168, (4096, 2048, 1024)),
+        (7680, (8192,)),
+        (12288, (8192, 4096)),
+    ],
+)
+def test_a_row_is_cut_into_powers_of_two(width: int, pieces: tuple[int, ...]) -> None:
+    assert pieces_of(width) == pieces
+
+
+@pytest.mark.parametrize("width", [1, 100, 257, 640, 5000, 50257])
+def test_pieces_cover_the_row_and_fall(width: int) -> None:
+    pieces = pieces_of(width)
+    assert sum(pieces) >= width > sum(pieces[:-1])
+    assert list(pieces) == sorted(pieces, reverse=True)
+    assert all(power_of_two(piece) == piece for piece in pieces)
+
+
+def split_of(name: str, columns: int) -> tuple[Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    program = program_of(name, columns)
+    names = tuple(d.name for d in program.dims)
+    return program, names[:-1], names[-1:], segments_of(program, names[:-1])
+
+
+@pytest.mark.parametrize("columns", [256, 1152, 5120, 8192])
+def test_the_chosen_schedule_has_the_shortest_predicted_time(columns: int) -> None:
+    program, rows, own, segments = split_of("layer_norm_backward", columns)
+    chosen = gpu_schedule(program, rows, own, segments, H200, {})
+    found = candidates(program, rows, own, segments, H200, {})
+    work, demand = gpu_fit.facts_of("layer_norm_backward", columns, "STREAM")
+    times = {schedule: kernel_us(work, demand, schedule, H200) for schedule in found}
+    assert times[chosen] == min(times.values())
+    assert exchanges_of_pieces(chosen) == 1
+
+
+def test_where_others_run_no_program_waits_for_another() -> None:
+    split = split_of("rms_norm_backward", 1024)
+    assert gpu_schedule(*split, H200, {}).finish == "same"
+    assert gpu_schedule(*split, replace(H200, exclusive=False), {}).finish == "separate"
+
+
+def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
+    program, rows, own, segments = split_of("layer_norm_backward", 5120)
+    chosen = gpu_schedule(program, rows, own, segments, H200, {})
+    other = runner_up(program, chosen, H200, {})
+    assert other is not None
+    assert (other.rows, other.columns, other.scheme) == (chosen.rows, chosen.columns, chosen.scheme)
+    assert (chosen.warps, other.warps) == (4, 8)
+
+
+def test_more_bytes_and_less_in_flight_take_longer() -> None:
+    work, demand = gpu_fit.facts_of("rms_norm_backward", 4096, "STREAM")
+    split = ("STREAM", ("m",), ("n",), ())
+    plain = Schedule(*split, 1, backend="triton", pieces=(4096,), warps=8, stages=5, chunks=132)  # type: ignore[arg-type]
+    tall = replace(work, rows=16384)
+    known = kernel_us(tall, demand, plain, H200)
+    assert kernel_us(replace(tall, rows=32768), demand, plain, H200) == pytest.approx(2 * known, rel=0.1)
+    assert kernel_us(tall, demand, replace(plain, stages=2), H200) > 1.2 * known
+    assert kernel_us(tall, demand, plain, replace(H200, bandwidth_gbps=2 * H200.bandwidth_gbps)) < known
+
+
+@pytest.mark.parametrize(
+    ("registers", "warps", "shared", "programs"),
+    [(32, 4, 0, 16), (64, 8, 0, 4), (255, 8, 0, 1), (32, 16, 0, 4), (32, 4, 100_000, 2), (16, 1, 0, 32)],
+)
+def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared: int, programs: int) -> None:
+    assert programs_per_sm(registers, warps, shared, H200) == programs
+
+
+def test_the_constants_choose_well_among_what_was_measured() -> None:
+    points = gpu_fit.read_points()
+    assert len(points) > 2000
+    for scheme, mean in (("STREAM", 1.03), ("ONE_SHOT", 1.02)):
+        own = [p for p in points if p.schedule.scheme == scheme]
+        found = gpu_fit.regrets(own, constants()[scheme])
+        assert len(found) > 60
+        product = 1.0
+        for regret in found.values():
+            product *= regret
+        assert product ** (1 / len(found)) < mean
+
+
+# a kernel that spills
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch, spilled: dict[str, int]) -> Compilation:
+    """Of a layer norm's backward on an H200 whose kernels spill so many bytes by their warps."""
+
+    def spill_bytes(kernel: Kernel) -> int:
+        return spilled.get(str(kernel.schedule.warps), 0)
+
+    monkeypatch.setattr(compiler.launch, "prepare", lambda *_: None)
+    monkeypatch.setattr(compiler.launch, "spill_bytes", spill_bytes)
+    counters.reset()
+    graph = gpu_fit.trace(gpu_fit.WORKLOADS["layer_norm_backward"].fn, inputs()).graph
+    return compiler.build(compile_graph(graph, target=H200), Options.read({}, {}))
+
+
+def inputs() -> tuple[torch.Tensor, ...]:
+    return tuple(gpu_fit.WORKLOADS["layer_norm_backward"].make_inputs((512, 5120), torch.bfloat16, "cpu"))
+
+
+def test_a_kernel_without_spills_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    (region,) = compiled(monkeypatch, {}).regions
+    assert [k.schedule.warps for k in region.plan.kernels] == [4]
+    assert counters.model_misses == 0
+
+
+def test_a_kernel_that_spills_gives_way_to_the_runner_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    (region,) = compiled(monkeypatch, {"4": 100}).regions
+    assert [k.schedule.warps for k in region.plan.kernels] == [8]
+    assert "warps=8" in region.sources[0].text
+    assert counters.model_misses == 1
+
+
+def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    (region,) = compiled(monkeypatch, {"4": 100, "8": 200, "16": 200}).regions
+    assert [k.schedule.warps for k in region.plan.kernels] == [4]
+    assert counters.model_misses == 1
+
+
+# what TorchInductor makes of a softmax on a GPU
+
+
+def softmax_graph(x: torch.Tensor) -> fx.GraphModule:
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        largest, total = inductor_prims.prepare_softmax_online(x, 1)
+        return (x - largest).exp() / total
+
+    return make_fx(softmax, tracing_mode="fake")(x)
+
+
+def test_an_online_softmax_is_one_region() -> None:
+    found = compile_graph(softmax_graph(torch.randn(64, 512)).graph, target=H200)
+    assert found.refusals == ()
+    (region,) = found.regions
+    assert [value.op for value in region.program.values] == ["max", "sub", "exp", "sum", "div"]
+    assert region.plan.kinds == ("inner",)
+
+
+# bars
+
+
+def test_what_misses_a_bar_is_named() -> None:
+    cells = [
+        Cell("rms_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.5, "weft": 10.0, "inductor": 10.0}),
+        Cell("layer_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.0, "weft": 10.0, "inductor": 9.0}),
+        Cell("rms_norm_backward", 2**15, 1024, "bf16", 1, {"copy": 8.8, "weft": 10.0, "inductor": 16.0}),
+        Cell("softmax_backward", 2**16, 1024, "bf16", 0, {"copy": 9.5, "weft": 10.0}),
+        Cell("softmax_forward", 2**16, 1024, "bf16", wrong="root mean square of the error"),
+    ]
+    assert gpu_gates.report(cells) == [
+        "softmax_forward 65536x1024 bf16: root mean square of the error",
+        "softmax_backward 65536x1024 bf16: 10.0 us, 0.950 of copy, 0 launch(es)  : left to TorchInductor",
+        "layer_norm_forward 1024: 0.900 of copy, bar 0.92",
+        "layer_norm_forward 1024: 1.111x the fastest peer's time",
+        "forwards in geometric mean",
+    ]
