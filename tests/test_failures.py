@@ -81,7 +81,7 @@ STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "capture": (regions.GroupLowering, "run", lambda group, _: any("amax" in n.name for n in group.members)),
     "simplify": (compiler, "simplify", is_softmax),
     "plan": (compiler, "plan", lambda program, *_: is_softmax(program)),
-    "render": (compiler.cpp, "render", is_softmax),
+    "render": (compiler, "render", is_softmax),
     "build": (build, "library", lambda source, _: is_softmax(source.text)),
     "rewrite": (rewrite._Rewriter, "_launch", lambda _, kernel: is_softmax(kernel)),
 }

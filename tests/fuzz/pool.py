@@ -66,7 +66,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,
-            env=os.environ | ENVIRONMENT | OF_KINDS.get(arguments[0], {}),
+            env=os.environ | ENVIRONMENT | OF_KINDS.get(arguments[0] if arguments else "", {}),
         )  # fmt: skip
         self.done = 0
 
