@@ -11,6 +11,7 @@ import torch
 
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
+from weft.commands import show
 from weft.commands.subject import parse_type, resolve
 from weft.target import TARGETS, Target
 
@@ -147,6 +148,20 @@ def test_show_prints_a_stage(run: Any, stage: str, first: str) -> None:
     assert [r["texts"] for r in found["regions"]] == [[out[:-1]]]
 
 
+def test_show_prints_triton_for_a_gpu(run: Any) -> None:
+    code, out, err = run("show", "softmax_forward", "--shape", "64x256", "--target", "h200", "--stage", "source")
+    assert (code, err) == (0, "")
+    assert out.startswith("# schedule ONE_SHOT rows=(m) columns=(n) ")
+    assert "@triton.jit\ndef weft_row_max_exp_row_sum(arg0, out0):" in out
+
+
+def test_show_without_triton_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show, "supports_cuda", lambda: False)
+    code, _, err = run("show", "softmax_forward", "--target", "h200", "--stage", "source")
+    assert code == 2
+    assert err.startswith("weft: code for h200 needs Triton, `pip install triton`; or use --target cpu")
+
+
 def test_show_says_why_there_is_nothing(run: Any, file: str) -> None:
     Path(file).write_text("def product(x, y):\n    return x @ y\n")
     code, out, _ = run("show", f"{file}:product", "f32[4,4]", "f32[4,4]", "--target", "cpu")
@@ -175,10 +190,6 @@ WRONG = {
         "weft: no target named 'h300'; known: cpu, cpu_amd, gb200, h100, h200",
     ),
     "stage": (["show", "softmax_forward", "--stage", "ptx"], "weft: no stage 'ptx'; one of program, plan, source"),
-    "source for a gpu": (
-        ["show", "softmax_forward", "--stage", "source", "--target", "h200"],
-        "weft: no backend writes code for h200 yet; use --target cpu",
-    ),
     "types for a workload": (["explain", "softmax_forward", "f32[4]"], "weft: TYPEs are for functions of a file"),
     "model in f64": (["explain", "gpt2", "--dtype", "f64"], "weft: gpt2 is a model: its dtype is that of autocast"),
     "too long for a model": (

@@ -21,6 +21,7 @@ from weft.commands.subject import (
 )
 from weft.compiler import CompiledRegion
 from weft.explain.explanation import Explanation
+from weft.integration.backend import supports_cuda
 
 Stage = Literal["program", "plan", "source"]
 
@@ -40,12 +41,14 @@ def show_command(
     weft show rms_norm_backward --stage plan --shape 8192x4096 --target h200
 
     weft show model.py:block f32[512,1024] --stage source
+
+    weft show layer_norm_backward --stage source --target h200
     """
     if stage not in get_args(Stage):
         raise typer.BadParameter(f"no stage {stage!r}; one of {', '.join(get_args(Stage))}")
     chosen = parse_target(target)
-    if stage == "source" and chosen.kind != "cpu":
-        raise typer.BadParameter(f"no backend writes code for {chosen.name} yet; use --target cpu")
+    if stage == "source" and chosen.kind == "gpu" and not supports_cuda():
+        raise typer.BadParameter(f"code for {chosen.name} needs Triton, `pip install triton`; or use --target cpu")
     found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
     texts = _texts(found, stage)
     if as_json:
