@@ -25,7 +25,7 @@ from torch import Tensor
 
 from weft.bench.case import traffic_bytes, workload_case
 from weft.bench.inputs import Shape
-from weft.bench.peers import copy_candidate
+from weft.bench.peers import copy_candidate, view_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -174,9 +174,7 @@ def _measure(
     (region,) = capture(module.graph, name).regions
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = dict(zip(placeholders, case.inputs, strict=True))
-    from weft.bench.peers import _view
-
-    inputs = {b.name: _view(n, known, module) for b, n in zip(region.program.inputs, region.inputs, strict=True)}
+    inputs = {b.name: view_of(n, known, module) for b, n in zip(region.program.inputs, region.inputs, strict=True)}
     program = kernels[0].program
     device = case.inputs[0].device
     bound = [inputs[b.name] for b in program.inputs]

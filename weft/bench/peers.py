@@ -95,7 +95,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         raise RefusedError((planned,))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known: dict[fx.Node, Any] = dict(zip(placeholders, case.inputs, strict=True))
-    bound = [_view(node, known, module) for node in region.inputs]
+    bound = [view_of(node, known, module) for node in region.inputs]
     tensors = {b.name: t for b, t in zip(region.program.inputs, bound, strict=True)}
     kernels = [change(kernel) for kernel in planned.kernels]
     launch.prepare(kernels, [cpp.render(kernel) for kernel in kernels], options)
@@ -112,7 +112,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))
     known |= dict(zip(region.outputs, results.values(), strict=True))
     (last,) = (node for node in module.graph.nodes if node.op == "output")
-    returned = fx.map_arg(last.args[0], lambda node: _view(node, known, module))
+    returned = fx.map_arg(last.args[0], lambda node: view_of(node, known, module))
     written = tuple(tensor for _, _, outputs in calls for tensor in outputs)
 
     def run() -> None:
@@ -190,7 +190,7 @@ def _empty(node: fx.Node, slot: Slot | None) -> Tensor:
     return torch.empty_strided(value.shape, strides_of(node) if slot is None else slot.strides, dtype=value.dtype)  # type: ignore[arg-type]
 
 
-def _view(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> Any:
+def view_of(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> Any:
     """What a node outside the region is, made of what is known by views. Raises UntimedError if it is computed."""
     if node in known:
         return known[node]
@@ -198,7 +198,7 @@ def _view(node: fx.Node, known: dict[fx.Node, Any], module: fx.GraphModule) -> A
         return getattr(module, str(node.target))
     if not getattr(node.target, "is_view", False):
         raise _call_only(f"{node.target} is outside the region")
-    arguments = fx.map_arg(node.args, lambda n: _view(n, known, module))
+    arguments = fx.map_arg(node.args, lambda n: view_of(n, known, module))
     return node.target(*arguments, **node.kwargs)  # type: ignore[operator]
 
 

@@ -22,17 +22,13 @@ from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
 from weft.plan.cost import Sizes
 from weft.plan.kernel import Schedule
-from weft.plan.resources import REGISTER_GRAIN, Demand, registers_per_thread, shared_bytes
+from weft.plan.resources import REGISTER_GRAIN, RESERVED_BYTES, Demand, registers_per_thread, shared_bytes
 from weft.target import Target
 
 MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """That a multiprocessor holds at a time."""
-RESERVED_BYTES = 1024
-"""Of shared memory, for each program."""
-VECTOR = 8
-"""Neighbouring columns of a thread, of 16 bits each."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +130,7 @@ def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, kn
 
 def exchanges_of_pieces(schedule: Schedule) -> int:
     """How often threads exchange what they have for one row sum: once for each piece that cannot be laid on others."""
-    folds = len(schedule.pieces) > 1 and schedule.pieces[-1] >= VECTOR * 32 * schedule.warps
-    return 1 if folds else max(1, len(schedule.pieces))
+    return 1 if schedule.folds else max(1, len(schedule.pieces))
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:

@@ -35,9 +35,6 @@ WARPS = (1, 2, 4, 8, 16)
 SURE, LIKELY = 1.0, 1.22
 """Of the registers up to which no kernel of the sweep with column sums spilled, where the model expects more than it
 has to: of what is chosen at the widths of the norms' benchmarks up to the second, nothing spills either."""
-VECTOR = 8
-"""Neighbouring columns of a thread, 16 bytes of 16 bits each. With fewer in the last piece of a row, pieces cannot be
-laid on each other, and Triton moves rows through shared memory: 0.8 of a copy where 0.93 was possible."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
@@ -170,7 +167,7 @@ def _in_registers(
     if width > WIDEST_ROW:
         return
     pieces = pieces_of(width)
-    widest, last = max(pieces), min(pieces)
+    widest = max(pieces)
     start = Schedule(scheme, rows, columns, segments, backend="triton", pieces=pieces)
     demand = Demand.of(program, start)
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
@@ -179,8 +176,8 @@ def _in_registers(
     fitting = WARPS if streams else WARPS[1:]
     for count, number, stages in product(counts, fitting, (3, 4, 5) if streams else (1,)):
         elements = count * sum(pieces) / (32 * number)
-        if streams and slack > SURE and last < widest and last < VECTOR * 32 * number and number > 1:
-            continue
+        if streams and slack > SURE and number > 1 and len(pieces) > 1 and not replace(start, warps=number).folds:
+            continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
         if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
             continue
         if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):

@@ -18,6 +18,10 @@ Finish = Literal["none", "same", "separate"]
 Backend = Literal["cpp", "triton"]
 
 
+VECTOR = 8
+"""Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How a kernel runs.
@@ -44,6 +48,12 @@ class Schedule:
     warps: int = 0
     stages: int = 0
     chunks: int = 0
+
+    @property
+    def folds(self) -> bool:
+        """Whether a row is several pieces of which every thread has columns in the same places, so that they can be
+        laid on each other before threads exchange anything."""
+        return len(self.pieces) > 1 and self.pieces[-1] >= VECTOR * 32 * self.warps
 
     def __str__(self) -> str:
         split = (

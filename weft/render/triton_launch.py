@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from weft.ir import dtypes
-from weft.ir.ops import lookup
-from weft.ir.program import Program, Value
+from weft.ir.program import Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
@@ -63,7 +61,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
 
 def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     """sizes: of dimensions and run-time parameters, by name."""
-    rows = segments_of(kernel, sizes) * chunks_of(kernel, sizes)
+    rows = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
     return tuple(
         Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
         for v in outer_values(kernel)
@@ -75,9 +73,9 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     """In order. sizes: of dimensions and run-time parameters, by name."""
     schedule, entry = kernel.schedule, entry_of(kernel.name)
     blocks = column_blocks(kernel, sizes)
-    tiles = segments_of(kernel, sizes) * tiles_of(kernel, sizes)
+    tiles = segment_count(kernel, sizes) * tiles_of(kernel, sizes)
     if is_persistent(kernel):
-        programs = segments_of(kernel, sizes) * chunks_of(kernel, sizes)
+        programs = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
         cooperative = schedule.finish == "same"
         first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
     else:
@@ -137,7 +135,8 @@ def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:
     return tuple(d for d in kernel.schedule.columns if d in value.dims)
 
 
-def segments_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def segment_count(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Segments: all combinations of the row dimensions that some outer reduction keeps."""
     return prod(sizes[d] for d in kernel.schedule.segments)
 
 
@@ -167,16 +166,6 @@ def splits_columns(kernel: Kernel) -> bool:
 def tiled_rows(kernel: Kernel) -> tuple[str, ...]:
     """Row dimensions inside a segment."""
     return tuple(r for r in kernel.schedule.rows if r not in kernel.schedule.segments)
-
-
-def vector_dims(program: Program, name: str, columns: tuple[str, ...]) -> bool:
-    """Whether a value has an element for each column."""
-    return bool(set(program.types()[name][1]) & set(columns))
-
-
-def reduction_dtype(value: Value) -> str:
-    """The type partial results have."""
-    return dtypes.compute_dtype(value.dtype) if lookup(value.op).kind == "reduction" else value.dtype
 
 
 def _loops(kernel: Kernel) -> Loops:

@@ -11,11 +11,9 @@ import string
 from collections.abc import Iterable, Sequence
 
 from weft.ir.program import Buffer, Size
-from weft.plan.kernel import Kernel
+from weft.plan.kernel import VECTOR, Kernel
 from weft.render.triton_launch import splits_columns, tiled_rows
 
-VECTOR_ELEMENTS = 8
-"""Neighbouring columns that a thread has: 16 bytes of 16 bits each."""
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
 
@@ -110,7 +108,7 @@ class Places:
     def spreads_weights(self, piece: int) -> bool:
         """Whether what has columns only is loaded for every row of a tile: a row is so narrow that Triton would spread
         it over the threads in another way than a tile, and move tiles through shared memory to meet it."""
-        narrow = self.schedule.pieces[piece] < VECTOR_ELEMENTS * 32 * self.schedule.warps
+        narrow = self.schedule.pieces[piece] < VECTOR * 32 * self.schedule.warps
         return narrow and self.spreads
 
     @property

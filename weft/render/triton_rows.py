@@ -10,7 +10,6 @@ from weft.ir.program import Buffer, Value
 from weft.render.triton_column_loop import ColumnLoop
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
-from weft.render.triton_places import VECTOR_ELEMENTS
 
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
@@ -199,7 +198,7 @@ class Rows(ColumnLoop):
             self.out.line(f"{names} = {reduction(op, [f'{value.name}_lanes' for value in values], 1)}")
             return
         pieces = [[self._reduced(value, piece) for value in values] for piece in self._pieces()]
-        if self._folds():
+        if self.schedule.folds:
             pieces = [self._folded(op, pieces)]
         if len(values) == 1 or len(pieces) == 1:
             text = reduction(op, pieces[0], 1)
@@ -213,12 +212,6 @@ class Rows(ColumnLoop):
             self.out.line(f"{', '.join(more)} = {reduction(op, operands, 1)}")
             for value, other in zip(values, more, strict=True):
                 self.out.line(f"{value.name} = {COMBINE[op].format(value.name, other)}")
-
-    def _folds(self) -> bool:
-        """Whether the threads have columns of all pieces in the same places, so that pieces can be laid on each other
-        before anything is exchanged."""
-        pieces = self.schedule.pieces
-        return len(pieces) > 1 and pieces[-1] >= VECTOR_ELEMENTS * 32 * self.schedule.warps
 
     def _folded(self, op: str, pieces: list[list[str]]) -> list[str]:
         """All pieces as one of the width of the last, which is the smallest."""

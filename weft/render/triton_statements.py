@@ -107,7 +107,7 @@ class Statements:
         dividend, divisor = value.args
         return value.dtype == "f32" and self.is_vector(dividend) and not self.is_vector(divisor)
 
-    def load(self, buffer: Buffer, piece: int, *, modifier: str = "") -> None:
+    def load(self, buffer: Buffer, piece: int) -> None:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""
         address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
@@ -115,7 +115,7 @@ class Statements:
             address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
         masked = f", mask={masks}, other=0" if masks else ""
-        self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{modifier})")
+        self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked})")
 
     def address(self, buffer: Buffer, piece: int) -> str:
         """Pointers to the elements of a buffer."""

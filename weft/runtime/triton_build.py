@@ -26,6 +26,7 @@ from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
+from weft.render.triton_expressions import SIGNATURE_TYPES
 from weft.runtime.build import private_folder
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
@@ -39,10 +40,6 @@ fused kernel rounds where eager rounds."""
 FORMAT = 1
 """Of an artefact; part of its key."""
 
-_TYPES = {
-    "f64": "fp64", "f32": "fp32", "bf16": "bf16", "f16": "fp16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5",
-    "i64": "i64", "i32": "i32", "i8": "i8", "u8": "u8", "bool": "i1",
-}  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -199,7 +196,7 @@ def _functions(kernel: Kernel) -> tuple[triton_launch.Launch, ...]:
 
 
 def _type(text: str) -> str:
-    return f"*{_TYPES[text[1:]]}" if text.startswith("*") else _TYPES[text]
+    return f"*{SIGNATURE_TYPES[text[1:]]}" if text.startswith("*") else SIGNATURE_TYPES[text]
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
