@@ -97,11 +97,11 @@ def test_a_sample_of_candidates_against_ptxas(pool: ProcessPoolExecutor) -> None
         assert r.shared_bytes >= u["shared_bytes"] - 4096  # sm_100 has other margins for the system
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
 def test_no_kernel_that_the_planner_chooses_spills(part: int, pool: ProcessPoolExecutor) -> None:
     kernels = [
         (kernel, ARCHITECTURES[target])
-        for name, width, target in CHOSEN[part::6]
+        for name, width, target in CHOSEN[part::3]
         for kernel in kernels_of(name, "bf16", width, target)
         if is_chosen(kernel)
     ]
@@ -113,7 +113,7 @@ def test_no_kernel_that_the_planner_chooses_spills(part: int, pool: ProcessPoolE
         is_within(resources(kernel, H200).registers_per_thread, usage[0]["registers"])
         for (kernel, _), usage in zip(kernels, usages, strict=True)
     ]
-    assert sum(close) >= 0.75 * len(close)
+    assert sum(close) >= 0.8 * len(close)
 
 
 def is_chosen(kernel: Kernel) -> bool:

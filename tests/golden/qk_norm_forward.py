@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
 # program qk_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 8
@@ -31,7 +31,7 @@ def weft_qk_norm_forward(x, weight, out0):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    row = tile * 2 + tl.arange(0, 2)[:, None]
+    row = tile + tl.arange(0, 1)[:, None]
     x_at = x + (row // 4096) * 20971520 + ((row // 512) % 8) * 5120 + (row % 512) * 40960
     out0_at = out0 + row * 5120
     x_tile_a = tl.load(x_at + n_a)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
 # program rms_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -29,7 +29,7 @@ def weft_rms_norm_forward(x, weight, out0):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    m = tile * 2 + tl.arange(0, 2)[:, None]
+    m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     x_tile_a = tl.load(x_at + n_a)

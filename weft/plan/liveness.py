@@ -148,17 +148,19 @@ class _Scan:
     def _statements(self) -> Iterator[_Statement]:
         done: set[str] = set()
         for buffer in self.used:
-            if self.looped and set(buffer.dims) & self.columns:
+            if set(buffer.dims) & self.columns and (self.looped or self._is_late(buffer)):
                 continue
             stays = any(self.loops.outer) and not set(buffer.dims) & self.rows
             yield _Statement("last" if stays else "load", buffer.name)
             done.add(buffer.name)
         yield from self._scalars(done)
         for stage, names in enumerate(self.loops.values):
-            if self.looped:
-                for buffer in self.used:
-                    if set(buffer.dims) & self.columns and buffer.name in self._needs(stage):
-                        yield _Statement("load", buffer.name, (), stage)
+            for buffer in self.used:
+                if not (set(buffer.dims) & self.columns and buffer.name in self._needs(stage)):
+                    continue
+                if self.looped or buffer.name not in done:
+                    yield _Statement("load", buffer.name, (), stage)
+                    done.add(buffer.name)
             for name in names:
                 if (self.looped or name not in done) and self.by_name[name].op != "const":
                     yield _Statement("value", name, self._operands(name), stage)
@@ -171,6 +173,10 @@ class _Scan:
                 yield _Statement("reduce", name, self.by_name[name].args, stage)
                 done.add(name)
             yield from self._scalars(done)
+
+    def _is_late(self, buffer: Buffer) -> bool:
+        """Whether an input without rows is loaded where it is needed first: no loop over rows keeps it."""
+        return not any(self.loops.outer) and not set(buffer.dims) & self.rows
 
     def _scalars(self, done: set[str]) -> Iterator[_Statement]:
         for name in self.loops.scalars:
