@@ -36,7 +36,7 @@ def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_part
             m = tile * 4 + tl.arange(0, 4)[:, None]
             x_at = x + m * 5120
             x_tile = tl.load(x_at + n)
-            cast = x_tile.to(tl.float32)
+            cast = w.to_f32(x_tile)
             mul_1 = cast * cast
             sum_sum = sum_sum + cast
             sum_1_sum = sum_1_sum + mul_1
@@ -46,15 +46,15 @@ def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_part
 
 @triton.jit
 def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum_1_partial):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 106, 64):
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 106, 64):
             part = start + tl.arange(0, 64)[:, None]
             sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
         sum = tl.sum(sum_sum, 0, keep_dims=True)
-        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 106, 64):
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 106, 64):
             part = start + tl.arange(0, 64)[:, None]
             sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
@@ -105,12 +105,12 @@ def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
     bias_tile = tl.load(bias + n)
     rsqrt_saved_tile = tl.load(rsqrt_saved + n)
     mul_saved_tile = tl.load(mul_saved + n)
-    cast = x_tile.to(tl.float32)
+    cast = w.to_f32(x_tile)
     sub = cast - mul_saved_tile
     mul = sub * rsqrt_saved_tile
-    cast_1 = weight_tile.to(tl.float32)
+    cast_1 = w.to_f32(weight_tile)
     mul_1 = mul * cast_1
-    cast_2 = bias_tile.to(tl.float32)
+    cast_2 = w.to_f32(bias_tile)
     add = mul_1 + cast_2
     cast_3 = add.to(tl.bfloat16)
     tl.store(out0_at + n, cast_3)

@@ -76,7 +76,7 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     where_2_b = tl.where(eq_b, -1.0, 0.0)
     mul_b = where_2_b * where_3
     sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
-    cast_1_a = x_tile_a.to(tl.float32)
+    cast_1_a = w.to_f32(x_tile_a)
     sub_a = cast_1_a - maximum_row
     sub_1_a = sub_a - log_total_row
     exp_a = tl.exp(sub_1_a)
@@ -84,7 +84,7 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     sub_2_a = mul_a - mul_1_a
     cast_2_a = sub_2_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_2_a)
-    cast_1_b = x_tile_b.to(tl.float32)
+    cast_1_b = w.to_f32(x_tile_b)
     sub_b = cast_1_b - maximum_row
     sub_1_b = sub_b - log_total_row
     exp_b = tl.exp(sub_1_b)

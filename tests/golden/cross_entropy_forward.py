@@ -66,8 +66,8 @@ def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial,
             where_1 = tl.where(logical_and, where, -1)
             cast_1 = where_1.to(tl.int32)
             cast_2 = ne.to(tl.int64)
-            cast_a = x_tile_a.to(tl.float32)
-            cast_b = x_tile_b.to(tl.float32)
+            cast_a = w.to_f32(x_tile_a)
+            cast_b = w.to_f32(x_tile_b)
             max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
             sum_2_sum = sum_2_sum + cast_2
             sub_a = cast_a - max
@@ -99,14 +99,14 @@ def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial,
 @triton.jit
 def weft_cross_entropy_forward_finish(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
     for task in range(tl.program_id(0), 1, tl.num_programs(0)):
-        sum_2_sum = tl.full([64, 1], 0, tl.int64)
-        for start in range(0, 396, 64):
-            part = start + tl.arange(0, 64)[:, None]
+        sum_2_sum = tl.full([256, 1], 0, tl.int64)
+        for start in tl.static_range(0, 396, 256):
+            part = start + tl.arange(0, 256)[:, None]
             sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 396), other=0, cache_modifier=".cg")
         sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
-        sum_3_sum = tl.full([64, 1], 0.0, tl.float32)
-        for start in range(0, 396, 64):
-            part = start + tl.arange(0, 64)[:, None]
+        sum_3_sum = tl.full([256, 1], 0.0, tl.float32)
+        for start in tl.static_range(0, 396, 256):
+            part = start + tl.arange(0, 256)[:, None]
             sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part, mask=(part < 396), other=0.0, cache_modifier=".cg")
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_3 = sum_2.to(tl.float32)

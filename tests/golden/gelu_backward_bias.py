@@ -47,7 +47,7 @@ def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
             out0_at = out0 + m * 5120
             dy_tile = tl.load(dy_at + n)
             x_tile = tl.load(x_at + n)
-            cast = x_tile.to(tl.float32)
+            cast = w.to_f32(x_tile)
             mul = cast * 0.70710677
             erf = tl.erf(mul)
             add = erf + 1.0
@@ -56,12 +56,12 @@ def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
             mul_3 = mul_2 * cast
             exp = tl.exp(mul_3)
             mul_4 = exp * 0.3989423
-            cast_1 = dy_tile.to(tl.float32)
+            cast_1 = w.to_f32(dy_tile)
             mul_5 = cast * mul_4
             add_1 = mul_1 + mul_5
             mul_6 = cast_1 * add_1
-            cast_2 = mul_6.to(tl.bfloat16)
-            cast_3 = cast_2.to(tl.float32)
+            cast_2 = w.to_bf16(mul_6)
+            cast_3 = w.to_f32(cast_2)
             tl.store(out0_at + n, cast_2)
             sum_sum = sum_sum + cast_3
         tl.store(sum_partial + chunk * 5120 + n, tl.sum(sum_sum, 0, keep_dims=True))
@@ -69,10 +69,10 @@ def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
 
 @triton.jit
 def weft_gelu_backward_bias_finish(dy, x, out0, out1, sum_partial):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 106, 64):
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 106, 64):
             part = start + tl.arange(0, 64)[:, None]
             sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
         sum = tl.sum(sum_sum, 0, keep_dims=True)

@@ -40,8 +40,8 @@ def weft_layer_norm_forward(x, weight, bias, out0):
     out0_at = out0 + m * 5120
     x_tile_a = tl.load(x_at + n_a)
     x_tile_b = tl.load(x_at + n_b)
-    cast_a = x_tile_a.to(tl.float32)
-    cast_b = x_tile_b.to(tl.float32)
+    cast_a = w.to_f32(x_tile_a)
+    cast_b = w.to_f32(x_tile_b)
     sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     sub_a = cast_a - div
@@ -57,16 +57,16 @@ def weft_layer_norm_forward(x, weight, bias, out0):
     bias_tile_a = tl.load(bias + n_a)
     bias_tile_b = tl.load(bias + n_b)
     mul_1_a = sub_a * rsqrt
-    cast_1_a = weight_tile_a.to(tl.float32)
+    cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
-    cast_2_a = bias_tile_a.to(tl.float32)
+    cast_2_a = w.to_f32(bias_tile_a)
     add_1_a = mul_2_a + cast_2_a
     cast_3_a = add_1_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_3_a)
     mul_1_b = sub_b * rsqrt
-    cast_1_b = weight_tile_b.to(tl.float32)
+    cast_1_b = w.to_f32(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
-    cast_2_b = bias_tile_b.to(tl.float32)
+    cast_2_b = w.to_f32(bias_tile_b)
     add_1_b = mul_2_b + cast_2_b
     cast_3_b = add_1_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_3_b)

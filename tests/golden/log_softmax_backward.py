@@ -32,16 +32,16 @@ def weft_log_softmax_backward(dy, log_y, out0):
     dy_tile_b = tl.load(dy_at + n_b)
     log_y_tile_a = tl.load(log_y_at + n_a)
     log_y_tile_b = tl.load(log_y_at + n_b)
-    cast_a = dy_tile_a.to(tl.float32)
-    cast_b = dy_tile_b.to(tl.float32)
+    cast_a = w.to_f32(dy_tile_a)
+    cast_b = w.to_f32(dy_tile_b)
     sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
-    cast_1_a = log_y_tile_a.to(tl.float32)
+    cast_1_a = w.to_f32(log_y_tile_a)
     exp_a = tl.exp(cast_1_a)
     mul_a = exp_a * sum
     sub_a = cast_a - mul_a
     cast_2_a = sub_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_2_a)
-    cast_1_b = log_y_tile_b.to(tl.float32)
+    cast_1_b = w.to_f32(log_y_tile_b)
     exp_b = tl.exp(cast_1_b)
     mul_b = exp_b * sum
     sub_b = cast_b - mul_b

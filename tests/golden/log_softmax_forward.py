@@ -29,8 +29,8 @@ def weft_log_softmax_forward(x, out0):
     out0_at = out0 + m * 5120
     x_tile_a = tl.load(x_at + n_a)
     x_tile_b = tl.load(x_at + n_b)
-    cast_a = x_tile_a.to(tl.float32)
-    cast_b = x_tile_b.to(tl.float32)
+    cast_a = w.to_f32(x_tile_a)
+    cast_b = w.to_f32(x_tile_b)
     max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
     sub_a = cast_a - max
     exp_a = tl.exp(sub_a)

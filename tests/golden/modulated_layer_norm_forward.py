@@ -49,8 +49,8 @@ def weft_modulated_layer_norm_forward(x, scale, shift, out0):
     scale_tile_b = tl.load(scale_at + n_b)
     shift_tile_a = tl.load(shift_at + n_a)
     shift_tile_b = tl.load(shift_at + n_b)
-    cast_a = x_tile_a.to(tl.float32)
-    cast_b = x_tile_b.to(tl.float32)
+    cast_a = w.to_f32(x_tile_a)
+    cast_b = w.to_f32(x_tile_b)
     sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     sub_a = cast_a - div
@@ -62,18 +62,18 @@ def weft_modulated_layer_norm_forward(x, scale, shift, out0):
     add = div_1 + 1e-06
     rsqrt = tl.rsqrt(add)
     mul_1_a = sub_a * rsqrt
-    cast_1_a = scale_tile_a.to(tl.float32)
+    cast_1_a = w.to_f32(scale_tile_a)
     add_1_a = cast_1_a + 1.0
     mul_2_a = mul_1_a * add_1_a
-    cast_2_a = shift_tile_a.to(tl.float32)
+    cast_2_a = w.to_f32(shift_tile_a)
     add_2_a = mul_2_a + cast_2_a
     cast_3_a = add_2_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_3_a)
     mul_1_b = sub_b * rsqrt
-    cast_1_b = scale_tile_b.to(tl.float32)
+    cast_1_b = w.to_f32(scale_tile_b)
     add_1_b = cast_1_b + 1.0
     mul_2_b = mul_1_b * add_1_b
-    cast_2_b = shift_tile_b.to(tl.float32)
+    cast_2_b = w.to_f32(shift_tile_b)
     add_2_b = mul_2_b + cast_2_b
     cast_3_b = add_2_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_3_b)

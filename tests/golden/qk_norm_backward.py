@@ -50,18 +50,18 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
             rstd_row = tl.load(rstd + m)
-            cast_a = x_tile_a.to(tl.float32)
+            cast_a = w.to_f32(x_tile_a)
             mul_a = cast_a * rstd_row
-            cast_1_a = dy_tile_a.to(tl.float32)
-            cast_2_a = weight_tile_a.to(tl.float32)
+            cast_1_a = w.to_f32(dy_tile_a)
+            cast_2_a = w.to_f32(weight_tile_a)
             mul_1_a = cast_1_a * cast_2_a
             mul_2_a = mul_a * mul_1_a
             mul_5_a = cast_1_a * mul_a
             sum_1_sum_a = sum_1_sum_a + mul_5_a
-            cast_b = x_tile_b.to(tl.float32)
+            cast_b = w.to_f32(x_tile_b)
             mul_b = cast_b * rstd_row
-            cast_1_b = dy_tile_b.to(tl.float32)
-            cast_2_b = weight_tile_b.to(tl.float32)
+            cast_1_b = w.to_f32(dy_tile_b)
+            cast_2_b = w.to_f32(weight_tile_b)
             mul_1_b = cast_1_b * cast_2_b
             mul_2_b = mul_b * mul_1_b
             mul_5_b = cast_1_b * mul_b
@@ -86,10 +86,10 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
 
 @triton.jit
 def weft_qk_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 132, 64):
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 132, 64):
             part = start + tl.arange(0, 64)[:, None]
             sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)

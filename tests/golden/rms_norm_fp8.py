@@ -42,9 +42,9 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     out1_at = out1 + m * 5120
     x_tile_a = tl.load(x_at + n_a)
     x_tile_b = tl.load(x_at + n_b)
-    cast_a = x_tile_a.to(tl.float32)
+    cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
-    cast_b = x_tile_b.to(tl.float32)
+    cast_b = w.to_f32(x_tile_b)
     mul_b = cast_b * cast_b
     sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
@@ -53,11 +53,11 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     weight_tile_a = tl.load(weight + n_a)
     weight_tile_b = tl.load(weight + n_b)
     mul_1_a = cast_a * rsqrt
-    cast_1_a = weight_tile_a.to(tl.float32)
+    cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
     abs_a = tl.abs(mul_2_a)
     mul_1_b = cast_b * rsqrt
-    cast_1_b = weight_tile_b.to(tl.float32)
+    cast_1_b = w.to_f32(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
     abs_b = tl.abs(mul_2_b)
     max = w.max(w.maximum(w.fold_max(abs_a, 1024), abs_b), 1)

@@ -29,9 +29,9 @@ def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
-            cast_a = x_tile_a.to(tl.float32)
+            cast_a = w.to_f32(x_tile_a)
             max_1_sum_a = w.maximum(max_1_sum_a, cast_a)
-            cast_b = x_tile_b.to(tl.float32)
+            cast_b = w.to_f32(x_tile_b)
             max_1_sum_b = w.maximum(max_1_sum_b, cast_b)
             max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
             cast_1 = max.to(tl.bfloat16)
@@ -44,10 +44,10 @@ def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
 
 @triton.jit
 def weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        max_1_sum = tl.full([64, 32], float("-inf"), tl.float32)
-        for start in range(0, 132, 64):
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        max_1_sum = tl.full([64, 64], float("-inf"), tl.float32)
+        for start in tl.static_range(0, 132, 64):
             part = start + tl.arange(0, 64)[:, None]
             max_1_sum = w.maximum(max_1_sum, tl.load(max_1_partial + part * 5120 + n, mask=(part < 132), other=float("-inf"), cache_modifier=".cg"))
         max_1 = w.max(max_1_sum, 0)

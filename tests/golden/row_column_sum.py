@@ -29,9 +29,9 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
-            cast_a = x_tile_a.to(tl.float32)
+            cast_a = w.to_f32(x_tile_a)
             sum_1_sum_a = sum_1_sum_a + cast_a
-            cast_b = x_tile_b.to(tl.float32)
+            cast_b = w.to_f32(x_tile_b)
             sum_1_sum_b = sum_1_sum_b + cast_b
             sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
             cast_1 = sum.to(tl.bfloat16)
@@ -44,10 +44,10 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
 
 @triton.jit
 def weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
-        for start in range(0, 132, 64):
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 132, 64):
             part = start + tl.arange(0, 64)[:, None]
             sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)

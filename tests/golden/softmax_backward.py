@@ -32,11 +32,11 @@ def weft_softmax_backward(dy, y, out0):
     dy_tile_b = tl.load(dy_at + n_b)
     y_tile_a = tl.load(y_at + n_a)
     y_tile_b = tl.load(y_at + n_b)
-    cast_a = dy_tile_a.to(tl.float32)
-    cast_1_a = y_tile_a.to(tl.float32)
+    cast_a = w.to_f32(dy_tile_a)
+    cast_1_a = w.to_f32(y_tile_a)
     mul_a = cast_a * cast_1_a
-    cast_b = dy_tile_b.to(tl.float32)
-    cast_1_b = y_tile_b.to(tl.float32)
+    cast_b = w.to_f32(dy_tile_b)
+    cast_1_b = w.to_f32(y_tile_b)
     mul_b = cast_b * cast_1_b
     sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
     mul_1_a = cast_1_a * sum

@@ -47,7 +47,7 @@ from weft.runtime.layout import allocate
 from weft.runtime.triton_build import GpuTarget, Job, Variant
 from weft.target import Target
 
-SLACK = 1.7
+SLACK = 1.5
 """Candidates whose registers are predicted to be up to so many times what there is are timed as well."""
 FLUSH_BYTES = 256 * 2**20
 TARGET = Target.named("h200")

@@ -53,7 +53,8 @@ class Schedule:
     def folds(self) -> bool:
         """Whether a row is several pieces of which every thread has columns in the same places, so that they can be
         laid on each other before threads exchange anything."""
-        return len(self.pieces) > 1 and self.pieces[-1] >= VECTOR * 32 * self.warps
+        alike = len(set(self.pieces)) == 1 or self.pieces[-1:] >= (VECTOR * 32 * self.warps,)
+        return len(self.pieces) > 1 and alike
 
     def __str__(self) -> str:
         split = (

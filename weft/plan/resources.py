@@ -194,7 +194,7 @@ def stage_bytes(demand: Demand, schedule: Schedule) -> int:
         if demand.width is not None and demand.width < 2 * elements:
             return 0  # no loop is left
         return elements * max((sum(dtypes.itemsize(b.dtype) for b in loop) for loop in live.loops), default=0)
-    if not live.outer:
+    if schedule.scheme == "ONE_SHOT":
         return 0
     tiles = elements * sum(dtypes.itemsize(b.dtype) for b in live.tiles)
     return tiles + rows * sum(dtypes.itemsize(b.dtype) for b in live.row_inputs)
@@ -206,12 +206,12 @@ def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
     live, rows = demand.live, schedule.rows_per_tile
     reduced = 4 * schedule.warps * rows * live.inner
     vector, threads = VECTOR_BYTES // demand.item_bytes, 32 * schedule.warps
-    several = len(schedule.pieces) > 1 and any(p // threads < vector for p in schedule.pieces)
+    several = len(schedule.pieces) > 1 and not schedule.folds and any(p // threads < vector for p in schedule.pieces)
     converted = [p for p in schedule.pieces if several or _is_converted(demand, schedule, p)]
     if schedule.scheme == "LOOP" and demand.width is not None and demand.width % VECTOR_BYTES:
         converted = [*schedule.pieces]
     if schedule.scheme == "COLUMN" and schedule.rows_per_tile * sum(schedule.pieces) < 16 * 32 * schedule.warps:
         converted = [*schedule.pieces]
-    aligned = STAGE_ALIGNMENT * schedule.stages * (1 + len(live.row_inputs)) if live.outer else 0
+    aligned = STAGE_ALIGNMENT * schedule.stages * (1 + len(live.row_inputs)) if schedule.scheme != "ONE_SHOT" else 0
     item_bytes = 4 if schedule.scheme != "STREAM" or several else max(2, demand.item_bytes)
     return max([reduced, *(item_bytes * rows * p for p in converted)]) + aligned

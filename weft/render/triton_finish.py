@@ -10,15 +10,19 @@ from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
 from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
-from weft.render.triton_launch import FINISH_CHUNKS, FINISH_COLUMNS, finish_blocks, partial_name, sum_columns
+from weft.render.triton_launch import finish_blocks, finish_chunks, finish_columns, partial_name, sum_columns
 from weft.render.triton_statements import Statements
+
+MOST_STEPS = 8
+"""Steps over the chunks that are written out, so that their loads do not wait for each other."""
 
 
 class Finish(Statements):
     """Writes everything that happens once the rows are done. Its one piece are the columns of a task."""
 
     def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
-        super().__init__(replace(kernel, schedule=replace(kernel.schedule, pieces=(FINISH_COLUMNS,))), loops, writer)
+        self.width, self.together = finish_columns(kernel), finish_chunks(kernel)
+        super().__init__(replace(kernel, schedule=replace(kernel.schedule, pieces=(self.width,))), loops, writer)
         self.places.spreads = False
 
     def write(self) -> None:
@@ -31,7 +35,7 @@ class Finish(Statements):
 
     def is_masked(self) -> bool:
         count = self.places.count(self.schedule.columns)
-        return isinstance(count, str) or count % FINISH_COLUMNS != 0
+        return isinstance(count, str) or count % self.width != 0
 
     def masks(self, piece: int, *, rows: bool, columns: bool, others: object = ()) -> str:
         found = ["column_exists"] if columns and self.is_masked() else []
@@ -41,7 +45,7 @@ class Finish(Statements):
         needed = self._needed([o.value for o in outputs])
         vector = any(self.places.has_columns(o.buffer) for o in outputs)
         count = self.places.count(self.schedule.columns) if vector else 1
-        blocks = -(-count // FINISH_COLUMNS) if isinstance(count, int) else f"tl.cdiv({count}, {FINISH_COLUMNS})"
+        blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
         segments = self.places.count(kept)
         tasks = self.places.times(segments, blocks)
         first, step = "tl.program_id(0)", "tl.num_programs(0)"
@@ -54,8 +58,8 @@ class Finish(Statements):
                 self.out.line(f"{flat} = task // {blocks}" if blocks != 1 else f"{flat} = task")
             block = "task" if not kept else f"(task % {blocks})"
             if vector:
-                start = f"{block} * {FINISH_COLUMNS}" if blocks != 1 else ""
-                self.define_index(self.places.column, FINISH_COLUMNS, start)
+                start = f"{block} * {self.width}" if blocks != 1 else ""
+                self.define_index(self.places.column, self.width, start)
                 if self.is_masked():
                     self.out.line(f"column_exists = {self.places.column} < {count}")
             for value in self.outer:
@@ -81,18 +85,20 @@ class Finish(Statements):
         """Partial results of all chunks of the segments that a value does not keep, several at a time."""
         own = tuple(s for s in self.schedule.segments if s in value.dims)
         columns = sum_columns(self.kernel, value)
-        width = FINISH_COLUMNS if columns else 1
+        width = self.width if columns else 1
         others = self.places.count(s for s in self.schedule.segments if s not in own)
         parts = self.places.times(others, self.places.chunks())
         first = f"{self.places.segment} * {parts} + " if own else ""
         count = self.places.count(columns)
-        together, online = FINISH_CHUNKS, value.op in ONLINE
+        together, online = self.together, value.op in ONLINE
         nothing, total = literal(identity(value.op, value.dtype), value.dtype), f"{value.name}_sum"
         if online:
             self.start_states(value, together, 0, alike=False)
         else:
             self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
-        with self.out.block(f"for start in range(0, {parts}, {together})"):
+        steps = -(-parts // together) if isinstance(parts, int) else MOST_STEPS + 1
+        unrolled = "tl.static_range" if 1 < steps <= MOST_STEPS else "range"
+        with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
             self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
             row = f"({first}part)" if first else "part"
             offset = row if count == 1 else f"{row} * {count}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from weft.ir.ops import ONLINE
-from weft.ir.program import Buffer, Value
+from weft.ir.program import Buffer, Size, Value
 from weft.render.triton_column_loop import ColumnLoop
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
 from weft.render.triton_launch import is_persistent, partial_name, sum_columns
@@ -25,20 +25,25 @@ class Rows(ColumnLoop):
         if not self.looped:
             self._columns()
         with ExitStack() as stack:
-            if self.persistent:
+            if self.persistent and not self.outer:
+                self._invariants()
+                with self.out.block(f"for {self._tiles('tl.program_id(0)', 'tl.num_programs(0)')}"):
+                    self._tile()
+            elif self.persistent:
                 self._enter_chunks(stack)
                 self._invariants()
                 self._start_sums()
-                head = f"tile in tl.range(chunk, {self.places.tiles()}, {self.places.chunks()}{self._stages()})"
-                with self.out.block(f"for {head}"):
+                with self.out.block(f"for {self._tiles('chunk', self.places.chunks())}"):
                     self._tile()
                 self._store_sums()
             else:
                 self.out.line("tile = tl.program_id(0)")
                 self._tile()
 
-    def _stages(self) -> str:
-        return f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 and not self.looped else ""
+    def _tiles(self, first: str, step: Size) -> str:
+        """Row tiles of a program or a chunk, loaded ahead."""
+        ahead = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 and not self.looped else ""
+        return f"tile in tl.range({first}, {self.places.tiles()}, {step}{ahead})"
 
     def _enter_chunks(self, stack: ExitStack) -> None:
         """Loops over the chunks of all segments: one for each program, more if fewer programs could be started."""

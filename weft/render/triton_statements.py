@@ -24,6 +24,7 @@ class Statements:
         self.types = self.program.types()
         self.by_name = self.program.by_name()
         self.inputs = {b.name: b for b in self.program.inputs}
+        self.computed_with = {arg for value in self.program.values for arg in value.args}
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
         results = [o.buffer.dtype for o in self.program.outputs if is_float(o.buffer.dtype)]
         self.rounded_again = all(is_narrow(dtype) for dtype in results)
@@ -99,8 +100,19 @@ class Statements:
                 if value.op == "div" and self.rounded_again and self._is_of_row(value):
                     return f"{operands[0]} * tl.div_rn(1.0, {operands[1]})"
                 source = self.types[value.args[0]][0]
+                if value.op == "cast" and self._is_cast_in_pairs(value, source):
+                    return f"w.to_{value.dtype}({operands[0]})"
                 again = self.rounded_again and self.is_vector(value.name)
                 return expression(value.op, operands, value.dtype, source, rounded_again=again)
+
+    def _is_cast_in_pairs(self, value: Value, source: str) -> bool:
+        """Whether floats of 16 bits are taken out of their registers, or made and computed with: of what is only
+        stored the compiler knows by itself that two go into a register."""
+        if not self.extent(value.name)[1]:
+            return False
+        if value.dtype == "f32":
+            return source == "bf16"
+        return source == "f32" and value.dtype in ("bf16", "f16") and value.name in self.computed_with
 
     def _is_of_row(self, value: Value) -> bool:
         """Whether a float32 row is divided by one number, whose reciprocal is had once."""

@@ -11,6 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.render.weft_casts import to_bf16, to_f8e4m3, to_f8e4m3_saturated, to_f8e5m2, to_f16, to_f32
+
+__all__ = ["to_bf16", "to_f8e4m3", "to_f8e4m3_saturated", "to_f8e5m2", "to_f16", "to_f32"]
+
 if triton.knobs.runtime.interpret:
     from weft.render import triton_interpreted as libdevice
 else:
@@ -370,30 +374,3 @@ def round(x):
 def trunc(x):
     """Whole number next to x towards zero."""
     return tl.where(x < 0, tl.ceil(x), tl.floor(x))
-
-
-# floats of eight bits: Triton's casts stop at the largest number, also for infinities; where they do differs by device
-
-
-@triton.jit
-def to_f8e4m3(x):
-    """Rounded to nearest even. Beyond 448 once rounded: NaN, as in torch before 2.13. x: any type."""
-    wide = x.to(tl.float32)
-    return tl.where(tl.abs(wide) > 464.0, float("nan"), wide).to(tl.float8e4nv)
-
-
-@triton.jit
-def to_f8e4m3_saturated(x):
-    """Rounded to nearest even. Beyond 448, infinities too: 448, as in torch from 2.13 on. x: any type."""
-    wide = x.to(tl.float32)
-    # min and max would make numbers of NaN
-    return tl.where(tl.abs(wide) > 448.0, tl.where(wide < 0, -448.0, 448.0), wide).to(tl.float8e4nv)
-
-
-@triton.jit
-def to_f8e5m2(x):
-    """Rounded to nearest even. Beyond 57344 once rounded: infinity. x: any type."""
-    wide = x.to(tl.float32)
-    bits = wide.to(tl.float8e5).to(tl.uint8, bitcast=True)
-    infinity = tl.where(wide < 0, 0xFC, 0x7C).to(tl.uint8)
-    return tl.where(tl.abs(wide) >= 61440.0, infinity, bits).to(tl.float8e5, bitcast=True)

@@ -222,8 +222,8 @@ def _key(job: Job) -> str:
 @cache
 def _library_text() -> str:
     """What the texts of sources import from weft."""
-    file = resources.files("weft.render").joinpath("weft_triton.py")
-    return file.read_text() if file.is_file() else ""
+    files = [resources.files("weft.render").joinpath(name) for name in ("weft_triton.py", "weft_casts.py")]
+    return "".join(file.read_text() for file in files if file.is_file())
 
 
 def _triton() -> Any:

@@ -1,0 +1,87 @@
+# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none, reportGeneralTypeIssues=none
+"""Casts that generated Triton kernels call, through ``weft_triton``.
+
+NVIDIA's GPUs round two floats to 16 bits in one instruction, and take two out of a register in one each; the compiler
+does so only where it can tell, which it cannot where a rounded number is stored and computed with as well: there it
+rounds one at a time, at an eighth of the rate. On other GPUs, and interpreted, these are Triton's own casts.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@tl.core.builtin
+def _in_pairs(_semantic=None):
+    """Whether the target is NVIDIA's."""
+    return tl.constexpr(getattr(_semantic.builder.options, "backend_name", "") == "cuda")
+
+
+if triton.knobs.runtime.interpret:
+
+    def _in_pairs() -> bool:
+        return False
+
+
+@triton.jit
+def to_f32(x):
+    """x: bfloat16."""
+    if _in_pairs():
+        result = tl.inline_asm_elementwise(
+            "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }", "=r,=r,r", [x], tl.float32, is_pure=True, pack=2
+        )
+    else:
+        result = x.to(tl.float32)
+    return result
+
+
+@triton.jit
+def to_bf16(x):
+    """Rounded to nearest even. x: float32."""
+    if _in_pairs():
+        result = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.bfloat16, is_pure=True, pack=2
+        )
+    else:
+        result = x.to(tl.bfloat16)
+    return result
+
+
+@triton.jit
+def to_f16(x):
+    """Rounded to nearest even. x: float32."""
+    if _in_pairs():
+        result = tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, is_pure=True, pack=2
+        )
+    else:
+        result = x.to(tl.float16)
+    return result
+
+
+# floats of eight bits: Triton's casts stop at the largest number, also for infinities; where they do differs by device
+
+
+@triton.jit
+def to_f8e4m3(x):
+    """Rounded to nearest even. Beyond 448 once rounded: NaN, as in torch before 2.13. x: any type."""
+    wide = x.to(tl.float32)
+    return tl.where(tl.abs(wide) > 464.0, float("nan"), wide).to(tl.float8e4nv)
+
+
+@triton.jit
+def to_f8e4m3_saturated(x):
+    """Rounded to nearest even. Beyond 448, infinities too: 448, as in torch from 2.13 on. x: any type."""
+    wide = x.to(tl.float32)
+    # min and max would make numbers of NaN
+    return tl.where(tl.abs(wide) > 448.0, tl.where(wide < 0, -448.0, 448.0), wide).to(tl.float8e4nv)
+
+
+@triton.jit
+def to_f8e5m2(x):
+    """Rounded to nearest even. Beyond 57344 once rounded: infinity. x: any type."""
+    wide = x.to(tl.float32)
+    bits = wide.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinity = tl.where(wide < 0, 0xFC, 0x7C).to(tl.uint8)
+    return tl.where(tl.abs(wide) >= 61440.0, infinity, bits).to(tl.float8e5, bitcast=True)
