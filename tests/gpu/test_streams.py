@@ -9,12 +9,8 @@ import torch
 from torch import Tensor
 
 import weft
-from tests.gpu.workloads import MIXED, inputs_of, program_of, run
+from tests.gpu.workloads import MIXED, equal, inputs_of, program_of, run
 from weft.bench.workloads import WORKLOADS
-
-
-def equal(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
 
 
 def test_streams_at_the_same_time_do_not_disturb_each_other() -> None:
