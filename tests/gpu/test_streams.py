@@ -1,4 +1,4 @@
-"""Streams, CUDA graphs, threads and several devices."""
+"""Streams, threads and several devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 import weft
 from tests.gpu.workloads import MIXED, equal, inputs_of, program_of, run
-from weft.bench.workloads import WORKLOADS
 
 
 def test_streams_at_the_same_time_do_not_disturb_each_other() -> None:
@@ -47,54 +46,6 @@ def test_a_launch_goes_to_the_current_stream() -> None:
         made = run(case, data)
     stream.synchronize()
     assert equal(first, made)
-
-
-def test_a_captured_graph_gives_the_results_of_new_inputs() -> None:
-    workload = WORKLOADS[MIXED]
-    inputs = inputs_of(MIXED, torch.bfloat16)
-    fused = weft.fuse(workload.fn, strict=True)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            fused(*inputs)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = fused(*inputs)
-    for seed in (4, 5, 6):
-        new = inputs_of(MIXED, torch.bfloat16, seed=seed)
-        for tensor, given in zip(inputs, new, strict=True):
-            tensor.copy_(given)
-        graph.replay()
-        assert equal(list(made), list(fused(*new)))
-    assert weft.counters.fallbacks == 0
-
-
-def test_graphs_of_torch_compile_are_captured_by_inductor() -> None:
-    inputs = inputs_of(MIXED, torch.bfloat16)
-    fn = WORKLOADS[MIXED].fn
-    compiled = torch.compile(fn, backend="weft", mode="reduce-overhead", fullgraph=True)
-    expected = list(weft.fuse(fn, strict=True)(*inputs))
-    for _ in range(4):
-        torch.compiler.cudagraph_mark_step_begin()
-        assert equal(expected, [t.clone() for t in compiled(*inputs)])
-    assert weft.counters.fallbacks == 0
-
-
-def test_a_call_that_is_new_inside_a_capture_runs_on_aten() -> None:
-    inputs = inputs_of(MIXED, torch.bfloat16, (96, 640))  # a kernel of its own
-    case = program_of(MIXED, inputs)
-    first = run(case, inputs)
-    memory = [torch.empty(t.numel() + 1, dtype=t.dtype, device="cuda") for t in inputs]
-    shifted = tuple(m[1:].view(t.shape).copy_(t) for m, t in zip(memory, inputs, strict=True))
-    before = weft.counters.fallbacks
-    graph = torch.cuda.CUDAGraph()
-    with pytest.warns(UserWarning, match="runs on ATen in a CUDA graph"), torch.cuda.graph(graph):
-        made = run(case, shifted)
-    graph.replay()
-    for mine, theirs in zip(made, first, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.02 * theirs.abs().max().item())
-    assert weft.counters.fallbacks > before
 
 
 def test_threads_share_a_kernel() -> None:
