@@ -91,3 +91,23 @@ def test_every_device_runs_its_own_copy() -> None:
         assert equal(first, [t.to("cuda:0") for t in made])
     with pytest.raises(Exception, match="is on cuda:1"):
         run(case, (inputs[0], *other[1:]))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device")
+def test_a_function_runs_on_a_device_that_is_not_the_current_one() -> None:
+    """Compiled there, forward and backward, and nothing of it on the current one."""
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, (1024,), weight) * x
+
+    before = torch.cuda.memory_allocated(0)
+    leaves = [torch.randn(n, device="cuda:1", requires_grad=True) for n in ((4096, 1024), (1024,))]
+    found = torch.autograd.grad(weft.fuse(norm)(*leaves).sum(), leaves)
+    wanted = torch.autograd.grad(norm(*(t.double() for t in leaves)).sum(), leaves)
+    for mine, exact in zip(found, wanted, strict=True):
+        assert mine.device == torch.device("cuda", 1)
+        torch.testing.assert_close(mine, exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item(), check_dtype=False)
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.memory_allocated(0) <= before
+    assert weft.counters.launches > 0
+    assert weft.counters.fallbacks == 0
