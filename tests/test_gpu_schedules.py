@@ -12,9 +12,8 @@ from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft import compiler
-from weft.bench import gpu_fit, gpu_gates
+from weft.bench import gpu_fit
 from weft.bench.gpu_fit import program_of
-from weft.bench.gpu_gates import Cell
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
 from weft.plan.gpu_cost import constants, exchanges_of_pieces, kernel_us, programs_per_sm
@@ -173,23 +172,3 @@ def test_an_online_softmax_is_one_region() -> None:
     (region,) = found.regions
     assert [value.op for value in region.program.values] == ["max", "sub", "exp", "sum", "div"]
     assert region.plan.kinds == ("inner",)
-
-
-# bars
-
-
-def test_what_misses_a_bar_is_named() -> None:
-    cells = [
-        Cell("rms_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.5, "weft": 10.0, "inductor": 10.0}),
-        Cell("layer_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.0, "weft": 10.0, "inductor": 9.0}),
-        Cell("rms_norm_backward", 2**15, 1024, "bf16", 1, {"copy": 8.8, "weft": 10.0, "inductor": 16.0}),
-        Cell("softmax_backward", 2**16, 1024, "bf16", 0, {"copy": 9.5, "weft": 10.0}),
-        Cell("softmax_forward", 2**16, 1024, "bf16", wrong="root mean square of the error"),
-    ]
-    assert gpu_gates.report(cells) == [
-        "softmax_forward 65536x1024 bf16: root mean square of the error",
-        "softmax_backward 65536x1024 bf16: 10.0 us, 0.950 of copy, 0 launch(es)  : left to TorchInductor",
-        "layer_norm_forward 1024: 0.900 of copy, bar 0.92",
-        "layer_norm_forward 1024: 1.111x the fastest peer's time",
-        "forwards in geometric mean",
-    ]

@@ -1,8 +1,9 @@
-"""Compile time of the residual-mix model: ``python -m weft.bench.compile_time`` compares weft with TorchInductor.
+"""Compile time of models: ``python -m weft.bench.compile_time`` compares weft with TorchInductor.
 
-Each run is a process of its own that compiles the forward and the backward on a small batch and runs them once: cold
-with empty cache folders, warm with those of the cold run before it. Backends are interleaved; medians are compared. The
-exit code is 1 if a bar is missed.
+Each run is a process of its own, one at a time, that compiles the forward and the backward and runs them once: cold
+with empty cache folders of weft, TorchInductor and Triton, warm with those of the cold run before it. Backends are
+interleaved in pairs, and every second pair begins with the other one; the bars are for the median of the pairs' ratios.
+``--json FILE`` is written anew after each pair, with versions and the machine. The exit code is 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -24,61 +27,113 @@ from rich.table import Table
 
 BACKENDS = ("inductor", "weft")
 BARS = {"cold": 1.1, "warm": 1.05}
-BATCH, SEQUENCE = 2, 64
+SHAPES = {"cpu": (2, 64), "cuda": (24, 2048)}
+"""Batch and sequence: on a CPU as few as there can be, on a GPU those of training."""
+Seconds = dict[str, dict[str, list[float]]]
+"""By state of the caches and backend, one a pair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.compile_time", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="cold and warm runs of each backend")
-    parser.add_argument("--model", default="residual_mix", help="a model of weft.bench.models")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--one", choices=BACKENDS, help="compile once in this process and print the seconds")
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
     if given.one is not None:
-        print(compile_once(given.one, given.model))
+        print(compile_once(given.one, given.model[0], given.device, given.blocks))
         return 0
-    seconds: dict[str, dict[str, list[float]]] = {state: {b: [] for b in BACKENDS} for state in BARS}
-    for _ in track(range(given.runs), "compiling", console=Console(stderr=True), transient=True):
-        for backend in BACKENDS:
-            with tempfile.TemporaryDirectory(prefix="weft-compile-") as folder:
-                for state in BARS:
-                    seconds[state][backend].append(_run(backend, given.model, folder))
-    missed = report(seconds)
-    if given.json is not None:
-        given.json.write_text(json.dumps(seconds, indent=2) + "\n")
+    missed: list[str] = []
+    found: dict[str, Seconds] = {}
+    for model in given.model:
+        found[model] = {state: {b: [] for b in BACKENDS} for state in BARS}
+        for pair in track(range(given.runs), f"compiling {model}", console=Console(stderr=True), transient=True):
+            measure_pair(found[model], pair, model, given.device, given.blocks)
+            if given.json is not None:
+                given.json.write_text(json.dumps(record(found, given, sys.argv[1:]), indent=1) + "\n")
+        missed += report(found[model], f"{model} on {given.device}")
     return 1 if missed else 0
 
 
-def _run(backend: str, model: str, folder: str) -> float:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m weft.bench.compile_time", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="pairs of cold and warm runs")
+    parser.add_argument("--model", nargs="+", default=["residual_mix"], help="models of weft.bench.models")
+    parser.add_argument("--device", choices=list(SHAPES), default="cpu")
+    parser.add_argument("--blocks", type=int, help="of the model; by default as many as the full-size workload has")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--one", choices=BACKENDS, help="compile once in this process and print the seconds")
+    return parser
+
+
+def measure_pair(seconds: Seconds, pair: int, model: str, device: str, blocks: int | None) -> None:
+    """A cold and a warm run of each backend."""
+    for backend in BACKENDS if pair % 2 == 0 else reversed(BACKENDS):
+        with tempfile.TemporaryDirectory(prefix="weft-compile-") as folder:
+            for state in BARS:
+                seconds[state][backend].append(_run(backend, model, device, blocks, folder))
+
+
+def _run(backend: str, model: str, device: str, blocks: int | None, folder: str) -> float:
     """Seconds of one run in a new process with its caches in ``folder``."""
-    caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "WEFT_CACHE_DIR": f"{folder}/weft"}
-    command = [sys.executable, "-m", "weft.bench.compile_time", "--one", backend, "--model", model]
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "TRITON_CACHE_DIR": f"{folder}/triton",
+        "WEFT_CACHE_DIR": f"{folder}/weft",
+    }
+    command = [sys.executable, "-m", "weft.bench.compile_time", "--one", backend, "--model", model, "--device", device]
+    command += [] if blocks is None else ["--blocks", str(blocks)]
     done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
     return float(done.stdout.split()[-1])
 
 
-def compile_once(backend: str, model_name: str) -> float:
+def compile_once(backend: str, model_name: str, device: str = "cpu", blocks: int | None = None) -> float:
     """Seconds from torch.compile to the end of the first forward and backward."""
     import torch
 
     from weft.bench.models import MODELS
 
-    model = MODELS[model_name]()
-    batch = model.make_batch(BATCH, SEQUENCE, 0)
+    model = MODELS[model_name](**({} if blocks is None else {"blocks": blocks})).to(device)
+    batch = [t.to(device) for t in model.make_batch(*SHAPES[device], 0)]
+    _wait(device)
     start = time.perf_counter()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         loss = compiled(*batch)
     loss.backward()
+    _wait(device)
     return time.perf_counter() - start
 
 
-def report(seconds: dict[str, dict[str, list[float]]]) -> list[str]:
+def _wait(device: str) -> None:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def ratios(by_backend: dict[str, list[float]]) -> list[float]:
+    """weft's time over TorchInductor's, pair by pair."""
+    return [mine / other for mine, other in zip(by_backend["weft"], by_backend["inductor"], strict=True)]
+
+
+def record(found: dict[str, Seconds], given: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    """All figures, with what they are of."""
+    from weft.bench.machine import machine, versions
+    from weft.options import Options
+
+    shown = [given.json.name if word == str(given.json) else word for word in arguments]
+    return {
+        "command": f"python -m weft.bench.compile_time {shlex.join(shown)}",
+        "machine": machine(given.device),
+        "versions": versions(Options.read()),
+        "batch": list(SHAPES[given.device]),
+        "seconds": found,
+        "ratios": {model: {state: ratios(by) for state, by in seconds.items()} for model, seconds in found.items()},
+    }
+
+
+def report(seconds: Seconds, title: str = "compile time") -> list[str]:
     """Print medians and bars; returns the bars that were missed."""
-    table = Table(title="compile time, seconds")
+    table = Table(title=f"{title}, seconds")
     for heading in ("caches", "backend", "median", "least", "most"):
         table.add_column(heading)
     missed: list[str] = []
@@ -87,13 +142,14 @@ def report(seconds: dict[str, dict[str, list[float]]]) -> list[str]:
         for backend, samples in by_backend.items():
             figures = (statistics.median(samples), min(samples), max(samples))
             table.add_row(state, backend, *(f"{figure:.2f}" for figure in figures))
-        ratio = statistics.median(by_backend["weft"]) / statistics.median(by_backend["inductor"])
-        lines.append(f"{state}: weft takes {ratio:.3f}x TorchInductor's time, bar {BARS[state]}")
+        pairs = ratios(by_backend)
+        ratio, span = statistics.median(pairs), f"{min(pairs):.3f} to {max(pairs):.3f}"
+        lines.append(f"{state}: weft takes {ratio:.3f}x TorchInductor's time (pairs {span}), bar {BARS[state]}")
         missed += [lines[-1]] if ratio > BARS[state] else []
     console = Console()
     console.print(table)
     for line in lines:
-        console.print(line)
+        console.print(line, highlight=False)
     return missed
 
 

@@ -69,7 +69,7 @@ def eager_call(case: Case) -> Candidate:
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
-    fused = fuse(case.function, dynamic=False, cache_dir=options.cache_dir)
+    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
     before = counters.launches
@@ -124,7 +124,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
 
 def inductor_call(case: Case, peer: str = "inductor", options: dict[str, Any] | None = None) -> Candidate:
     """kernels: those that TorchInductor generated; calls of ATen and of libraries are not counted."""
-    compiled = torch.compile(case.function, fullgraph=True, dynamic=False, options=options)
+    compiled = torch.compile(case.function, fullgraph=True, dynamic=case.specialised, options=options)
     candidate = call_candidate(peer, compiled, case.inputs)
     candidate.run()
     return _counted(candidate, len(_recorded(candidate.run)[1]))

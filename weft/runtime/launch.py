@@ -345,6 +345,18 @@ def run_plan(
     outputs are dense or strided as their buffers say.
     """
     prepare(plan.kernels, [render(kernel) for kernel in plan.kernels], options, [plan.hints] * len(plan.kernels))
+    return launch_plan(plan, program, inputs, parameters, options, allocate)
+
+
+def launch_plan(
+    plan: Plan,
+    program: Program,
+    inputs: Sequence[Tensor],
+    parameters: Sequence[int],
+    options: Options,
+    allocate: Callable[[Buffer, dict[str, int], torch.device], Tensor] = allocate,
+) -> list[Tensor]:
+    """As ``run_plan``, of kernels that were prepared; others are made of their text, as in a new process."""
     sizes = sizes_of(program, parameters)
     for name, factors in plan.products.items():
         sizes[name] = 1

@@ -1,0 +1,47 @@
+"""``weft.bench.compile_time``: what is run in which order, and what is made of the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.bench import compile_time
+
+
+def test_pairs_are_interleaved_and_begin_with_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cold run comes before the warm one with the same folder."""
+    runs: list[tuple[str, str, str]] = []
+    took = iter([10.0, 5.0, 12.0, 5.0, 9.0, 4.0, 8.0, 4.0])
+
+    def run(backend: str, model: str, device: str, blocks: int | None, folder: str) -> float:
+        assert (model, device, blocks) == ("plain", "cpu", 3)
+        runs.append((backend, model, folder))
+        return next(took)
+
+    monkeypatch.setattr(compile_time, "_run", run)
+    path = tmp_path / "times.json"
+    code = compile_time.main(["--model", "plain", "--blocks", "3", "--runs", "2", "--json", str(path)])
+    assert [backend for backend, _, _ in runs] == ["inductor"] * 2 + ["weft"] * 4 + ["inductor"] * 2
+    assert [first == second for (*_, first), (*_, second) in zip(runs[::2], runs[1::2], strict=True)] == [True] * 4
+    assert len({folder for *_, folder in runs}) == 4
+    found = json.loads(path.read_text())
+    assert found["seconds"]["plain"]["cold"] == {"inductor": [10.0, 8.0], "weft": [12.0, 9.0]}
+    assert found["ratios"]["plain"] == {"cold": [1.2, 1.125], "warm": [1.0, 1.0]}
+    assert found["versions"]["torch"]
+    assert code == 1  # cold: 1.163
+
+
+def test_the_bar_is_for_the_median_of_the_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    cold = {"inductor": [10.0, 10.0, 20.0], "weft": [10.9, 15.0, 20.0]}
+    warm = {"inductor": [4.0, 4.0, 4.0], "weft": [4.4, 4.4, 4.0]}
+    missed = compile_time.report({"cold": cold, "warm": warm})
+    assert missed == ["warm: weft takes 1.100x TorchInductor's time (pairs 1.000 to 1.100), bar 1.05"]
+    printed = capsys.readouterr().out
+    assert "cold: weft takes 1.090x TorchInductor's time (pairs 1.000 to 1.500), bar 1.1" in printed
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'none'"):
+        compile_time._run("weft", "none", "cpu", None, str(tmp_path))

@@ -1,0 +1,100 @@
+"""``weft.bench.gpu_gates`` without a GPU: bars, what is marked and what is forced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.cases import make_case
+from weft.bench import gpu_gates
+from weft.bench.case import workload_case
+from weft.bench.gpu_gates import Cell
+from weft.bench.workloads import WORKLOADS
+from weft.ir.program import Program
+from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.planner import plan
+from weft.runtime import launch
+from weft.target import Target
+
+H200 = Target.named("h200")
+
+
+def program_of(name: str, shape: tuple[int, int], dtype: torch.dtype) -> Program:
+    return make_case(name, tuple(WORKLOADS[name].make_inputs(shape, dtype, "cpu"))).program
+
+
+def test_what_misses_a_bar_is_named() -> None:
+    cells = [
+        Cell("rms_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.5, "weft": 10.0, "inductor": 10.0}),
+        Cell("layer_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.0, "weft": 10.0, "inductor": 9.0}),
+        Cell("rms_norm_backward", 2**15, 1024, "bf16", 1, {"copy": 8.8, "weft": 10.0, "inductor": 16.0}),
+        Cell("softmax_backward", 2**16, 1024, "bf16", 0, {"copy": 9.5, "weft": 10.0}),
+        Cell("softmax_forward", 2**16, 1024, "bf16", wrong="root mean square of the error"),
+    ]
+    assert gpu_gates.report(cells) == [
+        "softmax_forward 65536x1024 bf16: root mean square of the error",
+        "softmax_backward 65536x1024 bf16: 10.0 us, 0.950 of copy, 0 launch(es)  : left to TorchInductor",
+        "layer_norm_forward 1024: 0.900 of copy, bar 0.92",
+        "layer_norm_forward 1024: 1.111x the fastest peer's time",
+        "forwards in geometric mean",
+    ]
+
+
+def test_bars_of_wide_and_of_few_rows() -> None:
+    """Neither has one against a copy; 2 % of a peer's time are allowed."""
+    wide = ("softmax_forward", 32768, 50257, "bf16", 1)
+    us = {"copy": 1500.0, "weft": 3000.0, "inductor": 3900.0}
+    cells = [
+        Cell(*wide, us, schemes=("LOOP",)),
+        Cell(*wide, us, dynamic=("columns",), schemes=("LOOP",)),
+        Cell(*wide, us, dynamic=("rows", "columns"), schemes=("ONE_SHOT",)),
+        Cell(*wide, us | {"inductor": 3500.0}, dynamic=("columns",), schemes=("LOOP",)),
+        Cell("rms_norm_forward", 64, 4096, "bf16", 1, {"copy": 1.0, "weft": 3.05, "inductor": 3.0}),
+        Cell(
+            "rms_norm_forward", 1, 4096, "bf16", 1, {"copy": 1.0, "weft": 3.07, "inductor": 3.0}, dynamic=("columns",)
+        ),
+    ]
+    assert gpu_gates.report(cells) == [
+        "softmax_forward 32768x50257: 1.30x of inductor, bar 1.4",
+        "softmax_forward 32768x50257 run-time rows and columns: ONE_SHOT in place of one LOOP",
+        "softmax_forward 32768x50257 run-time columns: 1.17x of inductor, bar 1.2",
+        "rms_norm_forward 1x4096 run-time columns: 1.023x the fastest peer's time",
+    ]
+
+
+def test_a_cell_says_how_it_was_measured() -> None:
+    us = {"copy": 1.0, "weft": 2.0, "inductor": 3.0}
+    cell = Cell("softmax_forward", 64, 4096, "bf16", 1, us, dynamic=("columns",), schemes=("LOOP",))
+    text = "softmax_forward 64x4096 bf16 run-time columns: 2.0 us, 0.500 of copy, 1 launch(es) LOOP  inductor 1.50x"
+    assert gpu_gates.line(cell) == text
+
+
+def test_rows_are_looped_over_where_that_is_asked_for() -> None:
+    program = program_of("softmax_forward", (4096, 1024), torch.bfloat16)
+    with gpu_gates.looped():
+        looped = plan(program, H200)
+    assert isinstance(looped, Plan)
+    assert [kernel.schedule.scheme for kernel in looped.kernels] == ["LOOP"]
+    found = plan(program, H200)
+    assert isinstance(found, Plan)
+    assert [kernel.schedule.scheme for kernel in found.kernels] == ["ONE_SHOT"]
+
+
+def test_sizes_are_marked_for_weft_and_its_peers_alike() -> None:
+    def marked(rows: int, columns: int, dynamic: tuple[str, ...]) -> list[set[int]]:
+        case = workload_case(WORKLOADS["rms_norm_backward"], (rows, columns), torch.float32, dynamic=dynamic)
+        assert case.specialised is (None if dynamic else False)
+        return [getattr(t, "_dynamo_dynamic_indices", set()) for t in case.inputs]
+
+    assert marked(6, 8, ()) == [set()] * 4
+    assert marked(6, 8, ("columns",)) == [{1}, {1}, {0}, set()]
+    assert marked(6, 8, ("rows",)) == [{0}, {0}, set(), {0}]
+    assert marked(8, 8, ("rows", "columns")) == [{0, 1}, {0, 1}, {0}, {0}]
+    assert marked(1, 8, ("rows",)) == [set()] * 4
+
+
+def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_KERNELS", {})
+    kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), Schedule("ONE_SHOT", ("m",), ("n",)))
+    seen = gpu_gates.launched(lambda: [launch.find(launch.digest_of(kernel), str(kernel)) for _ in range(2)])
+    assert seen == [kernel, kernel]
