@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from weft.compiler import Compilation, CompiledRegion
@@ -13,6 +13,7 @@ from weft.errors import Refusal
 from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
+from weft.plan.tuned import Tuned
 from weft.runtime import launch
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +50,11 @@ class Report:
             sources = [source.text for source in compiled.sources] or [None] * len(plan.kernels)
             names = input_names(compiled)
             parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, sources, strict=True)
-            kernels += [{"region": at} | _kernel(*part, names) for part in parts]
+            described = [_kernel(*part, names) for part in parts]
+            kernels += [
+                {"region": at} | own | {"tuned": _measurement(found)}
+                for own, found in zip(described, plan.measurements, strict=True)
+            ]
             for taken, found in ((True, plan.decisions), (False, plan.alternatives)):
                 decisions += [{"region": at, "taken": taken and d.refusal is None} | d.to_dict() for d in found]
         refusals = [refusal.to_dict() for refusal in self.compilation.refusals]
@@ -67,15 +72,22 @@ def region_lines(compiled: CompiledRegion) -> list[str]:
     plan, names = compiled.plan, input_names(compiled)
     count = len(compiled.region.members)
     lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
-    for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
+    parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.measurements, strict=True)
+    for kernel, kind, estimate, measured in parts:
         moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
         lines += [
             f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
             f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
             f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
+            *([f"    {measured_text(measured)}"] if measured is not None else []),
         ]
     lines += [f"  {line}" for line in reasons(plan)]
     return lines + [f"  from {line}" for line in compiled.region.lines[:SHOWN_LINES]]
+
+
+def measured_text(measured: Tuned | Refusal) -> str:
+    """Where the schedule of a kernel is from, if there is a measurement of it."""
+    return f"schedule tuned: {measured}" if isinstance(measured, Tuned) else f"schedule predicted: {measured}"
 
 
 def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
@@ -121,6 +133,14 @@ def _kernel(
     }
     counts = {name: value for name, value in estimate.to_dict().items() if name != "kernel"}
     return own | counts | held.to_dict() | {"text": str(kernel), "source": source}
+
+
+def _measurement(measured: Tuned | Refusal | None) -> dict[str, Any] | None:
+    if measured is None:
+        return None
+    if isinstance(measured, Refusal):
+        return {"refusal": measured.to_dict()}
+    return asdict(measured)
 
 
 def _buffer(buffer: Buffer, program: Program) -> dict[str, Any]:
