@@ -170,6 +170,14 @@ class CudaDevice:
         return 1e3 * begin.elapsed_time(end)
 
 
+def driver_version(run: Callable[..., Any] = subprocess.run) -> str | None:
+    """NVIDIA's, as nvidia-smi has it; None where it does not say."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError, IndexError):
+        return run(command, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()[0].strip()
+    return None
+
+
 def clocks_mhz(uuid: str | None = None, run: Callable[..., Any] = subprocess.run) -> dict[str, int] | None:
     """Clocks of the multiprocessors and of the memory now, as nvidia-smi has them; None where it does not say."""
     command = ["nvidia-smi", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader,nounits"]
