@@ -79,7 +79,8 @@ def resolve(
     grad: bool = False,
     device: str = "cpu",
 ) -> Subject:
-    """The subject of a command line, with its tensors on a device. Raises typer.BadParameter, in one line with the way out, for anything wrong."""
+    """The subject of a command line, with its tensors on a device. Raises typer.BadParameter, in one line with the way
+    out, for anything wrong."""
     if match := _FILE.fullmatch(name):
         if shape is not None:
             raise typer.BadParameter(
