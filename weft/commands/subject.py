@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
@@ -50,7 +50,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @dataclass(frozen=True)
 class Subject:
     """function, inputs: what to call, and with what. kind: a workload and a model get their inputs from weft, and a
-    model runs under autocast to ``dtype``; both are called in ``scope``, where tensors hold no data."""
+    model runs under autocast to ``dtype``; both are called in ``scope``, where tensors on a CPU hold no data."""
 
     name: str
     kind: Literal["workload", "model", "function"]
@@ -161,9 +161,9 @@ def parse_type(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _workload(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -> Subject:
-    workload, mode = WORKLOADS[name], FakeTensorMode()
+    workload, mode = WORKLOADS[name], _without_data(device)
     try:
-        with mode:
+        with mode or nullcontext():
             inputs = workload.make_inputs(shape or workload.default_shape, dtype, device)
     except ValueError as error:
         raise typer.BadParameter(f"{name}: {error}") from None
@@ -173,16 +173,21 @@ def _workload(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -
 def _model(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -> Subject:
     if dtype == torch.float64:
         raise typer.BadParameter(f"{name} is a model: its dtype is that of autocast (bf16, f16) or f32 without")
-    mode = FakeTensorMode()
-    with mode:
-        model = MODELS[name]().to(device)
+    mode = _without_data(device)
+    with mode or nullcontext():
+        model = MODELS[name]()
     try:
         batch = model.make_batch(*(shape or DEFAULT_SHAPES[name]), seed=0)
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(f"{name}: {error}") from None
-    with mode:
-        inputs = tuple(mode.from_tensor(t).to(device) for t in batch)
-    return Subject(name, "model", model, inputs, dtype, mode, device)
+    if mode is None:
+        return Subject(name, "model", model.to(device), tuple(t.to(device) for t in batch), dtype, None, device)
+    return Subject(name, "model", model, tuple(mode.from_tensor(t) for t in batch), dtype, mode)
+
+
+def _without_data(device: str) -> FakeTensorMode | None:
+    """Tensors on a CPU hold no data where nothing is computed; a GPU's memory is large enough to hold it."""
+    return FakeTensorMode() if device == "cpu" else None
 
 
 def _of_file(path: Path, name: str, types: Sequence[str], grad: bool, device: str) -> Subject:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -151,6 +152,8 @@ def _jobs(label: str, subject: Subject, device: str, dynamic: bool, known: Tuned
     try:
         with Console(stderr=True).status(f"tracing and planning {label}"), subject.scope():
             return jobs_of(label, subject.function, subject.inputs, device, dynamic, known)
+    except torch.OutOfMemoryError:
+        raise typer.BadParameter(f"{label} does not fit the memory of the device") from None
     except Exception as error:
         if subject.kind != "function":
             raise
