@@ -12,6 +12,7 @@ from rich.table import Table
 
 from weft.bench.tune import Tuning, mean_regret
 from weft.errors import Refusal
+from weft.integration.report import refusal_lines
 from weft.plan.kernel import Schedule
 
 
@@ -101,8 +102,9 @@ def lines_of(report: TuneReport) -> list[str]:
             if found:
                 first = f"{difference(tuning.job.kernel.schedule, found[0].schedule)}: {found[0].reason}"
                 lines.append(f"{_name(tuning)}: {len(found)} {what}; the first with {first}")
-    lines += [f"left out: {refusal}" for refusal in dict.fromkeys(report.refusals)]
-    return lines
+    if not report.tunings:
+        lines.append("there is no kernel of weft to tune")
+    return lines + refusal_lines(report.refusals)
 
 
 def margins_line(tunings: Iterable[Tuning]) -> str:

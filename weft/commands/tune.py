@@ -83,7 +83,7 @@ def tune_command(
     """
     options = Options.read()
     check_file(export, "--export")
-    if not budget > 0:
+    if not 0 < budget < float("inf"):
         raise typer.BadParameter(f"--budget is a number of seconds above 0, not {budget:g}")
     if not (subjects or forget or export or import_from):
         raise typer.BadParameter("name what to tune: a workload, a model or FILE.py:FUNCTION TYPE...")
@@ -213,7 +213,7 @@ def _what(report: TuneReport, options: Options) -> list[str]:
         place = Cache(options.cache_dir, options.cache_bytes).folder
         where = f"kept in {place}: {_count(kept)}" if report.not_kept is None else f"NOT kept: {report.not_kept}"
         lines.append(where if options.tuned else f"{where}; not used while WEFT_TUNED is 0")
-    return lines or ["there is no kernel of weft to tune"]
+    return lines
 
 
 def _count(number: int) -> str:
