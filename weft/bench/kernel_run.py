@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.bench.correctness import check_output, poison_of
+from weft.bench.correctness import LEAST_UNIT, check_output, poison_of
 from weft.bench.gpu_timing import samples_us
 from weft.bench.timing import MIN_SAMPLE_S, Candidate, WallClock, interleave
 from weft.errors import LaunchError
@@ -25,8 +25,9 @@ from weft.runtime.layout import Fitting, allocate, check_tensors
 LARGEST_INTEGER = 64
 """Integers of inputs are smaller: indices into a row, which has no fewer columns in what is worth tuning."""
 SAME_EPSILONS, SAME_RMS_EPSILONS = 2.0, 0.25
-"""By how much results of two schedules may differ with no further question, in epsilons of their dtype: of an element
-and the root mean square of all; and the root mean square of the difference, which a lost row of thousands exceeds."""
+"""By how much results of two schedules may differ with no further question, in epsilons of their dtype (1e-5 at the
+least): of an element and the root mean square of all; and the root mean square of the difference, which a lost row of
+thousands exceeds."""
 
 
 class KernelRun:
@@ -122,7 +123,7 @@ def nearly_equal(mine: Tensor, other: Tensor) -> bool:
         return True
     if not mine.dtype.is_floating_point:
         return False
-    eps = torch.finfo(mine.dtype).eps
+    eps = max(torch.finfo(mine.dtype).eps, LEAST_UNIT)
     a, b = mine.double(), other.double()
     same = (a == b) | (a.isnan() & b.isnan())
     error = torch.where(same, 0.0, (a - b).abs())

@@ -66,10 +66,13 @@ class Worker:
         if line is None:
             self.close()
             raise OutOfTimeError(f"no result after {timeout_s:.0f} s")
+        if not line:
+            raise WorkerError(self._last_words())
         try:
             return json.loads(line)
         except ValueError:
-            raise WorkerError(self._last_words()) from None
+            self.close()
+            raise WorkerError(f"its process said {line.decode(errors='replace')[:LONGEST_ERROR]!r}") from None
 
     def kill(self) -> None:
         """End the process, whatever it does; a thread that waits for its answer gets an error."""
