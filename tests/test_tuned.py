@@ -284,7 +284,10 @@ def test_a_file_of_schedules_is_read_back() -> None:
         (lambda d: _with(d, us=True), "schedule 1: us is True"),
         (lambda d: _with(d, us=0.0), "schedule 1: times are 0.0 and 10.0 us"),
         (lambda d: _with(d, sizes={"p0": "many"}), "schedule 1: sizes is {'p0': 'many'}"),
-        (lambda d: _with(d, kernel="schedule X"), "schedule 1: a program starts with 'program NAME(...)' and ends with 'end'"),
+        (
+            lambda d: _with(d, kernel="schedule X"),
+            "schedule 1: a program starts with 'program NAME(...)' and ends with 'end'",
+        ),
         (
             lambda d: _with(d, kernel=d["schedules"][0]["kernel"].replace("v0", "x")),
             "schedule 1: its kernel is not under",

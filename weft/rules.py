@@ -200,7 +200,6 @@ _TABLE = (
         "A stored schedule of `weft tune` is none that the kernel can have: it is from another release of weft, or the "
         "file that was imported says something else. The predicted one is taken.",
         "Tune again, or `weft tune --forget`.",
-        Figures("schedules that are equal to it", "schedules that the kernel can have", "schedule", "schedules"),
     ),
     Rule(
         "triton_dtype",

@@ -123,11 +123,10 @@ def schedule_under_names(tuned: Tuned, program: Program) -> Schedule:
 def check_candidate(kernel: Kernel, tuned: Tuned, target: Target, hints: Mapping[str, int]) -> Refusal | None:
     """A measured schedule has to be one that the kernel can have: those change with weft's releases, and a file may
     say anything."""
-    known = candidates(kernel, target, hints)
     try:
-        if schedule_under_names(tuned, kernel.program) in known:
+        if schedule_under_names(tuned, kernel.program) in candidates(kernel, target, hints):
             return None
     except KeyError:  # of a name that no kernel has
         pass
     message = f"the tuned schedule is none that the kernel can have: {tuned.schedule}"
-    return Refusal("tuned_schedule", kernel.name, message, 0, len(known))
+    return Refusal("tuned_schedule", kernel.name, message)
