@@ -22,7 +22,7 @@ from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.names import plain_names, renamed_kernel
 from weft.plan.planner import plan, plan_split
-from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names
+from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
 from weft.target import Target
@@ -366,3 +366,28 @@ def test_a_stored_schedule_that_is_none_is_said_and_does_no_harm(options: Option
     text = str(weft.explain(norm, x, weight))
     assert "      schedule predicted: tuned_schedule: row_sum_rsqrt: the tuned schedule is none that" in text
     assert run_program(kernel.program, [x, weight], (), options)[0].shape == SIZE
+
+
+def test_a_schedule_is_used_for_other_run_time_sizes_than_it_was_measured_at() -> None:
+    program = parse(
+        """
+program total(s)
+  dim m = s
+  dim n = 64
+  input x: f32 [m:64, n:1]
+  row: f32{m} = sum[n](x)
+  hat: f32{m, n} = mul(x, row)
+  column: f32{n} = sum[m](hat)
+  output out0: f32 [n:1] = column
+end
+""".strip()
+    )
+    found = plan_split(program, ("m",), ("n",), CPU, {"s": 4096})
+    assert isinstance(found, Plan)
+    (kernel,) = found.kernels
+    record = replace(tuned_to(kernel, rows_per_tile=8, rows_per_chunk=128), sizes={"p0": 4096})
+    few = plan_split(program, ("m",), ("n",), CPU, {"s": 16})
+    assert isinstance(few, Plan)
+    assert with_tuned(few, CPU, table(record)).tuned == (record,)
+    elsewhere = replace(record, sizes={"p0": 16})
+    assert isinstance(with_tuned(few, CPU, table(elsewhere)).tuned[0], weft.Refusal)

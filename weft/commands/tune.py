@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -97,7 +98,7 @@ def tune_command(
     if subjects:
         chosen = choose_device(device)
         known = tuning.load(replace(options, tuned=True))
-        given = list(_resolved(subjects, shapes, dtype, grad, chosen))
+        given = _resolved(subjects, shapes, dtype, grad, chosen)
         found = merged(_jobs(label, subject, chosen, dynamic, known) for label, subject in given)
         if forget:
             _kept(tuning.forget(found.jobs, options), options)
@@ -163,6 +164,9 @@ def _jobs(label: str, subject: Subject, device: str, dynamic: bool, known: Tuned
 
 def _measured(found: Found, budget_s: float, device: str, options: Options) -> TuneReport:
     """With a progress bar where somebody sees it; what was measured is kept."""
+    if device == "cuda":  # what was traced is not needed any more, and others need the memory
+        gc.collect()
+        torch.cuda.empty_cache()
     console, jobs, start = Console(stderr=True), list(found.jobs.values()), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (

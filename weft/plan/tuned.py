@@ -91,7 +91,7 @@ def with_tuned(plan: Plan, target: Target, tuned: TunedSchedules) -> Plan:
     """The plan with measured schedules in place of predicted ones, wherever there is one that the kernel can have."""
     if not tuned:
         return plan
-    found = [_find(kernel, target, plan.hints, tuned) for kernel in plan.kernels]
+    found = [_find(kernel, target, tuned) for kernel in plan.kernels]
     if not any(found):
         return plan
     kernels = tuple(_changed(kernel, each) for kernel, each in zip(plan.kernels, found, strict=True))
@@ -104,11 +104,11 @@ def with_tuned(plan: Plan, target: Target, tuned: TunedSchedules) -> Plan:
     )
 
 
-def _find(kernel: Kernel, target: Target, hints: Mapping[str, int], tuned: TunedSchedules) -> Tuned | Refusal | None:
+def _find(kernel: Kernel, target: Target, tuned: TunedSchedules) -> Tuned | Refusal | None:
     found = tuned.get(key_of(kernel, target))
     if found is None:
         return None
-    return check_candidate(kernel, found, target, hints) or found
+    return check_candidate(kernel, found, target) or found
 
 
 def _changed(kernel: Kernel, found: Tuned | Refusal | None) -> Kernel:
@@ -120,9 +120,11 @@ def schedule_under_names(tuned: Tuned, program: Program) -> Schedule:
     return renamed_schedule(tuned.schedule, plain_names(program).inverse)
 
 
-def check_candidate(kernel: Kernel, tuned: Tuned, target: Target, hints: Mapping[str, int]) -> Refusal | None:
-    """A measured schedule has to be one that the kernel can have: those change with weft's releases, and a file may
-    say anything."""
+def check_candidate(kernel: Kernel, tuned: Tuned, target: Target) -> Refusal | None:
+    """A measured schedule has to be one that the kernel can have, at the run-time sizes of the measurement: those
+    change with weft's releases, and a file may say anything."""
+    names = plain_names(kernel.program).inverse.parameters
+    hints = {names[plain_name]: size for plain_name, size in tuned.sizes.items() if plain_name in names}
     try:
         if schedule_under_names(tuned, kernel.program) in candidates(kernel, target, hints):
             return None
