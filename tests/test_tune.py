@@ -224,6 +224,13 @@ def test_the_budget_is_kept_and_what_was_not_tried_is_counted() -> None:
     assert f"not tried: {found.not_tried} candidates; the budget of 11 s was over" in lines
 
 
+def test_where_no_candidate_was_timed_nothing_is_known() -> None:
+    found = tuned_with(Fake(best_is(32, 80.0)), budget_s=2.0)
+    assert (found.problem, found.regret, found.record({}), found.timed) == ("no candidate was timed", None, None, 0)
+    found = tuned_with(Fake(best_is(32, 80.0)), budget_s=0.5)
+    assert found.not_tried == found.candidates - 1
+
+
 def test_kernels_share_what_is_left_of_the_budget() -> None:
     fake = Fake(best_is(32, 80.0))
     jobs = [job_of(), replace(job_of(), kernel=kernel_of())]
@@ -466,7 +473,7 @@ def test_the_command_prints_a_table_and_keeps_the_best(file: str, fake: Fake, ru
     ]
     code, out, _ = run("explain", f"{file}:block", TYPE)
     assert code == 0
-    assert "      schedule tuned: measured 80.0 us, 100.0 us with the predicted schedule\n" in out
+    assert "    tuned: row_max_exp_row_sum: measured 80.0 us, 100.0 us with the predicted schedule\n" in out
     _, out, _ = run("explain", f"{file}:block", TYPE, "--json")
     (kernel,) = json.loads(out)["kernels"]
     assert "rows_per_chunk=16 " in kernel["schedule"]
@@ -480,19 +487,19 @@ def test_what_is_kept_can_be_taken_to_another_cache(
     path = str(tmp_path / "out.json")
     run("tune", f"{file}:block", TYPE, "--device", "cpu", "--export", path)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
-    assert "tuned" not in run("explain", f"{file}:block", TYPE).out.replace("tuned.py", "")
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
     code, out, err = run("tune", "--import", path)
     target = Target.current("cpu")
     assert (code, out, err) == (0, "", f"imported 1 schedule from {path}, for {target.name} ({target.device})\n")
-    assert "schedule tuned: measured 80.0 us" in run("explain", f"{file}:block", TYPE).out
+    assert "  tuned: row_max_exp_row_sum: measured 80.0 us" in run("explain", f"{file}:block", TYPE).out
     monkeypatch.setenv("WEFT_TUNED", "0")
-    assert "schedule tuned" not in run("explain", f"{file}:block", TYPE).out
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
     monkeypatch.delenv("WEFT_TUNED")
     assert run("tune", f"{file}:block", TYPE, "--forget").err == "forgotten: what was kept of 1 kernels\n"
-    assert "schedule tuned" not in run("explain", f"{file}:block", TYPE).out
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
     run("tune", "--import", path)
     assert run("tune", "--forget").err == "all tuned schedules are forgotten\n"
-    assert "schedule tuned" not in run("explain", f"{file}:block", TYPE).out
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
 
 
 def test_the_command_for_machines(file: str, fake: Fake, run: Any) -> None:

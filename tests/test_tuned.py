@@ -347,12 +347,12 @@ def test_a_compile_runs_the_measured_schedule(options: Options) -> None:
     wanted = replace(kernel, schedule=replace(kernel.schedule, **other_schedule(kernel)))
     assert found["schedule"] == str(wanted.schedule) != str(kernel.schedule)
     assert found["tuned"]["us"] == 8.0
-    assert "    schedule tuned: measured 8.0 us, 10.0 us with the predicted schedule" in report.text().splitlines()
+    assert "  tuned: row_sum_rsqrt: measured 8.0 us, 10.0 us with the predicted schedule" in report.text().splitlines()
     digests = [launch.digest_of(each) for each in (wanted, kernel)]
     assert [digest in launch._KERNELS for digest in digests] == [True, False]
     assert launch._KERNELS[digests[0]].function is not None
     text = str(weft.explain(norm, x, weight))
-    assert "      schedule tuned: measured 8.0 us, 10.0 us with the predicted schedule" in text.splitlines()
+    assert "    tuned: row_sum_rsqrt: measured 8.0 us, 10.0 us with the predicted schedule" in text.splitlines()
     torch._dynamo.reset()
     weft.fuse(norm, tuned=False)(x, weight)
     assert weft.last_reports()[-1].to_dict()["kernels"][0]["schedule"] == str(kernel.schedule)
@@ -364,7 +364,7 @@ def test_a_stored_schedule_that_is_none_is_said_and_does_no_harm(options: Option
     (kernel,) = [k for g in weft.explain(norm, x, weight).graphs for k in g.compilation.kernels]
     tuning.save([tuned_to(kernel, rows_per_tile=3)], options)
     text = str(weft.explain(norm, x, weight))
-    assert "      schedule predicted: tuned_schedule: row_sum_rsqrt: the tuned schedule is none that" in text
+    assert "    not tuned: tuned_schedule: row_sum_rsqrt: the tuned schedule is none that" in text
     assert run_program(kernel.program, [x, weight], (), options)[0].shape == SIZE
 
 

@@ -221,6 +221,8 @@ def _others(job: Job) -> list[Schedule]:
 
 
 def _with_final(done: Tuning, measurer: Measurer, seconds: float) -> Tuning:
+    if done.candidates > 1 and not done.timed:
+        return replace(done, problem="no candidate was timed")
     timed = sorted((a for a in done.attempts if a.ratio is not None), key=lambda a: a.ratio or 0.0)[:FINALISTS]
     kernels = [replace(done.job.kernel, schedule=attempt.schedule) for attempt in timed]
     round_s = sum(max(SAMPLE_S, 2e-6 * (attempt.us or 0.0)) for attempt in (*timed, *timed[:2]))

@@ -72,22 +72,15 @@ def region_lines(compiled: CompiledRegion) -> list[str]:
     plan, names = compiled.plan, input_names(compiled)
     count = len(compiled.region.members)
     lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
-    parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.measurements, strict=True)
-    for kernel, kind, estimate, measured in parts:
+    for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
         moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
         lines += [
             f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
             f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
             f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
-            *([f"    {measured_text(measured)}"] if measured is not None else []),
         ]
     lines += [f"  {line}" for line in reasons(plan)]
     return lines + [f"  from {line}" for line in compiled.region.lines[:SHOWN_LINES]]
-
-
-def measured_text(measured: Tuned | Refusal) -> str:
-    """Where the schedule of a kernel is from, if there is a measurement of it."""
-    return f"schedule tuned: {measured}" if isinstance(measured, Tuned) else f"schedule predicted: {measured}"
 
 
 def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
@@ -109,13 +102,19 @@ def refusal_groups(refusals: Iterable[Refusal]) -> list[list[Refusal]]:
 
 
 def reasons(plan: Plan) -> list[str]:
-    """Why the kernels of a plan are what they are: predicted times of the ways to do it, and each cut with its rule."""
+    """Why the kernels of a plan are what they are: predicted times of the ways to do it, each cut with its rule, and
+    where there is a measurement what became of it."""
     whole = plan.decisions[0]
     lines = [f"cut: {refusal}" for refusal in plan.cuts]
     if whole.together_us is not None and whole.apart_us is not None:
         alone = "rows and columns in kernels of their own" if len(whole.apart) > 1 else "an ordinary kernel"
         apart = "" if whole.apart_us == whole.together_us else f", {whole.apart_us:.1f} us with {alone}"
         lines.append(f"taken: {whole.together_us:.1f} us predicted{apart}")
+    for kernel, measured in zip(plan.kernels, plan.measurements, strict=True):
+        if isinstance(measured, Tuned):
+            lines.append(f"tuned: {kernel.name}: {measured}")
+        elif measured is not None:
+            lines.append(f"not tuned: {measured}")
     return lines
 
 
