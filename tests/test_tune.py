@@ -111,11 +111,15 @@ class Fake:
     asked: list[Schedule] = field(default_factory=list)
     wrong: set[Schedule] = field(default_factory=set)
     noise: float = 0.0
+    opened_jobs: list[Job] = field(default_factory=list)
 
     def clock(self) -> float:
         return self.now
 
+    def start(self, seconds: float) -> None: ...
+
     def open(self, job: Job, seconds: float) -> Attempt:
+        self.opened_jobs.append(job)
         self.now += self.seconds
         return self.opened or Attempt(job.kernel.schedule, "timed")
 
@@ -240,6 +244,19 @@ def test_kernels_share_what_is_left_of_the_budget() -> None:
     regret = mean_regret([first, replace(second, final=None)])
     assert regret == first.regret
     assert mean_regret([]) is None
+
+
+def test_the_longest_kernels_are_tuned_first_where_there_is_no_time_for_all() -> None:
+    fake = Fake(best_is(32, 80.0))
+    jobs = [replace(job_of(), parameters=(rows,)) for rows in (ROWS, 64 * ROWS, 8 * ROWS)]
+    found = tune.tune(jobs, 15.0, fake, clock=fake.clock)
+    assert [job.parameters[0] // ROWS for job in fake.opened_jobs] == [64, 8, 1]
+    assert [tuning.job for tuning in found] == jobs
+    assert [len(tuning.attempts) for tuning in found] == [0, 7, 4]
+    assert [tuning.problem for tuning in found] == ["no candidate was timed", "", ""]
+    lines = tune_report.lines_of(tune_report.TuneReport({"load": 9.0}, {}, "cpu", 15.0, 15.0, tuple(found)))
+    assert "norm (a test): no candidate was timed" in lines
+    assert "NOT QUIET: the load was 9.0 at the beginning; little can be told apart" in lines
 
 
 def test_what_was_measured_before_is_tried_first() -> None:
@@ -450,6 +467,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
         def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(command, "ProcessMeasurer", lambda _: Measurer(made.us))
+    monkeypatch.setattr(command, "machine", lambda _: {"cpu": "a CPU", "threads": 2, "load": 0.0})
     return made
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from weft.bench.worker import WorkerError
 from weft.plan.candidates import candidates
+from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.tuned import Tuned, plain, schedule_under_names
 from weft.render.backends import device_of, supports
@@ -26,6 +28,8 @@ FINAL_ROUNDS = (7, 21)
 SAMPLE_S = 4e-3
 """Of a sample of a short kernel on a CPU, with what is run before it."""
 FINALISTS = 4
+LEAST_SHARE_S = 10.0
+"""Of a kernel: with less there is no time for more than the reference."""
 FINAL_SHARE = 0.2
 """Of the time of a kernel, kept for the final."""
 LEAST_MARGINS = {"cpu": 0.05, "cuda": 0.02}
@@ -148,6 +152,10 @@ class Measurer(Protocol):
     """What compiles, checks and times, where a kernel that crashes does no harm. Raises TimeoutError where the time
     that is left does not suffice."""
 
+    def start(self, seconds: float) -> None:
+        """Get ready for the first kernel."""
+        ...
+
     def open(self, job: Job, seconds: float) -> Attempt:
         """Run the untuned choice and compare it with the reference."""
         ...
@@ -171,14 +179,23 @@ def tune(
     tell: Callable[[Job, int, int], None] = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tuning]:
-    """Each kernel gets an equal share of the time that is left. tell: of the job, how many candidates were tried and
-    how many there are."""
+    """In the order of ``jobs``, of which those with the longest predicted time are tuned first: each gets an equal
+    share of the time that is left, and ``LEAST_SHARE_S`` if there is so much. tell: of the job, how many candidates
+    were tried and how many there are."""
     end = clock() + budget_s
-    found: list[Tuning] = []
-    for at, job in enumerate(jobs):
-        share = max(0.0, end - clock()) / (len(jobs) - at)
-        found.append(tune_kernel(job, share, measurer, tell, clock))
-    return found
+    found: dict[int, Tuning] = {}
+    order = sorted(range(len(jobs)), key=lambda i: -_predicted_us(jobs[i]))
+    with suppress(TimeoutError, WorkerError):  # what is wrong with it is said of the first kernel
+        measurer.start(budget_s)
+    for done, at in enumerate(order):
+        left = max(0.0, end - clock())
+        share = min(left, max(LEAST_SHARE_S, left / (len(jobs) - done)))
+        found[at] = tune_kernel(jobs[at], share, measurer, tell, clock)
+    return [found[at] for at in range(len(jobs))]
+
+
+def _predicted_us(job: Job) -> float:
+    return estimate(job.kernel, job.target, job.hints).predicted_us
 
 
 def tune_kernel(
@@ -189,6 +206,8 @@ def tune_kernel(
     others = _others(job)
     nothing = Tuning(job, 1 + len(others))
     tell(job, 0, len(others))
+    if seconds <= 0:
+        return replace(nothing, problem="the time was over")
     try:
         opened = measurer.open(job, seconds)
     except TimeoutError:

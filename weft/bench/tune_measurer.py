@@ -58,6 +58,9 @@ class ProcessMeasurer:
         for worker in self._all:
             worker.close()
 
+    def start(self, seconds: float) -> None:
+        self._worker.ask({"do": "start"}, seconds)
+
     def open(self, job: Job, seconds: float) -> Attempt:
         """The reference takes many times as long as the kernel, and has all the time that is left."""
         self._drop()

@@ -10,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from weft.bench.report import QUIET_LOAD
 from weft.bench.tune import Tuning, mean_regret
 from weft.errors import Refusal
 from weft.integration.report import refusal_lines
@@ -95,7 +96,11 @@ def lines_of(report: TuneReport) -> list[str]:
     left = sum(tuning.not_tried for tuning in report.tunings)
     if left:
         lines.append(f"not tried: {left} candidates; the budget of {report.budget_s:g} s was over")
-    lines += [f"{_name(t)}: {t.problem}" for t in report.tunings if t.problem]
+    for problem in dict.fromkeys(t.problem for t in report.tunings if t.problem):
+        names = [_name(t) for t in report.tunings if t.problem == problem]
+        lines.append(f"{names[0] if len(names) == 1 else f'{len(names)} kernels'}: {problem}")
+    if report.tunings and report.machine.get("load", 0.0) > QUIET_LOAD:
+        lines.append(f"NOT QUIET: the load was {report.machine['load']:.1f} at the beginning; little can be told apart")
     for status, what in (("wrong", "WRONG, never taken"), ("failed", "failed")):
         for tuning in report.tunings:
             found = [attempt for attempt in tuning.attempts if attempt.status == status]

@@ -1,5 +1,6 @@
 """The process that compiles and times candidate schedules: ``python -m weft.bench.tune_worker``, one request a line.
 
+    {"do": "start"}                                                           answer once everything is imported
     {"do": "open", "kernel", "parameters", "device", "threads", "verified"}   make tensors, run, compare with float64
     {"do": "compile", "kernel", "arch", "hints"}                              put a Triton kernel into the cache
     {"do": "attempt", "kernel", "rounds"}                                     check, then time beside the open one
@@ -40,6 +41,10 @@ class Bench:
         self.outputs: list[Tensor] = []
         self.expected: list[Tensor] = []
         self.untuned: KernelRun | None = None
+
+    def start(self) -> dict[str, Any]:
+        """All that takes time is done by then: modules are imported."""
+        return {}
 
     def open(self, kernel: str, parameters: list[int], device: str, threads: int, verified: bool) -> dict[str, Any]:
         """verified: its results were compared before, in a process that is gone."""

@@ -168,6 +168,7 @@ def _measured(found: Found, budget_s: float, device: str, options: Options) -> T
         gc.collect()
         torch.cuda.empty_cache()
     console, jobs, start = Console(stderr=True), list(found.jobs.values()), time.monotonic()
+    where = machine(device)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
@@ -183,7 +184,7 @@ def _measured(found: Found, budget_s: float, device: str, options: Options) -> T
     seconds, versions = time.monotonic() - start, versions_of(options, device)
     kept = _save(tunings, versions, options)
     spent = round(seconds, 1)
-    return TuneReport(machine(device), versions, device, budget_s, spent, tuple(tunings), found.refusals, kept)
+    return TuneReport(where, versions, device, budget_s, spent, tuple(tunings), found.refusals, kept)
 
 
 def _save(tunings: Sequence[Tuning], versions: dict[str, str], options: Options) -> str | None:
