@@ -27,6 +27,7 @@ from weft.ir.simplify import simplify
 from weft.plan import planner
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import plan, plan_split
+from weft.plan.tuned import Tuned, plain, with_tuned
 from weft.render import triton
 from weft.render.expressions import C_TYPES
 from weft.render.triton_expressions import TRITON_TYPES
@@ -326,6 +327,22 @@ def _(*_: Any) -> Refusal:
     )
     program = parse(f"program p()\n  dim m = 64\n  dim n = 131072\n{body}end\n")
     return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
+
+
+@says(
+    "tuned_schedule: p: the tuned schedule is none that the kernel can have: ONE_SHOT rows=(d0) columns=(d1) "
+    "segments=() rows_per_tile=3 rows_per_chunk=8 held=() finish=none"
+)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:32, n:1]\n  row: f32{m} = sum[n](x)\n  output y: f32 [m:1] = row\n"
+    planned = plan_split(parse(f"program p()\n  dim m = 8\n  dim n = 32\n{body}end\n"), ("m",), ("n",), CPU, {})
+    assert isinstance(planned, Plan)
+    (kernel,) = planned.kernels
+    other = plain(replace(kernel, schedule=replace(kernel.schedule, rows_per_tile=3)))
+    tuned = Tuned(str(other), CPU.name, CPU.device, str(plain(kernel).schedule), 8.0, 10.0, 3, 4)
+    (refusal,) = with_tuned(planned, CPU, {tuned.key: tuned}).tuned
+    assert isinstance(refusal, Refusal)
+    return refusal
 
 
 @says("triton_dtype: sum: Triton has no f16 (have 1 dtype, limit 0)", 1, 0)

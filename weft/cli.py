@@ -37,7 +37,7 @@ def application() -> Any:
     """All commands; typer is imported here so that nothing else needs it."""
     import typer
 
-    from weft.commands import bench, cache, doctor, explain, rules, show
+    from weft.commands import bench, cache, doctor, explain, rules, show, tune
 
     whole = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
     whole.command("explain")(explain.explain_command)
@@ -45,6 +45,7 @@ def application() -> Any:
     whole.command("rules")(rules.rules_command)
     whole.command("doctor")(doctor.doctor_command)
     whole.command("bench")(bench.bench_command)
+    whole.command("tune")(tune.tune_command)
     whole.add_typer(cache.commands, name="cache")
 
     @whole.callback()

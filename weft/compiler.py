@@ -34,10 +34,11 @@ from weft.options import Options
 from weft.plan.gpu_schedules import runner_up
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
+from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, render, supports
 from weft.render.source import Source
-from weft.runtime import launch
+from weft.runtime import launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure
 from weft.target import TARGETS, Target
@@ -72,12 +73,16 @@ class Compilation:
 
 
 def compile_graph(
-    graph: fx.Graph, name: str | None = None, symbols: Mapping[Any, int] | None = None, target: Target | None = None
+    graph: fx.Graph,
+    name: str | None = None,
+    symbols: Mapping[Any, int] | None = None,
+    target: Target | None = None,
+    tuned: TunedSchedules = NONE,
 ) -> Compilation:
     """All stages up to render for every region of a functional ATen graph.
 
     name: of every program, by default what it computes. symbols: likely values of the graph's symbolic sizes. target:
-    the machine to plan for; by default the one at hand.
+    the machine to plan for; by default the one at hand. tuned: measured schedules, of any machines.
     """
     with in_stage("capture"):
         captured: Capture = capture(graph, name)
@@ -86,7 +91,7 @@ def compile_graph(
     plans: dict[str, Plan | Refusal] = {}
     for region in captured.regions:
         try:
-            compiled = compile_region(region, symbols or {}, target, plans)
+            compiled = compile_region(region, symbols or {}, target, plans, tuned)
         except Exception as error:  # a defect of weft: the region is left out, the rest goes on
             compiled = failure(region, error)
         if isinstance(compiled, Refusal):
@@ -97,7 +102,11 @@ def compile_graph(
 
 
 def compile_region(
-    region: Region, symbols: Mapping[Any, int], target: Target | None, plans: dict[str, Plan | Refusal]
+    region: Region,
+    symbols: Mapping[Any, int],
+    target: Target | None,
+    plans: dict[str, Plan | Refusal],
+    tuned: TunedSchedules = NONE,
 ) -> CompiledRegion | Refusal:
     """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
     blocks of a model are the same program again and again."""
@@ -111,7 +120,7 @@ def compile_region(
     with in_stage("plan"):
         known = {k: v for k, v in hints.items() if v is not None}
         identity = f"{program}{known}{machine.name}{machine.exclusive}"
-        planned = plans.get(identity) or plan(program, machine, known)
+        planned = plans.get(identity) or _plan(program, machine, known, tuned)
         plans[identity] = planned
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
@@ -129,6 +138,17 @@ def compile_region(
                 return _of_region(region, refusal)
         sources = tuple(render(kernel) for kernel in planned.kernels)
     return CompiledRegion(region, program, planned, sources)
+
+
+def _plan(program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules) -> Plan | Refusal:
+    """With predicted schedules where a measured one is from a release that could write what this one cannot."""
+    planned = plan(program, machine, hints, tuned)
+    if isinstance(planned, Plan) and any(
+        isinstance(measured, Tuned) and supports(kernel) is not None
+        for kernel, measured in zip(planned.kernels, planned.measurements, strict=True)
+    ):
+        return plan(program, machine, hints)
+    return planned
 
 
 def target_of(device: torch.device, subject: str) -> Target | Refusal:
@@ -178,10 +198,11 @@ def build(compilation: Compilation, options: Options) -> Compilation:
 
 def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
     """A region with the runner-up in place of each schedule whose kernel spills registers after all: a miss of the
-    model. Kept as it is where the runner-up spills as well or cannot be built."""
+    model. Kept as it is where the runner-up spills as well or cannot be built, and where it was measured to be the
+    best."""
     kernels = list(region.plan.kernels)
-    for i, kernel in enumerate(kernels):
-        if not launch.spill_bytes(kernel):
+    for i, (kernel, measured) in enumerate(zip(kernels, region.plan.measurements, strict=True)):
+        if isinstance(measured, Tuned) or not launch.spill_bytes(kernel):
             continue
         counters.add(model_misses=1)
         with suppress(Exception):  # the kernel at hand is slow, not wrong
@@ -233,7 +254,7 @@ def run_program(
     machine = target_of(inputs[0].device if inputs else torch.device("cpu"), program.name)
     if isinstance(machine, Refusal):
         raise RefusedError((machine,))
-    planned = plan(program, machine, hints)
+    planned = _plan(program, machine, hints, tuning.load(options))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     if (refusal := check_device(planned, machine)) is not None:

@@ -12,7 +12,10 @@ from typing import Any, Literal, get_args
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 Check = Literal["off", "first", "always"]
-VARIABLES = ("WEFT_CACHE_DIR", "WEFT_CACHE_BYTES", "WEFT_CHECK", "WEFT_LOGS", "WEFT_PRINT_SOURCE", "WEFT_SM_MARGIN")
+VARIABLES = (
+    *("WEFT_CACHE_DIR", "WEFT_CACHE_BYTES", "WEFT_CHECK", "WEFT_LOGS", "WEFT_PRINT_SOURCE", "WEFT_SM_MARGIN"),
+    "WEFT_TUNED",
+)
 """Every variable of weft's own."""
 
 
@@ -43,7 +46,8 @@ class Options:
     compiled side by side. check: when a kernel's outputs are compared with the reference: in its first call of
     a process, in every call ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of
     a GPU that kernels whose programs share out their work leave to other kernels, e.g. of communication; it
-    changes no result. logs: what is printed to standard error, names of ``weft/logs.py``."""
+    changes no result. tuned: whether kernels take the schedules that ``weft tune`` measured. logs: what is printed to
+    standard error, names of ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -53,6 +57,7 @@ class Options:
     check: Check = "off"
     logs: tuple[str, ...] = field(default=(), repr=False)  # not shown either: it changes no graph
     sm_margin: int = 0
+    tuned: bool = True
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""
@@ -63,10 +68,11 @@ class Options:
         """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK``, ``WEFT_LOGS`` and
         ``CXX``, then defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
         ``~/.cache/weft``. Inductor puts its own default into that variable when it is first imported: that says
-        nothing. ``WEFT_SM_MARGIN`` is a number. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
+        nothing. ``WEFT_SM_MARGIN`` is a number, ``WEFT_TUNED`` is 0 or 1. ``WEFT_PRINT_SOURCE=1`` adds the log of
+        sources to the others.
 
-        Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, or a
-        number of bytes or SMs that is none.
+        Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, a number
+        of bytes or SMs that is none, or a switch that is neither on nor off.
         """
         env = os.environ if environment is None else environment
         given = dict(given or {})
@@ -85,6 +91,7 @@ class Options:
         if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
             given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
         given["sm_margin"] = _units(given.get("sm_margin", env.get("WEFT_SM_MARGIN") or 0))
+        given["tuned"] = _switch(given.get("tuned", env.get("WEFT_TUNED") or True))
         return Options(**given)
 
 
@@ -109,6 +116,15 @@ def _bytes(given: Any) -> int:
     if not str(given).isdecimal():
         raise ValueError(f"the size of the cache (cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not {given!r}")
     return int(given)
+
+
+def _switch(given: Any) -> bool:
+    if str(given) not in _SWITCHES:
+        raise ValueError(f"tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {given!r}")
+    return _SWITCHES[str(given)]
+
+
+_SWITCHES = {"0": False, "False": False, "1": True, "True": True}
 
 
 def _units(given: Any) -> int:

@@ -195,6 +195,13 @@ _TABLE = (
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
+        "tuned_schedule",
+        "plan",
+        "A stored schedule of `weft tune` is none that the kernel can have: it is from another release of weft, or the "
+        "file that was imported says something else. The predicted one is taken.",
+        "Tune again, or `weft tune --forget`.",
+    ),
+    Rule(
         "triton_dtype",
         "render",
         "Triton has no type for a dtype of the kernel's tensors.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -24,7 +25,8 @@ class Target:
     0 on a CPU. cache_bytes: of a core's own cache. resident_bytes: tensors that together are larger come from memory,
     and are read faster one stream at a time than several; 0 where that makes no difference. measured: whether the
     figures come from a measurement; origin: from which. exclusive: whether nobody else's kernels keep a GPU's
-    multiprocessors for long, so that programs of a kernel may wait for each other.
+    multiprocessors for long, so that programs of a kernel may wait for each other. device: the model of the machine at
+    hand, empty for one that is only planned for; it says what measurements are of and decides nothing else.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Target:
     measured: bool
     origin: str
     exclusive: bool = True
+    device: str = field(default="", compare=False)
 
     @staticmethod
     def named(name: str) -> Target:
@@ -58,12 +61,12 @@ class Target:
         """The machine at hand. Raises ValueError for a device there are no figures for."""
         device = torch.device(device)
         if device.type == "cpu":
-            return Target.named(_BY_VENDOR.get(vendor(), "cpu"))
+            return replace(Target.named(_BY_VENDOR.get(vendor(), "cpu")), device=cpu_model())
         if device.type == "cuda":
-            model = torch.cuda.get_device_name(device).lower()
+            model = torch.cuda.get_device_name(device)
             for part, name in _BY_MODEL.items():
-                if part in model:
-                    return Target.named(name)
+                if part in model.lower():
+                    return replace(Target.named(name), device=model)
         raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
 
 
@@ -74,12 +77,22 @@ TARGETS = ("cpu", "cpu_amd", "h100", "h200", "gb200")
 """Names of all targets."""
 
 
-@cache
 def vendor() -> str:
     """Who made the CPU, as Linux says it; empty where it does not."""
+    return cpu_fact("vendor_id")
+
+
+def cpu_model() -> str:
+    """As Linux calls it; where it does not, what Python knows of it."""
+    return cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def cpu_fact(name: str) -> str:
+    """What Linux says of the first CPU under that name, e.g. ``model name``; empty where it says nothing."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("vendor_id"):
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
     return ""
 

@@ -67,7 +67,9 @@ class GraphBackend:
             gm.recompile()
         return make_boxed_func(gm.forward)
 
-    def _plan(self, program: Program, target: Target, hints: Mapping[str, int] | None = None) -> Plan | Refusal:
+    def _plan(
+        self, program: Program, target: Target, hints: Mapping[str, int] | None = None, *_: Any
+    ) -> Plan | Refusal:
         """Some legal plan, with tiles and chunks drawn as well."""
         candidates = [planner.plan_split(program, *split, target, hints or {}) for split in planner.splits(program)]
         legal = [c for c in candidates if isinstance(c, Plan)]

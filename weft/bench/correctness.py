@@ -90,7 +90,7 @@ def poison(candidate: Candidate, inputs: Sequence[Tensor], expected: Reference) 
     kept = {t.untyped_storage().data_ptr() for t in inputs}
     for tensor in candidate.memory or [torch.empty_like(t) for t in expected.eager]:
         if tensor.untyped_storage().data_ptr() not in kept:
-            tensor.fill_(_poison_of(tensor.dtype))
+            tensor.fill_(poison_of(tensor.dtype))
 
 
 def tensors_of(result: Any) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def tensors_of(result: Any) -> tuple[Tensor, ...]:
     return tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
 
 
-def _poison_of(dtype: torch.dtype) -> float | int | bool:
+def poison_of(dtype: torch.dtype) -> float | int | bool:
     if dtype == torch.bool:
         return True
     return float("nan") if dtype.is_floating_point else PATTERN

@@ -28,7 +28,7 @@ from torch._inductor.utils import fresh_cache
 from weft.bench.case import SIZES, Case, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
 from weft.bench.gpu_peers import inductor_pipelined
-from weft.bench.gpu_sweep import timed
+from weft.bench.gpu_timing import medians_us
 from weft.bench.machine import machine, versions
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, weft_call
 from weft.bench.reason import Reason, UntimedError
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the cells to this file")
     given = parser.parse_args(arguments)
-    options = Options.read()
+    options = replace(Options.read(), tuned=False)
     cells: list[Cell] = []
     for name in given.workload:
         for columns in given.columns or columns_of(name):
@@ -161,7 +161,7 @@ def measure(cell: Cell, against: Sequence[str], options: Options, rounds: int) -
         made = {"copy": copy_candidate(bytes_moved, case.device), "weft": mine}
         found = {peer: PEERS[peer](case) for peer in against}
         made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
-        times = timed([candidate.run for candidate in made.values()], rounds, case.device)
+        times = medians_us([candidate.run for candidate in made.values()], rounds, case.device)
     except (RefusedError, UntimedError, RuntimeError) as error:
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}

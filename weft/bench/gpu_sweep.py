@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +23,9 @@ import torch
 from torch import Tensor
 
 from weft.bench.case import traffic_bytes, workload_case
+from weft.bench.gpu_timing import medians_us
 from weft.bench.inputs import Shape
+from weft.bench.kernel_run import KernelRun, what_is_wrong
 from weft.bench.peers import copy_candidate, view_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -34,6 +35,7 @@ from weft.ir.online import online
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.options import Options
+from weft.plan.candidates import SLACK
 from weft.plan.gpu_schedules import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
@@ -41,15 +43,10 @@ from weft.plan.resources import Demand, registers_per_thread, shared_bytes
 from weft.plan.schedules import segments_of
 from weft.render import triton
 from weft.runtime import gpu, triton_build
-from weft.runtime.check import compare
-from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import allocate
 from weft.runtime.triton_build import GpuTarget, Job, Variant
 from weft.target import Target
 
-SLACK = 1.5
-"""Candidates whose registers are predicted to be up to so many times what there is are timed as well."""
-FLUSH_BYTES = 256 * 2**20
 TARGET = Target.named("h200")
 Cell = tuple[str, Shape]
 
@@ -180,72 +177,29 @@ def _measure(
     bound = [inputs[b.name] for b in program.inputs]
     outputs = [allocate(o.buffer, sizes_of(program, ()), device) for o in program.outputs]
     expected: list[Tensor] = []
-    runs: list[tuple[Kernel, Any, dict[str, Any]]] = []
+    runs: list[tuple[KernelRun, dict[str, Any]]] = []
     for kernel in kernels:
-        function = GpuFunction(kernel, triton.render(kernel), options)
         row = _described(cell, kernel) | {"chosen": int(kernel is kernels[0])}
-        for tensor in outputs:
-            tensor.fill_(float("nan") if tensor.is_floating_point() else 85)
-        addresses = [t.data_ptr() for t in (*bound, *outputs)]
         if (refusal := triton.supports(kernel)) is not None:
             yield row | {"failure": refusal.rule}
             continue
         try:
-            function(device, addresses, (), 0)
-            torch.cuda.synchronize()
+            run = KernelRun(kernel, bound, outputs, (), options)
+            run.run_poisoned()
         except Exception as error:
             yield row | {"failure": f"{type(error).__name__}: {str(error)[:120]}"}
             continue
-        if not expected:
-            finding = compare(program, bound, outputs, ())
-            row["wrong"] = str(finding or "")
-            expected = [t.clone() for t in outputs]
-        else:
-            row["wrong"] = "" if all(map(_alike, outputs, expected)) else "not like the chosen one"
-        usage = function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[
+        row["wrong"] = what_is_wrong(program, bound, outputs, (), expected)
+        expected = expected or [t.clone() for t in outputs]
+        usage = run.function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[
             triton.render(kernel).entry
         ].usage
         row |= {"registers": usage.registers, "spill_bytes": usage.spill_bytes, "shared_bytes": usage.shared_bytes}
-        runs.append((kernel, lambda f=function, a=addresses: f(device, a, (), 0), row))
+        runs.append((run, row))
     copied = copy_candidate(traffic_bytes((*bound, *outputs)), device)
-    times = timed([copied.run, *(run for _, run, _ in runs)], rounds, device)
-    for (_, _, row), own in zip(runs, times[1:], strict=True):
+    times = medians_us([copied.run, *(run for run, _ in runs)], rounds, device)
+    for (_, row), own in zip(runs, times[1:], strict=True):
         yield row | {"us": round(own, 2), "of_copy": round(times[0] / own, 4)}
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    tolerance = 2e-2 if one.itemsize <= 2 else 1e-3
-    return bool(torch.allclose(one.float(), other.float(), rtol=tolerance, atol=tolerance * float(other.float().std())))
-
-
-def timed(runs: Sequence[Any], rounds: int, device: torch.device) -> list[float]:
-    """Median over rounds of the sum of kernel durations of each, in microseconds."""
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
-    for run in runs:
-        run()
-    torch.cuda.synchronize()
-    orders = [[(i + shift) % len(runs) for i in range(len(runs))] for shift in range(0, rounds * 7, 7)]
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-        for order in orders:
-            for i in order:
-                flush.bitwise_not_()
-                runs[i]()
-            torch.cuda.synchronize()
-    events = [e for e in seen.events() or () if e.device_type == DeviceType.CUDA]
-    events.sort(key=lambda e: e.time_range.start)
-    sums: list[float] = []
-    for event in events:
-        if "bitwise_not" in event.name:
-            sums.append(0.0)
-        elif sums:
-            sums[-1] += event.time_range.elapsed_us()
-    of: list[list[float]] = [[] for _ in runs]
-    for i, total in zip((i for order in orders for i in order), sums, strict=True):
-        of[i].append(total)
-    return [statistics.median(each) for each in of]
 
 
 def _print_best(cell: Cell, rows: Sequence[dict[str, Any]]) -> None:

@@ -6,7 +6,6 @@ import os
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +14,13 @@ import weft
 from weft.errors import CompilerNotFoundError
 from weft.options import Options
 from weft.runtime.build import compiler_version, find_compiler
+from weft.target import cpu_model
 
 
 def machine(device: str) -> dict[str, Any]:
     """The processor, the threads that torch uses, and the GPU if figures are of one."""
     found: dict[str, Any] = {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(_affinity()),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
@@ -47,14 +47,6 @@ def gpu_uuid() -> str | None:
     """The first GPU's, as nvidia-smi takes it."""
     found = getattr(torch.cuda.get_device_properties(0), "uuid", None)
     return None if found is None else f"GPU-{found}"
-
-
-def _cpu_model() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _affinity() -> set[int]:

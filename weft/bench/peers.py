@@ -34,7 +34,7 @@ from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.render import cpp
-from weft.runtime import launch
+from weft.runtime import launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.layout import allocate
 from weft.target import Target
@@ -69,7 +69,7 @@ def eager_call(case: Case) -> Candidate:
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
-    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir)
+    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, tuned=options.tuned)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
     before = counters.launches
@@ -90,7 +90,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         raise _call_only(f"{case.workload} is {len(found.regions)} regions")
     (region,) = found.regions
     program = simplify(region.program)
-    planned = plan(program, Target.current("cpu"))
+    planned = plan(program, Target.current("cpu"), tuned=tuning.load(options))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -162,7 +162,7 @@ def autograd_candidates(case: Case, options: Options) -> tuple[Case, list[Candid
     compiled = {
         "eager": case.function,
         "inductor": torch.compile(case.function, fullgraph=True, dynamic=False),
-        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir),
+        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir, tuned=options.tuned),
     }
     made = [_backward(peer, function, leaves, gradients) for peer, function in compiled.items()]
     return replace(case, function=backward), made

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds, at most 10 s a row")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(arguments)
-    options, protocol = Options.read(), Protocol(given.rounds, MIN_SAMPLE_S, budget_s=10.0)
+    options, protocol = replace(Options.read(), tuned=False), Protocol(given.rounds, MIN_SAMPLE_S, budget_s=10.0)
     where = machine("cpu")
     wanted = [(table, cell) for table in given.table for cell in _cells(table, given.workload)]
     rows: list[Row] = []

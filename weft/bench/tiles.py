@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(name: str, shape: Shape, rounds: int) -> dict[str, str]:
     """Medians in microseconds."""
-    workload, options = WORKLOADS[name], Options.read()
+    workload, options = WORKLOADS[name], replace(Options.read(), tuned=False)
     case = workload_case(workload, shape, torch.bfloat16)
     total = traffic_bytes((*case.inputs, *workload.outputs(*case.inputs)))
     candidates = [copy_candidate(total)]

@@ -24,7 +24,17 @@ from weft.bench.models import MODELS
 from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
 from weft.bench.timing import LEAST_ROUNDS
 from weft.bench.workloads import WORKLOADS
-from weft.commands.subject import Shape, Subject, parse_shape, resolve
+from weft.commands.subject import (
+    DeviceOption,
+    JsonOption,
+    Shape,
+    Subject,
+    check_file,
+    choose_device,
+    parse_shape,
+    resolve,
+    split_list,
+)
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.options import Options
 
@@ -55,8 +65,6 @@ Shapes = Annotated[
 Dtypes = Annotated[str | None, typer.Option("--dtype", help=f"Of workloads: {', '.join(DTYPES)}, or several.")]
 Against = Annotated[str, typer.Option("--against", help=f"Any of {', '.join(PEERS)}; all by default.")]
 Rounds = Annotated[int, typer.Option("--rounds", help="Samples of each candidate.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Write a line a candidate to this file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the fraction of copy over the columns: FILE.png.")]
 
@@ -66,11 +74,11 @@ def bench_command(
     shapes: Shapes = None,
     dtype: Dtypes = None,
     against: Against = EVERY_PEER,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     csv: Csv = None,
     plot: Plot = None,
     rounds: Rounds = Protocol.rounds,
-    device: Device = None,
+    device: DeviceOption = None,
 ) -> None:
     """Time weft beside eager PyTorch, TorchInductor and others, and a copy of the same bytes.
 
@@ -80,12 +88,12 @@ def bench_command(
 
     weft bench model.py:block bf16[8192,4096] bf16[4096] --json
     """
-    chosen = _device(device)
+    chosen = choose_device(device)
     peers = _listed(against, "--against", PEERS, "peer")
     if rounds < LEAST_ROUNDS:
         raise typer.BadParameter(f"--rounds is at least {LEAST_ROUNDS}, not {rounds}; fewer have no quartiles")
-    _check_file(csv, "--csv", "")
-    _check_file(plot, "--plot", ".png")
+    check_file(csv, "--csv", "")
+    check_file(plot, "--plot", ".png")
     makers = _cases(subjects or (), shapes, dtype, chosen)
     options, protocol = Options.read(), Protocol(rounds)
     where = machine(chosen)
@@ -110,7 +118,7 @@ def _cases(
     if files:
         return [_of_file(files, subjects, shapes, dtype, device)]
     dtypes = _listed(dtype or "bf16", "--dtype", DTYPES, "dtype")
-    sizes = [parse_shape(text) for text in _split(shapes, "--shapes")] if shapes is not None else None
+    sizes = [parse_shape(text) for text in split_list(shapes, "--shapes")] if shapes is not None else None
     made: list[tuple[str, Callable[[], Case]]] = []
     for name in dict.fromkeys(subjects or DEFAULT_WORKLOADS):
         if name in MODELS:
@@ -205,38 +213,10 @@ def _draw(path: Path, rows: Sequence[Row]) -> None:
     draw_fractions(rows, path)
 
 
-def _device(text: str | None) -> str:
-    known = ("cpu", "cuda")
-    if text is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if text not in known:
-        raise typer.BadParameter(f"no device {text!r}; one of {', '.join(known)}")
-    if text == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("--device cuda: torch sees no GPU here; use --device cpu")
-    return text
-
-
 def _listed(text: str, option: str, known: Sequence[str], what: str) -> list[str]:
     """A list with commas, every entry once."""
-    found = _split(text, option)
+    found = split_list(text, option)
     if unknown := [entry for entry in found if entry not in known]:
         why = "; results are checked against float64" if unknown[0] == "f64" else ""
         raise typer.BadParameter(f"{option}: no {what} {unknown[0]!r}; any of {', '.join(known)}{why}")
     return list(dict.fromkeys(found))
-
-
-def _split(text: str, option: str) -> list[str]:
-    found = [entry.strip() for entry in text.split(",") if entry.strip()]
-    if not found:
-        raise typer.BadParameter(f"{option} is empty")
-    return found
-
-
-def _check_file(path: Path | None, option: str, suffix: str) -> None:
-    """Whether it can be written, before minutes are spent on what belongs in it."""
-    if path is None:
-        return
-    if suffix and path.suffix.lower() != suffix:
-        raise typer.BadParameter(f"{option}: {path} does not end in {suffix}")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise typer.BadParameter(f"{option}: {path} cannot be written")

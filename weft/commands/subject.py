@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
@@ -42,13 +43,14 @@ ShapeOption = Annotated[
 DtypeOption = Annotated[str, typer.Option("--dtype", help=f"Of a workload or model: {', '.join(FLOAT_DTYPES)}.")]
 TargetOption = Annotated[str, typer.Option("--target", help=f"The machine: {', '.join(TARGETS)} or current.")]
 GradOption = Annotated[bool, typer.Option("--grad", help="A FUNCTION's floating-point inputs need gradients.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
 class Subject:
     """function, inputs: what to call, and with what. kind: a workload and a model get their inputs from weft, and a
-    model runs under autocast to ``dtype``; both are called in ``scope``, where tensors hold no data."""
+    model runs under autocast to ``dtype``; both are called in ``scope``, where tensors on a CPU hold no data."""
 
     name: str
     kind: Literal["workload", "model", "function"]
@@ -56,6 +58,7 @@ class Subject:
     inputs: tuple[Any, ...]
     dtype: torch.dtype
     fake: FakeTensorMode | None = None
+    device: str = "cpu"
 
     @contextmanager
     def scope(self) -> Generator[None]:
@@ -64,29 +67,35 @@ class Subject:
             if self.fake is not None:
                 stack.enter_context(self.fake)
             if self.kind == "model" and self.dtype in (torch.bfloat16, torch.float16):
-                stack.enter_context(torch.autocast("cpu", self.dtype))
+                stack.enter_context(torch.autocast(self.device, self.dtype))
             yield
 
 
 def resolve(
-    name: str, types: Sequence[str] = (), shape: str | None = None, dtype: str = "bf16", grad: bool = False
+    name: str,
+    types: Sequence[str] = (),
+    shape: str | None = None,
+    dtype: str = "bf16",
+    grad: bool = False,
+    device: str = "cpu",
 ) -> Subject:
-    """The subject of a command line. Raises typer.BadParameter, in one line with the way out, for anything wrong."""
+    """The subject of a command line, with its tensors on a device. Raises typer.BadParameter, in one line with the way
+    out, for anything wrong."""
     if match := _FILE.fullmatch(name):
         if shape is not None:
             raise typer.BadParameter(
                 "--shape is for workloads; a function's inputs are written as TYPEs: bf16[8192,4096]"
             )
-        return _of_file(Path(match[1]), match[2], types, grad)
+        return _of_file(Path(match[1]), match[2], types, grad, device)
     if types:
         raise typer.BadParameter(f"TYPEs are for functions of a file; a workload takes --shape (got {' '.join(types)})")
     if dtype not in FLOAT_DTYPES:
         raise typer.BadParameter(f"unknown dtype {dtype!r}; one of {', '.join(FLOAT_DTYPES)}")
     size = None if shape is None else parse_shape(shape)
     if name in WORKLOADS:
-        return _workload(name, size, TORCH_DTYPES[dtype])
+        return _workload(name, size, TORCH_DTYPES[dtype], device)
     if name in MODELS:
-        return _model(name, size, TORCH_DTYPES[dtype])
+        return _model(name, size, TORCH_DTYPES[dtype], device)
     known = [*WORKLOADS, *MODELS]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
@@ -111,6 +120,36 @@ def parse_target(text: str) -> Target:
         raise typer.BadParameter(str(error)) from None
 
 
+def choose_device(text: str | None) -> str:
+    """``cpu`` or ``cuda``; by default the GPU if there is one."""
+    known = ("cpu", "cuda")
+    if text is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if text not in known:
+        raise typer.BadParameter(f"no device {text!r}; one of {', '.join(known)}")
+    if text == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda: torch sees no GPU here; use --device cpu")
+    return text
+
+
+def split_list(text: str, option: str) -> list[str]:
+    """The entries of a list with commas, at least one."""
+    found = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not found:
+        raise typer.BadParameter(f"{option} is empty")
+    return found
+
+
+def check_file(path: Path | None, option: str, suffix: str = "") -> None:
+    """Whether it can be written, before minutes are spent on what belongs in it."""
+    if path is None:
+        return
+    if suffix and path.suffix.lower() != suffix:
+        raise typer.BadParameter(f"{option}: {path} does not end in {suffix}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{option}: {path} cannot be written")
+
+
 def parse_type(text: str) -> tuple[str, tuple[int, ...]]:
     """``bf16[8192,4096]``: a dtype's short name and sizes."""
     match = _TYPE.fullmatch(text.replace(" ", ""))
@@ -121,31 +160,38 @@ def parse_type(text: str) -> tuple[str, tuple[int, ...]]:
     return match[1], tuple(int(size) for size in match[2].split(",") if size)
 
 
-def _workload(name: str, shape: Shape | None, dtype: torch.dtype) -> Subject:
-    workload, mode = WORKLOADS[name], FakeTensorMode()
+def _workload(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -> Subject:
+    workload, mode = WORKLOADS[name], _without_data(device)
     try:
-        with mode:
-            inputs = workload.make_inputs(shape or workload.default_shape, dtype)
+        with mode or nullcontext():
+            inputs = workload.make_inputs(shape or workload.default_shape, dtype, device)
     except ValueError as error:
         raise typer.BadParameter(f"{name}: {error}") from None
-    return Subject(name, "workload", workload.fn, tuple(inputs), dtype, mode)
+    return Subject(name, "workload", workload.fn, tuple(inputs), dtype, mode, device)
 
 
-def _model(name: str, shape: Shape | None, dtype: torch.dtype) -> Subject:
+def _model(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -> Subject:
     if dtype == torch.float64:
         raise typer.BadParameter(f"{name} is a model: its dtype is that of autocast (bf16, f16) or f32 without")
-    mode = FakeTensorMode()
-    with mode:
+    mode = _without_data(device)
+    with mode or nullcontext():
         model = MODELS[name]()
     try:
         batch = model.make_batch(*(shape or DEFAULT_SHAPES[name]), seed=0)
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(f"{name}: {error}") from None
+    if mode is None:
+        return Subject(name, "model", model.to(device), tuple(t.to(device) for t in batch), dtype, None, device)
     return Subject(name, "model", model, tuple(mode.from_tensor(t) for t in batch), dtype, mode)
 
 
-def _of_file(path: Path, name: str, types: Sequence[str], grad: bool) -> Subject:
-    made = [_input(*parse_type(text), grad) for text in types]
+def _without_data(device: str) -> FakeTensorMode | None:
+    """Tensors on a CPU hold no data where nothing is computed; a GPU's memory is large enough to hold it."""
+    return FakeTensorMode() if device == "cpu" else None
+
+
+def _of_file(path: Path, name: str, types: Sequence[str], grad: bool, device: str) -> Subject:
+    made = [_input(*parse_type(text), grad, device) for text in types]
     module = _load(path)
     found = getattr(module, name, None)
     if found is None:
@@ -159,17 +205,19 @@ def _of_file(path: Path, name: str, types: Sequence[str], grad: bool) -> Subject
             raise typer.BadParameter(message) from None
     if not callable(found):
         raise typer.BadParameter(f"{name} in {path} is {type(found).__name__}, not a function or a module")
-    return Subject(name, "function", found, tuple(made), torch.bfloat16)
+    if isinstance(found, torch.nn.Module):
+        found = found.to(device)
+    return Subject(name, "function", found, tuple(made), torch.bfloat16, device=device)
 
 
-def _input(dtype: str, sizes: tuple[int, ...], grad: bool) -> torch.Tensor:
+def _input(dtype: str, sizes: tuple[int, ...], grad: bool, device: str) -> torch.Tensor:
     """Normal numbers; zeros for integers, which are valid indices."""
     kind = TORCH_DTYPES[dtype]
     if prod(sizes) * kind.itemsize > LARGEST_INPUT_BYTES:
         raise typer.BadParameter(f"{dtype}[{','.join(map(str, sizes))}] is more than {LARGEST_INPUT_BYTES >> 30} GiB")
     if dtype not in FLOATS:
-        return torch.zeros(sizes, dtype=kind)
-    made = torch.randn(sizes).to(kind)
+        return torch.zeros(sizes, dtype=kind, device=device)
+    made = torch.randn(sizes, device=device).to(kind)
     return made.requires_grad_() if grad else made
 
 

@@ -18,6 +18,8 @@ from weft.explain.graphs import Kind, post_grad_graphs
 from weft.integration.backend import supports_cuda
 from weft.integration.report import Report, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
+from weft.options import Options
+from weft.runtime import tuning
 from weft.target import Target
 
 if TYPE_CHECKING:
@@ -145,7 +147,8 @@ def explain(
     inputs, keywords: what to call it with. It is called once, uncompiled, to find its graphs; the backward is among
     them where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
     target: a machine to plan for, or its name; by default the one at hand. dynamic: as in torch.compile. name: for the
-    title; by default the function's.
+    title; by default the function's. Schedules that ``weft tune`` measured on the machine at hand are taken as they
+    are in a compile.
 
     Raises ValueError for an unknown target, or a machine without figures.
     """
@@ -153,8 +156,9 @@ def explain(
         target = None if target == "current" else Target.named(target)
     graphs = post_grad_graphs(function, inputs, keywords, dynamic)
     chosen = target or Target.current(_device(inputs, keywords))
+    tuned = tuning.load(Options.read())
     explained = tuple(
-        ExplainedGraph(g.kind, compile_graph(g.module.graph, symbols=symbol_hints(g.module.graph), target=chosen))
+        ExplainedGraph(g.kind, compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned))
         for g in graphs
     )
     shown = name or getattr(function, "__name__", type(function).__name__)

@@ -24,6 +24,7 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.options import Options
 from weft.render.backends import devices
+from weft.runtime import tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -64,11 +65,14 @@ class WeftPass(CustomGraphPass):
         """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
         if any(getattr(node.meta.get("val"), "is_cpu", False) for node in graph.nodes):
             Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
-        compilation = self._complete(compiler.compile_graph(graph, symbols=symbol_hints(graph)))
+        compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
         compilation = self._complete(compiler.build(compilation, self.options))
         return self._complete(rewrite(graph, compilation, self.options))
+
+    def _compile(self, graph: fx.Graph) -> compiler.Compilation:
+        return compiler.compile_graph(graph, symbols=symbol_hints(graph), tuned=tuning.load(self.options))
 
     def _complete(self, compilation: compiler.Compilation) -> compiler.Compilation:
         if self.options.strict and compilation.refusals:
@@ -79,7 +83,8 @@ class WeftPass(CustomGraphPass):
     def uuid(self) -> Any:
         """Everything that changes what the pass does to a graph: part of Inductor's cache key."""
         others = [other.uuid() for other in self.before]
-        return (package_digest(), torch.__version__, repr(self.options), failed_digests(), *map(repr, others))
+        own = (package_digest(), torch.__version__, repr(self.options), failed_digests(), tuning.digest(self.options))
+        return (*own, *map(repr, others))
 
 
 @cache

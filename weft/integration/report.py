@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from weft.compiler import Compilation, CompiledRegion
@@ -13,6 +13,7 @@ from weft.errors import Refusal
 from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
+from weft.plan.tuned import Tuned
 from weft.runtime import launch
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +50,11 @@ class Report:
             sources = [source.text for source in compiled.sources] or [None] * len(plan.kernels)
             names = input_names(compiled)
             parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, sources, strict=True)
-            kernels += [{"region": at} | _kernel(*part, names) for part in parts]
+            described = [_kernel(*part, names) for part in parts]
+            kernels += [
+                {"region": at} | own | {"tuned": _measurement(found)}
+                for own, found in zip(described, plan.measurements, strict=True)
+            ]
             for taken, found in ((True, plan.decisions), (False, plan.alternatives)):
                 decisions += [{"region": at, "taken": taken and d.refusal is None} | d.to_dict() for d in found]
         refusals = [refusal.to_dict() for refusal in self.compilation.refusals]
@@ -97,13 +102,19 @@ def refusal_groups(refusals: Iterable[Refusal]) -> list[list[Refusal]]:
 
 
 def reasons(plan: Plan) -> list[str]:
-    """Why the kernels of a plan are what they are: predicted times of the ways to do it, and each cut with its rule."""
+    """Why the kernels of a plan are what they are: predicted times of the ways to do it, each cut with its rule, and
+    where there is a measurement what became of it."""
     whole = plan.decisions[0]
     lines = [f"cut: {refusal}" for refusal in plan.cuts]
     if whole.together_us is not None and whole.apart_us is not None:
         alone = "rows and columns in kernels of their own" if len(whole.apart) > 1 else "an ordinary kernel"
         apart = "" if whole.apart_us == whole.together_us else f", {whole.apart_us:.1f} us with {alone}"
         lines.append(f"taken: {whole.together_us:.1f} us predicted{apart}")
+    for kernel, measured in zip(plan.kernels, plan.measurements, strict=True):
+        if isinstance(measured, Tuned):
+            lines.append(f"tuned: {kernel.name}: {measured}")
+        elif measured is not None:
+            lines.append(f"not tuned: {measured}")
     return lines
 
 
@@ -121,6 +132,14 @@ def _kernel(
     }
     counts = {name: value for name, value in estimate.to_dict().items() if name != "kernel"}
     return own | counts | held.to_dict() | {"text": str(kernel), "source": source}
+
+
+def _measurement(measured: Tuned | Refusal | None) -> dict[str, Any] | None:
+    if measured is None:
+        return None
+    if isinstance(measured, Refusal):
+        return {"refusal": measured.to_dict()}
+    return asdict(measured)
 
 
 def _buffer(buffer: Buffer, program: Program) -> dict[str, Any]:

@@ -29,14 +29,23 @@ def interpret(
     run = Evaluation(program, sizes, exact)
     for buffer, tensor in zip(program.inputs, inputs, strict=True):
         run.env[buffer.name] = run.load(buffer, tensor)
-    for value in program.values:
+    last = _last_uses(program)
+    for place, value in enumerate(program.values):
         run.env[value.name] = run.evaluate(value)
+        for arg in {arg for arg in value.args if last[arg] == place}:
+            del run.env[arg]
     results: list[Tensor] = []
     for output in program.outputs:
         shape = [sizes[d] for d in output.buffer.dims]
         aligned = run.align(run.env[output.value], output.buffer.dims)
         results.append(aligned.expand(shape).contiguous())
     return results
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    """By name, the place of the last value that needs it; behind all of them for what is written."""
+    last = {arg: place for place, value in enumerate(program.values) for arg in value.args}
+    return last | {output.value: len(program.values) for output in program.outputs}
 
 
 def interpret_into(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -76,13 +76,27 @@ def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping
 
 
 def _best(program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]) -> Schedule:
+    return min(found, key=_order(program, found, target, hints))
+
+
+def ranked(
+    program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]
+) -> tuple[Schedule, ...]:
+    """Candidates of one kernel, the one with the shortest predicted time first."""
+    return tuple(sorted(found, key=_order(program, found, target, hints)))
+
+
+def _order(
+    program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]
+) -> Callable[[Schedule], tuple[float, ...]]:
+    """Less is better. found: at least one, all of one kernel."""
     columns = found[0].columns
     if found[0].scheme == "LOOP":
-        return min(found, key=_loop_order)
+        return _loop_order
     if not kinds_of(program, columns)[0]:
-        return min(found, key=lambda schedule: _column_order(schedule, Sizes(program, hints), target))
-    work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])  # the same for all
-    return min(found, key=lambda schedule: kernel_us(work, demand, schedule, target))
+        return lambda schedule: _column_order(schedule, Sizes(program, hints), target)
+    work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])
+    return lambda schedule: (kernel_us(work, demand, schedule, target),)
 
 
 def _loop_order(schedule: Schedule) -> tuple[float, ...]:

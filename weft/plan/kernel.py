@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from weft.errors import ParseError, Refusal
 from weft.ir.parser import parse
 from weft.ir.printer import print_program
 from weft.ir.program import Program, Size
+
+if TYPE_CHECKING:
+    from weft.plan.tuned import Tuned
 
 Scheme = Literal["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"]
 Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
@@ -167,7 +170,8 @@ class Plan:
 
     decisions: the whole program first, then where it was cut. alternatives: the other splits into rows and columns.
     resources: of each kernel. hints: likely values of run-time parameters that the figures are for.
-    products: run-time strides of intermediate buffers as products of sizes, by parameter name.
+    products: run-time strides of intermediate buffers as products of sizes, by parameter name. tuned: of each kernel
+    the measurement that its schedule is from, or why one that there is was not taken; empty if there is none of any.
     """
 
     target: str
@@ -179,6 +183,12 @@ class Plan:
     alternatives: tuple[Decision, ...] = ()
     resources: tuple[Resources, ...] = ()
     hints: Mapping[str, int] = field(default_factory=dict[str, int])
+    tuned: tuple[Tuned | Refusal | None, ...] = ()
+
+    @property
+    def measurements(self) -> tuple[Tuned | Refusal | None, ...]:
+        """``tuned``, with an entry for each kernel in any case."""
+        return self.tuned or (None,) * len(self.kernels)
 
     @property
     def predicted_us(self) -> float:
@@ -191,13 +201,16 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan for {self.target}: {len(self.kernels)} kernel(s), {self.predicted_us:.1f} us predicted"]
-        for kernel, kind, estimate in zip(self.kernels, self.kinds, self.estimates, strict=True):
+        parts = zip(self.kernels, self.kinds, self.estimates, self.measurements, strict=True)
+        for kernel, kind, estimate, measured in parts:
             lines += [
                 f"kernel {kernel.name}: {kind}",
                 f"  schedule {kernel.schedule}",
                 f"  reads {estimate.bytes_read} bytes, writes {estimate.bytes_written}, workspace "
                 f"{estimate.workspace_bytes}; {estimate.launches} launch(es), {estimate.predicted_us:.1f} us",
             ]
+            if measured is not None:
+                lines.append(f"  {measured}")
         for decision in self.decisions:
             times = ""
             if decision.together_us is not None and decision.apart_us is not None:
@@ -207,7 +220,7 @@ class Plan:
 
 
 _TUPLE = r"\((.*?)\)"
-_SPLIT = rf"schedule (\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
+_SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
 _ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
 _ON_GPU = re.compile(rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warps=(\d+) stages=(\d+) chunks=(\d+)")
 
@@ -215,14 +228,22 @@ _ON_GPU = re.compile(rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warp
 def parse_kernel(text: str) -> Kernel:
     """The kernel that prints as ``text``; raises ParseError."""
     first, _, rest = text.partition("\n")
-    schedule = _parse_schedule(first.strip())
+    keyword, _, schedule = first.strip().partition(" ")
+    if keyword != "schedule":
+        raise ParseError(f"line 1: not a schedule: {first!r}")
+    return Kernel(parse(rest, first_line=2), parse_schedule(schedule))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule that prints as ``text``; raises ParseError."""
+    schedule = _schedule_of(text)
     named = schedule is not None and schedule.scheme in get_args(Scheme) and schedule.finish in get_args(Finish)
     if schedule is None or not named or schedule.backend not in get_args(Backend):
-        raise ParseError(f"line 1: not a schedule: {first!r}")
-    return Kernel(parse(rest, first_line=2), schedule)
+        raise ParseError(f"line 1: not a schedule: {text!r}")
+    return schedule
 
 
-def _parse_schedule(line: str) -> Schedule | None:
+def _schedule_of(line: str) -> Schedule | None:
     if (found := _ON_CPU.fullmatch(line)) is not None:
         rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
     elif (found := _ON_GPU.fullmatch(line)) is not None:

@@ -25,16 +25,20 @@ from weft.plan.legality import (
 from weft.plan.partition import cut, separate
 from weft.plan.resources import resources
 from weft.plan.schedules import kind_of, schedule_for, segments_of
+from weft.plan.tuned import NONE, TunedSchedules, with_tuned
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
 
 
-def plan(program: Program, target: Target, hints: Mapping[str, int] | None = None) -> Plan | Refusal:
+def plan(
+    program: Program, target: Target, hints: Mapping[str, int] | None = None, tuned: TunedSchedules = NONE
+) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or the reason why there is none worth running.
 
-    hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in.
+    hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in. tuned: measured
+    schedules; they take the place of predicted ones in the kernels of that plan, and have no say in which plan it is.
     """
     hints = hints or {}
     if len(program.dims) > MAX_DIMENSIONS:
@@ -52,7 +56,9 @@ def plan(program: Program, target: Target, hints: Mapping[str, int] | None = Non
     )
     whole = best.decisions[0]
     refusal = check_worthwhile(best, whole.apart_us, program)
-    return replace(best, alternatives=others) if refusal is None else replace(refusal, figures=whole.to_dict())
+    if refusal is not None:
+        return replace(refusal, figures=whole.to_dict())
+    return with_tuned(replace(best, alternatives=others), target, tuned)
 
 
 def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -8,20 +8,22 @@ rounds one at a time, at an eighth of the rate. On other GPUs, and interpreted, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-
-
-@tl.core.builtin
-def _in_pairs(_semantic=None):
-    """Whether the target is NVIDIA's."""
-    return tl.constexpr(getattr(_semantic.builder.options, "backend_name", "") == "cuda")
 
 
 if triton.knobs.runtime.interpret:
 
     def _in_pairs() -> bool:
         return False
+else:
+
+    @tl.core.builtin
+    def _in_pairs(_semantic: Any = None) -> Any:
+        """Whether the target is NVIDIA's."""
+        return tl.constexpr(getattr(_semantic.builder.options, "backend_name", "") == "cuda")
 
 
 @triton.jit

@@ -34,15 +34,17 @@ _LOG = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Kind:
     """read_in_place: other programs read the file where it lies. It is not evicted by a process that uses it, and not
-    made when it cannot be kept."""
+    made when it cannot be kept. made_again: whether it is made anew when it is gone; others are never evicted."""
 
     suffix: str
-    read_in_place: bool
+    read_in_place: bool = False
+    made_again: bool = True
 
 
 KINDS = {
-    "kernel": Kind("so", read_in_place=False),
-    "triton": Kind("triton.zip", read_in_place=False),
+    "kernel": Kind("so"),
+    "triton": Kind("triton.zip"),
+    "tuning": Kind("tuning.json", made_again=False),
     "header": Kind("h.gch", read_in_place=True),
 }
 _KIND_OF_SUFFIX = {kind.suffix: name for name, kind in KINDS.items()}
@@ -120,6 +122,29 @@ class Cache:
         _LOG.info("not kept: %s %s: %s", kind, name, reason)
         _warn_once(self.folder, reason)
         return Artefact(b"" if KINDS[kind].read_in_place else _make(kind, name, make), None, False)
+
+    def find(self, key: str) -> bytes | None:
+        """The content of a key, if it is there and whole; nothing is made, not even the folder."""
+        if not self.folder.exists() or reason_against(self.folder) is not None:
+            return None
+        found = self._read(key)
+        return None if found is None else found.content
+
+    def change(self, key: str, kind: str, name: str, changed: Callable[[bytes | None], bytes]) -> str | None:
+        """Put another content in the place of a key's, or why that cannot be. changed: what it becomes, of what it is;
+        None if it is not there or damaged. Other processes that change it wait."""
+        if (reason := reason_against(self.folder)) is not None:
+            return reason
+        try:
+            self._shard(key).mkdir(mode=0o700, exist_ok=True)
+            with FileLock(self._shard(key) / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+                found = self._read(key)
+                self._write(key, kind, name, changed(None if found is None else found.content))
+        except TimeoutError:
+            return f"another process has kept a lock in it for {LOCK_TIMEOUT_S:.0f} s"
+        except OSError as error:
+            return str(error)
+        return None
 
     def _make_once(self, key: str, kind: str, name: str, make: Callable[[], bytes]) -> Artefact | str:
         """Make and keep the file while no other process does, or a reason why nothing can be kept here."""
@@ -216,7 +241,8 @@ class Cache:
         for entry in reversed(entries):
             if size_bytes <= self.limit_bytes:
                 break
-            if entry.path != keep and entry.path not in _IN_USE and self.remove(entry):
+            spared = entry.path == keep or entry.path in _IN_USE or not KINDS[entry.kind].made_again
+            if not spared and self.remove(entry):
                 _LOG.info("evicted: %s %s (%s), %d bytes", entry.kind, entry.name, entry.key[:12], entry.size_bytes)
                 size_bytes -= entry.size_bytes
                 evicted.append(entry)

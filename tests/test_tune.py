@@ -1,0 +1,622 @@
+"""``weft tune``: which schedule is taken, in which time, what harm candidates can do, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import tune_faults
+from weft.bench import gpu_gates, peers, tune, tune_measurer, tune_report
+from weft.bench.case import workload_case
+from weft.bench.kernel_run import input_tensors, nearly_equal, output_tensors, what_is_wrong
+from weft.bench.tune import Attempt, Final, Job, Tuning, final_of, margin_of, mean_regret
+from weft.bench.tune_jobs import jobs_of
+from weft.bench.tune_measurer import ProcessMeasurer
+from weft.bench.worker import OutOfTimeError, Worker, WorkerError
+from weft.bench.workloads import WORKLOADS
+from weft.commands import tune as command
+from weft.ir.interpret import interpret
+from weft.ir.parser import parse
+from weft.options import Options
+from weft.plan.candidates import candidates
+from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
+from weft.plan.planner import plan, plan_split
+from weft.plan.tuned import Tuned
+from weft.render.backends import supports
+from weft.target import Target
+
+CPU, H200 = Target.named("cpu"), replace(Target.named("h200"), device="NVIDIA H200")
+PROGRAM = parse(
+    """
+program norm(s)
+  dim m = s
+  dim n = 48
+  input x: f32 [m:48, n:1]
+  row: f32{m} = sum[n](x)
+  hat: f32{m, n} = mul(x, row)
+  column: f32{n} = sum[m](hat)
+  output out0: f32 [m:48, n:1] = hat
+  output out1: f32 [n:1] = column
+end
+""".strip()
+)
+ROWS = 600
+
+
+def kernel_of(target: Target = CPU) -> Kernel:
+    found = plan_split(PROGRAM, ("m",), ("n",), target, {"s": ROWS})
+    assert isinstance(found, Plan)
+    (kernel,) = found.kernels
+    return kernel
+
+
+def job_of(target: Target = CPU) -> Job:
+    return Job(kernel_of(target), target, (ROWS,), None, ("a test",))
+
+
+def with_chunk(kernel: Kernel, rows: int) -> Kernel:
+    return replace(kernel, schedule=replace(kernel.schedule, rows_per_tile=4, rows_per_chunk=rows))
+
+
+# candidates
+
+
+@pytest.mark.parametrize("target", [CPU, H200])
+def test_candidates_are_different_and_begin_with_the_kernels_own(target: Target) -> None:
+    kernel = kernel_of(target)
+    found = candidates(kernel, target, {"s": ROWS})
+    assert found[0] == kernel.schedule
+    assert len(set(found)) == len(found) > 10
+    for schedule in found:
+        same = replace(kernel, schedule=schedule)
+        assert parse_kernel(str(same)) == same
+        assert supports(same) is None
+        assert (schedule.rows, schedule.columns, schedule.scheme) == (("m",), ("n",), "STREAM")
+
+
+def test_candidates_keep_the_chains_of_sums_that_are_exact_enough() -> None:
+    found = candidates(kernel_of(), CPU, {"s": ROWS})
+    assert max(s.rows_per_chunk // s.rows_per_tile for s in found) == 16  # sums that are stored in float32
+
+
+def test_candidates_of_a_gpu_are_those_of_the_planner_first() -> None:
+    found = candidates(kernel_of(H200), H200, {"s": ROWS})
+    assert {s.scheme for s in found} == {"STREAM"}
+    program = parse(str(PROGRAM).replace("dim n = 48", "dim n = 16384").replace(":48", ":16384"))
+    wide = plan_split(program, ("m",), ("n",), H200, {"s": ROWS})
+    assert isinstance(wide, Plan)
+    for kernel in wide.kernels:
+        assert candidates(kernel, H200, {"s": ROWS})[0] == kernel.schedule
+
+
+# which schedule is taken
+
+
+@dataclass
+class Fake:
+    """Kernels that take ``seconds`` to try and microseconds as ``us`` says, on a clock of its own."""
+
+    us: Callable[[Schedule], float]
+    seconds: float = 1.0
+    now: float = 0.0
+    opened: Attempt | None = None
+    asked: list[Schedule] = field(default_factory=list)
+    wrong: set[Schedule] = field(default_factory=set)
+    noise: float = 0.0
+    opened_jobs: list[Job] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def start(self, seconds: float) -> None: ...
+
+    def open(self, job: Job, seconds: float) -> Attempt:
+        self.opened_jobs.append(job)
+        self.now += self.seconds
+        return self.opened or Attempt(job.kernel.schedule, "timed")
+
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        self.kernels = kernels
+
+    def attempt(self, kernel: Kernel, seconds: float) -> Attempt:
+        if seconds < self.seconds:
+            self.now += seconds
+            raise TimeoutError
+        self.now += self.seconds
+        self.asked.append(kernel.schedule)
+        if kernel.schedule in self.wrong:
+            return Attempt(kernel.schedule, "wrong", reason="a row is missing")
+        us = self.us(kernel.schedule)
+        return Attempt(kernel.schedule, "timed", us / 100.0, us)
+
+    def final(self, kernels: Sequence[Kernel], rounds: int) -> list[list[float]]:
+        own = [100.0] * rounds, [100.0 * (1 + self.noise)] * rounds
+        return [*own, *([self.us(kernel.schedule)] * rounds for kernel in kernels)]
+
+
+def tuned_with(fake: Fake, budget_s: float = 1000.0, job: Job | None = None) -> Tuning:
+    (found,) = tune.tune([job or job_of()], budget_s, fake, clock=fake.clock)
+    return found
+
+
+def best_is(chunk: int, us: float, others: float = 120.0) -> Callable[[Schedule], float]:
+    return lambda schedule: us if (schedule.rows_per_tile, schedule.rows_per_chunk) == (4, chunk) else others
+
+
+def test_the_fastest_candidate_is_taken_and_its_regret_reported() -> None:
+    found = tuned_with(Fake(best_is(32, 80.0)))
+    assert (found.chosen.rows_per_tile, found.chosen.rows_per_chunk) == (4, 32)
+    assert (found.is_taken, found.untuned_us, found.best_us) == (True, 100.0, 80.0)
+    assert found.regret == pytest.approx(0.25)
+    assert (found.timed, found.not_tried, found.margin) == (found.candidates, 0, 0.05)
+    record = found.record({"weft": "1"})
+    assert record is not None
+    assert (record.us, record.untuned_us, record.regret) == (80.0, 100.0, pytest.approx(0.25))
+    assert (record.target, record.sizes, record.timed) == ("cpu", {"p0": ROWS}, found.candidates)
+    assert record.kernel.startswith("schedule STREAM rows=(d0) columns=(d1) segments=() rows_per_tile=4")
+
+
+@pytest.mark.parametrize(("us", "noise", "taken"), [(94.0, 0.0, True), (96.0, 0.0, False), (94.0, 0.04, False)])
+def test_the_untuned_choice_stays_unless_the_margin_is_exceeded(us: float, noise: float, taken: bool) -> None:
+    """Five per cent on a CPU, and twice what the untuned choice differs from itself."""
+    found = tuned_with(Fake(best_is(32, us), noise=noise))
+    assert found.is_taken == taken
+    assert found.regret == pytest.approx(100 * (1 + noise / 2) / us - 1)
+    assert (found.chosen == found.job.kernel.schedule) != taken
+    record = found.record({})
+    assert record is not None
+    assert (record.us == record.untuned_us) != taken
+
+
+def test_a_schedule_has_to_be_faster_in_three_of_four_rounds() -> None:
+    kernel = kernel_of()
+    other = with_chunk(kernel, 32).schedule
+    times = [[100.0] * 8, [100.0] * 8, [50.0] * 5 + [101.0] * 3]
+    final = final_of([kernel.schedule, other], times)
+    assert (final.schedule, final.ratio, final.third) == (other, 0.5, 1.01)
+    assert not Tuning(job_of(), 2, (), final, 0.05).is_taken
+    final = final_of([kernel.schedule, other], [*times[:2], [50.0] * 7 + [101.0]])
+    assert Tuning(job_of(), 2, (), final, 0.05).is_taken
+
+
+def test_the_margin_of_a_gpu_is_smaller() -> None:
+    final = Final(kernel_of().schedule, 100.0, 1.0, 1.0, 0.004)
+    assert (margin_of(final, "cuda"), margin_of(final, "cpu")) == (0.02, 0.05)
+    assert margin_of(replace(final, noise=0.03), "cuda") == 0.06
+
+
+def test_where_the_untuned_choice_is_the_best_there_is_no_regret() -> None:
+    found = tuned_with(Fake(best_is(32, 130.0)))
+    assert (found.regret, found.best_us, found.is_taken) == (0.0, 100.0, False)
+    assert tune_report.chosen_text(found) == "untuned: the best"
+
+
+def test_a_wrong_candidate_is_never_taken() -> None:
+    fast = [s for s in candidates(kernel_of(), CPU, {"s": ROWS}) if best_is(32, 0.0)(s) == 0.0]
+    found = tuned_with(Fake(best_is(32, 10.0), wrong=set(fast)))
+    assert fast
+    assert found.chosen == found.job.kernel.schedule
+    assert [a.schedule for a in found.attempts if a.status == "wrong"] == fast
+    report = tune_report.TuneReport({}, {}, "cpu", 60.0, 1.0, (found,))
+    assert report.wrong
+    assert any("WRONG, never taken; the first with rows_per_chunk=32" in s for s in tune_report.lines_of(report))
+
+
+def test_a_wrong_untuned_choice_is_not_tuned() -> None:
+    wrong = Attempt(kernel_of().schedule, "wrong", reason="out1: largest error")
+    found = tuned_with(Fake(best_is(32, 10.0), opened=wrong))
+    assert (found.problem, found.wrong, found.regret, found.record({})) == ("out1: largest error", True, None, None)
+    assert found.attempts == ()
+
+
+def test_the_budget_is_kept_and_what_was_not_tried_is_counted() -> None:
+    fake = Fake(best_is(32, 80.0))
+    found = tuned_with(fake, budget_s=11.0)
+    assert len(fake.asked) == 7  # of 11 s the first is for the reference and a fifth for the final
+    assert found.not_tried == found.candidates - 8
+    assert fake.now <= 11.0
+    assert fake.asked == list(candidates(kernel_of(), CPU, {"s": ROWS}))[1:8]
+    lines = tune_report.lines_of(tune_report.TuneReport({}, {}, "cpu", 11.0, 11.0, (found,)))
+    assert f"not tried: {found.not_tried} candidates; the budget of 11 s was over" in lines
+
+
+def test_where_no_candidate_was_timed_nothing_is_known() -> None:
+    found = tuned_with(Fake(best_is(32, 80.0)), budget_s=2.0)
+    assert (found.problem, found.regret, found.record({}), found.timed) == ("no candidate was timed", None, None, 0)
+    found = tuned_with(Fake(best_is(32, 80.0)), budget_s=0.5)
+    assert found.not_tried == found.candidates - 1
+
+
+def test_kernels_share_what_is_left_of_the_budget() -> None:
+    fake = Fake(best_is(32, 80.0))
+    jobs = [job_of(), replace(job_of(), kernel=kernel_of())]
+    first, second = tune.tune(jobs, 20.0, fake, clock=fake.clock)
+    assert [len(first.attempts), len(second.attempts)] == [7, 8]  # the first left 12 s of 20
+    assert fake.now <= 20.0
+    regret = mean_regret([first, replace(second, final=None)])
+    assert regret == first.regret
+    assert mean_regret([]) is None
+
+
+def test_the_longest_kernels_are_tuned_first_where_there_is_no_time_for_all() -> None:
+    fake = Fake(best_is(32, 80.0))
+    jobs = [replace(job_of(), parameters=(rows,)) for rows in (ROWS, 64 * ROWS, 8 * ROWS)]
+    found = tune.tune(jobs, 15.0, fake, clock=fake.clock)
+    assert [job.parameters[0] // ROWS for job in fake.opened_jobs] == [64, 8, 1]
+    assert [tuning.job for tuning in found] == jobs
+    assert [len(tuning.attempts) for tuning in found] == [0, 7, 4]
+    assert [tuning.problem for tuning in found] == ["no candidate was timed", "", ""]
+    lines = tune_report.lines_of(tune_report.TuneReport({"load": 9.0}, {}, "cpu", 15.0, 15.0, tuple(found)))
+    assert "norm (a test): no candidate was timed" in lines
+    assert "NOT QUIET: the load was 9.0 at the beginning; little can be told apart" in lines
+
+
+def test_what_was_measured_before_is_tried_first() -> None:
+    known = tuned_with(Fake(best_is(8, 80.0))).record({})
+    fake = Fake(best_is(8, 80.0))
+    tuned_with(fake, job=replace(job_of(), known=known))
+    assert (fake.asked[0].rows_per_tile, fake.asked[0].rows_per_chunk) == (4, 8)
+
+
+# processes
+
+
+ECHO = """
+import json, os, signal, sys, threading
+for line in sys.stdin:
+    request = json.loads(line)
+    if request == "crash":
+        os.kill(os.getpid(), signal.SIGABRT)
+    if request == "hang":
+        threading.Event().wait()
+    if request == "babble":
+        print("no JSON", flush=True)
+    if request == "raise":
+        sys.exit("no more memory")
+    print(json.dumps({"pid": os.getpid(), "said": request}), flush=True)
+"""
+
+
+@pytest.fixture
+def echo() -> Iterator[Worker]:
+    worker = Worker([sys.executable, "-c", ECHO])
+    yield worker
+    worker.close()
+
+
+def test_a_process_answers_and_is_started_again_after_it_died(echo: Worker) -> None:
+    ask: Any = echo.ask
+    first = ask("a", 60.0)
+    assert (first["said"], ask("b", 60.0)["pid"]) == ("a", first["pid"])
+    with pytest.raises(WorkerError, match=r"^its process died of SIGABRT$"):
+        ask("crash", 60.0)
+    second = ask("c", 60.0)
+    assert second["pid"] != first["pid"]
+    with pytest.raises(OutOfTimeError, match=r"^no result after 0 s$"):
+        ask("hang", 0.05)
+    assert not echo.is_alive
+    with pytest.raises(WorkerError, match=r"^its process ended: no more memory$"):
+        ask("raise", 60.0)
+    with pytest.raises(WorkerError, match=r"^its process said 'no JSON'$"):
+        ask("babble", 60.0)
+    assert ask("d", 60.0)["said"] == "d"
+
+
+@pytest.fixture
+def measurer() -> Iterator[ProcessMeasurer]:
+    with ProcessMeasurer(Options.read(), "tests.tune_faults", timeout_s=60.0) as made:
+        yield made
+
+
+def test_candidates_that_crash_hang_or_lie_do_no_harm(measurer: ProcessMeasurer) -> None:
+    """The untuned choice runs on after each of them, in a process that is started again where it has to be."""
+    job = replace(job_of(), kernel=with_chunk(kernel_of(), 64))
+    opened = measurer.open(job, 120.0)
+    assert (opened.status, opened.reason) == ("timed", "")
+
+    def attempt(chunk: int) -> tuple[str, str]:
+        found = measurer.attempt(with_chunk(job.kernel, chunk), 120.0)
+        return found.status, found.reason
+
+    assert attempt(tune_faults.CRASHES) == ("failed", "its process died of SIGSEGV")
+    assert attempt(tune_faults.RAISES) == ("failed", "MemoryError: no memory left for this one")
+    status, reason = attempt(tune_faults.IS_WRONG)
+    assert status == "wrong"
+    assert reason == "out1: root mean square of the error (have 0.144, limit 0.0066)"
+    status, reason = attempt(tune_faults.IS_UNWRITTEN)
+    assert (status, reason) == (
+        "wrong",
+        f"out0: elements are not finite, or were never written (have {ROWS * 48}, limit 0)",
+    )
+    right = measurer.attempt(with_chunk(job.kernel, 24), 120.0)
+    assert (right.status, right.reason) == ("timed", "")
+    assert right.ratio is not None
+    assert right.ratio > 0
+    times = measurer.final([with_chunk(job.kernel, 24)], 7)
+    assert [len(each) for each in times] == [7, 7, 7]
+    measurer._timeout_s = 1.0
+    assert attempt(tune_faults.HANGS) == ("failed", "no result after 1 s; it was stopped")
+    measurer._timeout_s = 60.0
+    with pytest.raises(TimeoutError):
+        measurer.attempt(with_chunk(job.kernel, tune_faults.HANGS), 1.0)
+
+
+def test_kernels_of_gpus_are_compiled_by_processes_ahead_of_the_one_that_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Recorder:
+        is_alive = True
+
+        def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+            asked.append(request)
+            if request["do"] == "compile" and "stages=3 " in request["kernel"]:
+                raise WorkerError("its process died of SIGSEGV")
+            return {"us": [[10.0] * 5, [8.0] * 5]} if request["do"] == "attempt" else {}
+
+        def kill(self) -> None: ...
+
+        close = kill
+
+    monkeypatch.setattr(tune_measurer.Worker, "of_module", lambda *_: Recorder())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    job = job_of(H200)
+    kernels = [replace(job.kernel, schedule=s) for s in candidates(job.kernel, H200, job.hints)[1:]]
+    with ProcessMeasurer(Options.read()) as measurer:
+        assert measurer.open(job, 60.0).status == "timed"
+        measurer.expect(kernels)
+        found = [measurer.attempt(kernel, 60.0) for kernel in kernels]
+    assert asked[0]["device"] == "cuda"
+    compiled = [request for request in asked if request["do"] == "compile"]
+    assert [request["kernel"] for request in compiled if request["arch"] == 90] != []
+    assert {request["kernel"] for request in compiled} == set(map(str, kernels))
+    assert compiled[0]["hints"] == {"s": ROWS}
+    assert {a.schedule.stages for a in found if a.status == "failed"} == {3}
+    assert {a.reason for a in found if a.status == "failed"} == {"its process died of SIGSEGV"}
+    assert 3 not in {a.schedule.stages for a in found if a.status == "timed"}
+    assert {a.ratio for a in found if a.status == "timed"} == {0.8}
+
+
+# tensors and checks
+
+
+def test_results_are_compared_closely_enough_to_find_a_lost_row() -> None:
+    cpu = torch.device("cpu")
+    inputs, outputs = input_tensors(PROGRAM, (4096,), cpu), output_tensors(PROGRAM, (4096,), cpu)
+    right = [t.float() for t in interpret(PROGRAM, inputs, (4096,))]
+    for output, tensor in zip(outputs, right, strict=True):
+        output.copy_(tensor)
+    assert what_is_wrong(PROGRAM, inputs, outputs, (4096,)) == ""
+    outputs[1] -= right[0][17]
+    assert not nearly_equal(outputs[1], right[1])
+    assert what_is_wrong(PROGRAM, inputs, outputs, (4096,), right).startswith("out1: ")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_order_of_summation_is_nearly_equal_and_a_lost_row_is_not(dtype: torch.dtype) -> None:
+    rows = torch.randn(16384, 64)
+    total, other = rows.sum(0), rows.flip(0).cumsum(0)[-1]
+    assert nearly_equal(total.to(dtype), other.to(dtype))
+    assert not nearly_equal(total.to(dtype), rows[1:].sum(0).to(dtype))
+    missing = torch.full((64,), float("nan"))
+    assert not nearly_equal(missing.to(dtype), total.to(dtype))
+    assert nearly_equal(missing.to(dtype), missing.to(dtype))
+
+
+# what is left untuned
+
+
+def test_bars_are_measured_untuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Options] = []
+
+    def measure(name: str, rows: int, columns: int, dtype: str, *rest: Any) -> gpu_gates.Cell:
+        seen.append(rest[1])
+        return gpu_gates.Cell(name, rows, columns, dtype, wrong="not measured")
+
+    monkeypatch.setattr(gpu_gates, "measure", measure)
+    assert gpu_gates.main(["--workload", "rms_norm_forward", "--columns", "256"]) == 1
+    assert [options.tuned for options in seen] == [False]
+
+
+def test_a_call_of_a_benchmark_is_tuned_as_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+
+    def fuse(function: Any, **options: Any) -> Any:
+        given.append(options["tuned"])
+        return function
+
+    monkeypatch.setattr(peers, "fuse", fuse)
+    case = workload_case(WORKLOADS["row_column_sum"], (8, 8), torch.float32)
+    for tuned in (True, False):
+        peers.weft_call(case, Options.read({"tuned": tuned}, {}))
+    assert given == [True, False]
+
+
+# the command
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A function of the user's, and a cache of its own."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("WEFT_TUNED", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "tuned.py"
+    path.write_text(
+        "import torch\n\ndef block(x):\n    return torch.softmax(x, -1)\n\ndef product(x):\n    return x @ x\n"
+    )
+    return str(path)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """In place of processes; chunks of 16 rows are the best."""
+    made = Fake(lambda schedule: 80.0 if schedule.rows_per_chunk == 16 else 130.0, seconds=0.0)
+
+    class Measurer(Fake):
+        def __enter__(self) -> Fake:
+            return made
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(command, "ProcessMeasurer", lambda _: Measurer(made.us))
+    monkeypatch.setattr(command, "machine", lambda _: {"cpu": "a CPU", "threads": 2, "load": 0.0})
+    return made
+
+
+TYPE = "f32[1024,512]"
+
+
+def test_the_command_prints_a_table_and_keeps_the_best(file: str, fake: Fake, run: Any, tmp_path: Path) -> None:
+    code, out, err = run("tune", f"{file}:block", TYPE, "--device", "cpu", "--export", str(tmp_path / "out.json"))
+    assert (code, err) == (0, f"wrote 1 schedule to {tmp_path / 'out.json'}\n")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[1] == "kernel timed untuned us best us regret chosen schedule"
+    (row,) = (line for line in lines if line.startswith("row_max_exp_row_sum"))
+    cells = row.split()
+    assert cells[1].split("/")[0] == cells[1].split("/")[1]
+    assert cells[2:6] == ["100.0", "80.0", "25.0", "%"]
+    assert "rows_per_chunk=16" in row
+    assert lines[-3:] == [
+        "regret of the untuned choice: 25.0 % of the best time, 1 kernel",
+        "another schedule is taken if it is faster by more than 5.0 %, in three of four rounds at least",
+        f"kept in {tmp_path / 'cache'}: 1 schedule",
+    ]
+    code, out, _ = run("explain", f"{file}:block", TYPE)
+    assert code == 0
+    assert "    tuned: row_max_exp_row_sum: measured 80.0 us, 100.0 us with the predicted schedule\n" in out
+    _, out, _ = run("explain", f"{file}:block", TYPE, "--json")
+    (kernel,) = json.loads(out)["kernels"]
+    assert "rows_per_chunk=16 " in kernel["schedule"]
+    assert (kernel["tuned"]["us"], kernel["tuned"]["untuned_us"]) == (80.0, 100.0)
+    assert kernel["tuned"]["versions"]["torch"] == torch.__version__
+
+
+def test_what_is_kept_can_be_taken_to_another_cache(
+    file: str, fake: Fake, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "out.json")
+    run("tune", f"{file}:block", TYPE, "--device", "cpu", "--export", path)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "other"))
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
+    code, out, err = run("tune", "--import", path)
+    target = Target.current("cpu")
+    assert (code, out, err) == (0, "", f"imported 1 schedule from {path}, for {target.name} ({target.device})\n")
+    assert "  tuned: row_max_exp_row_sum: measured 80.0 us" in run("explain", f"{file}:block", TYPE).out
+    monkeypatch.setenv("WEFT_TUNED", "0")
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
+    monkeypatch.delenv("WEFT_TUNED")
+    assert run("tune", f"{file}:block", TYPE, "--forget").err == "forgotten: what was kept of 1 kernels\n"
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
+    run("tune", "--import", path)
+    assert run("tune", "--forget").err == "all tuned schedules are forgotten\n"
+    assert "  tuned: row" not in run("explain", f"{file}:block", TYPE).out
+
+
+def test_the_command_for_machines(file: str, fake: Fake, run: Any) -> None:
+    code, out, err = run("tune", f"{file}:block", TYPE, "--device", "cpu", "--budget", "30", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["budget_s"], found["device"], found["mean_regret"], found["not_kept"]) == (
+        *(30.0, "cpu"),
+        *(pytest.approx(0.25), None),
+    )
+    (kernel,) = found["kernels"]
+    assert (kernel["untuned_us"], kernel["best_us"], kernel["taken"], kernel["not_tried"]) == (100.0, 80.0, True, 0)
+    assert kernel["subjects"] == [f"{file}:block"]
+    assert {attempt["status"] for attempt in kernel["attempts"]} == {"timed"}
+    assert "source" in found["versions"]
+
+
+def test_a_wrong_candidate_is_the_exit_code(file: str, fake: Fake, run: Any) -> None:
+    class All:
+        def __contains__(self, _: object) -> bool:
+            return True
+
+    fake.wrong = All()  # type: ignore[assignment]
+    code, out, _ = run("tune", f"{file}:block", TYPE, "--device", "cpu")
+    assert code == 1
+    assert "WRONG, never taken; the first with" in " ".join(out.split())
+
+
+def test_where_there_is_nothing_to_tune_the_reason_is_printed(file: str, fake: Fake, run: Any) -> None:
+    code, out, _ = run("tune", f"{file}:product", "f32[8,8]", "--device", "cpu")
+    assert code == 0
+    assert out.splitlines()[1:] == [
+        "there is no kernel of weft to tune",
+        "left out: 1 x unsupported_op: aten.mm.default is no operation weft fuses",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name what to tune: a workload, a model or FILE.py:FUNCTION TYPE..."),
+        (["softmax"], "no workload 'softmax', and not FILE.py:FUNCTION; did you mean softmax_forward?"),
+        (["softmax_forward", "--budget", "0"], "--budget is a number of seconds above 0, not 0"),
+        (["softmax_forward", "--budget", "inf"], "--budget is a number of seconds above 0, not inf"),
+        (["softmax_forward", "--shapes", ","], "--shapes is empty"),
+        (["softmax_forward", "--shapes", "8"], "a shape is written 8192x4096, not '8'"),
+        (["softmax_forward", "--device", "tpu"], "no device 'tpu'; one of cpu, cuda"),
+        (["softmax_forward", "FILE:block"], "FILE.py:FUNCTION is tuned alone, and only its TYPEs follow it"),
+        (["FILE:block", "--shapes", "8x8"], "--shapes is for workloads; a function has TYPEs: bf16[8192,4096]"),
+        (["--export", "/no/folder/x"], "--export: /no/folder/x cannot be written"),
+        (["--import", "/no/file"], "--import: /no/file: No such file or directory"),
+        (["--import", "FILE"], "--import: FILE is no JSON: Expecting value: line 1 column 1 (char 0)"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: list[str], message: str, file: str, run: Any) -> None:
+    code, out, err = run("tune", *(text.replace("FILE", file) for text in arguments))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(
+        f"weft: {message.replace('FILE:', f'{file}:') if 'FILE.py' not in message else message}".replace(
+            "FILE is", f"{file} is"
+        )
+    )
+
+
+# kernels of functions
+
+
+def test_kernels_that_several_functions_have_are_tuned_once() -> None:
+    def one(x: Tensor) -> Tensor:
+        return torch.softmax(x, -1)
+
+    def other(y: Tensor) -> Tensor:
+        return torch.softmax(y, -1)
+
+    from weft.bench.tune_jobs import merged
+
+    x = torch.randn(1024, 512)
+    found = merged(jobs_of(f.__name__, f, [x], "cpu", False, {}) for f in (one, other))
+    (job,) = found.jobs.values()
+    assert job.subjects == ("one", "other")
+
+
+def test_run_time_sizes_are_those_of_the_inputs() -> None:
+    found = jobs_of("softmax", lambda x: torch.softmax(x, -1), [torch.randn(1000, 512)], "cpu", True, {})
+    (job,) = found.jobs.values()
+    assert sorted(job.hints.values()) == [512, 1000]
+    tuned = tuned_with(Fake(lambda schedule: 80.0 if schedule.rows_per_chunk == 16 else 130.0), job=job)
+    lines = tune_report.lines_of(tune_report.TuneReport({}, {}, "cpu", 60.0, 1.0, (tuned,)))
+    assert any("and used for all other run-time sizes as well" in line for line in lines)
+    record = tuned.record({})
+    assert isinstance(record, Tuned)
+    assert sorted(record.sizes.values()) == [512, 1000]
+
+
+def test_an_untuned_plan_is_what_is_measured() -> None:
+    """Whatever was kept before: regret is that of the prediction."""
+    found = jobs_of("softmax", lambda x: torch.softmax(x, -1), [torch.randn(1024, 512)], "cpu", False, {})
+    (job,) = found.jobs.values()
+    predicted = plan(job.kernel.program, Target.current("cpu"))
+    assert isinstance(predicted, Plan)
+    assert job.kernel == predicted.kernels[0]

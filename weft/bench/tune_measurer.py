@@ -1,0 +1,191 @@
+"""Measures candidate schedules in other processes: one that times, and on a GPU several that compile ahead of it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from weft.bench.tune import ROUNDS, Attempt, Job
+from weft.bench.worker import OutOfTimeError, Worker, WorkerError
+from weft.errors import WeftError
+from weft.options import Options
+from weft.plan.kernel import Kernel
+from weft.render import cpp
+from weft.render.backends import device_of
+from weft.runtime import build
+
+CANDIDATE_TIMEOUT_S = 30.0
+"""A candidate that takes longer, to compile or to run, hangs."""
+MOST_COMPILERS = 16
+MODULE = "weft.bench.tune_worker"
+
+
+class ProcessMeasurer:
+    """See ``weft.bench.tune.Measurer``. module: what the processes run; timeout_s: of one candidate."""
+
+    def __init__(self, options: Options, module: str = MODULE, timeout_s: float = CANDIDATE_TIMEOUT_S) -> None:
+        self._options, self._timeout_s = options, timeout_s
+        environment = {"WEFT_CACHE_DIR": options.cache_dir, "WEFT_LOGS": "", "WEFT_PRINT_SOURCE": ""}
+        self._make: Callable[[], Worker] = lambda: Worker.of_module(module, environment)
+        self._worker = self._make()
+        self._compilers: SimpleQueue[Worker] = SimpleQueue()
+        self._all = [self._worker]
+        self._pool: ThreadPoolExecutor | None = None
+        self._job: Job | None = None
+        self._is_open = False
+        self._expected: list[Kernel] = []
+        self._compiled: dict[Kernel, Future[str]] = {}
+
+    def __enter__(self) -> ProcessMeasurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for worker in self._all:
+                worker.kill()
+            self._pool.shutdown(wait=True)
+        for worker in self._all:
+            worker.close()
+
+    def start(self, seconds: float) -> None:
+        self._worker.ask({"do": "start"}, seconds)
+
+    def open(self, job: Job, seconds: float) -> Attempt:
+        """The reference takes many times as long as the kernel, and has all the time that is left."""
+        self._drop()
+        self._job, self._is_open = job, False
+        try:
+            answer = self._open(seconds, verified=False)
+        except OutOfTimeError:
+            raise TimeoutError from None
+        except WorkerError as error:
+            answer = {"failed": str(error)}
+        if "wrong" in answer or "failed" in answer:
+            return _refused(job.kernel, answer)
+        return Attempt(job.kernel.schedule, "timed")
+
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        self._expected = list(kernels)
+        if kernels and device_of(kernels[0]) == "cuda":  # compilers have the host to themselves
+            self._submit(self._expected)
+
+    def attempt(self, kernel: Kernel, seconds: float) -> Attempt:
+        """Compiled before, so that nothing else runs while it is timed on a CPU."""
+        if kernel not in self._compiled:
+            at = self._expected.index(kernel) if kernel in self._expected else 0
+            self._submit((self._expected or [kernel])[at : at + self._threads()])
+            for future in self._compiled.values():
+                self._wait(future, seconds)
+        if reason := self._wait(self._compiled[kernel], seconds):
+            return Attempt(kernel.schedule, "failed", reason=reason)
+        answer: dict[str, Any]
+        try:
+            answer = self._ask_open({"do": "attempt", "kernel": str(kernel), "rounds": ROUNDS}, seconds)
+        except OutOfTimeError as error:
+            if seconds < self._timeout_s:
+                raise TimeoutError from None
+            answer = {"failed": f"{error}; it was stopped"}
+        except WorkerError as error:
+            answer = {"failed": str(error)}
+        if "us" not in answer:
+            return _refused(kernel, answer)
+        untuned, own = answer["us"]
+        ratio = statistics.median(b / a for a, b in zip(untuned, own, strict=True))
+        return Attempt(kernel.schedule, "timed", ratio, statistics.median(own))
+
+    def final(self, kernels: Sequence[Kernel], rounds: int) -> list[list[float]]:
+        request = {"do": "final", "kernels": [str(kernel) for kernel in kernels], "rounds": rounds}
+        answer = self._ask_open(request, self._timeout_s)
+        if "us" not in answer:
+            raise WorkerError(answer["failed"])
+        return answer["us"]
+
+    def _ask_open(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Ask the process that times, which is started again if it died. Raises WorkerError."""
+        if not (self._is_open and self._worker.is_alive):
+            answer = self._open(seconds, verified=True)
+            if "failed" in answer:
+                raise WorkerError(answer["failed"])
+        answer = self._worker.ask(request, min(seconds, self._timeout_s))
+        if answer.get("lost"):
+            self._worker.close()
+        return answer
+
+    def _open(self, seconds: float, verified: bool) -> dict[str, Any]:
+        assert self._job is not None
+        answer = self._worker.ask(
+            {
+                "do": "open",
+                "kernel": str(self._job.kernel),
+                "parameters": list(self._job.parameters),
+                "device": device_of(self._job.kernel),
+                "threads": torch.get_num_threads(),
+                "verified": verified,
+            },
+            seconds,
+        )
+        self._is_open = "failed" not in answer
+        return answer
+
+    def _submit(self, kernels: Sequence[Kernel]) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads())
+        for kernel in kernels:
+            if kernel not in self._compiled:
+                self._compiled[kernel] = self._pool.submit(self._compile, kernel)
+
+    def _compile(self, kernel: Kernel) -> str:
+        """Into the cache; why not, if that fails. The C++ compiler is a process of its own, Triton needs one."""
+        if device_of(kernel) == "cpu":
+            try:
+                build.library(cpp.render(kernel), self._options)
+            except WeftError as error:
+                return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return ""
+        assert self._job is not None
+        major, minor = torch.cuda.get_device_capability()
+        worker = self._compilers.get()
+        request = {"do": "compile", "kernel": str(kernel), "arch": 10 * major + minor, "hints": self._job.hints}
+        try:
+            return worker.ask(request, self._timeout_s).get("failed", "")
+        except WorkerError as error:
+            return str(error)
+        finally:
+            self._compilers.put(worker)
+
+    def _threads(self) -> int:
+        """Kernels that are compiled side by side; on a GPU each by a process, made when it is first needed."""
+        count = max(1, min(MOST_COMPILERS, os.cpu_count() or 1))
+        assert self._job is not None
+        if device_of(self._job.kernel) == "cuda" and len(self._all) == 1:
+            made = [self._make() for _ in range(count)]
+            self._all += made
+            for worker in made:
+                self._compilers.put(worker)
+        return count
+
+    @staticmethod
+    def _wait(future: Future[str], seconds: float) -> str:
+        return future.result(timeout=max(0.0, seconds))
+
+    def _drop(self) -> None:
+        """Forget what is not compiled yet."""
+        for future in self._compiled.values():
+            future.cancel()
+        self._compiled, self._expected = {}, []
+
+
+def _refused(kernel: Kernel, answer: dict[str, Any]) -> Attempt:
+    wrong = answer.get("wrong")
+    return Attempt(kernel.schedule, "wrong" if wrong else "failed", reason=wrong or answer.get("failed", "no answer"))
