@@ -11,7 +11,7 @@ from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.gpu_schedules import pieces_of, power_of_two
 from weft.plan.kernel import Kernel, Plan, Schedule
-from weft.render.triton_launch import finish_columns, splits_columns, tiled_rows
+from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)
 MOST_STATEMENTS = 1000
@@ -76,7 +76,7 @@ def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     blocks = len(schedule.pieces)
     if schedule.scheme == "LOOP" or splits_columns(kernel):
         blocks = -(-width // schedule.pieces[0])
-    finishing = prod(sizes[d] for d in schedule.segments) * -(-width // finish_columns(kernel))
+    finishing = prod(sizes[d] for d in schedule.segments) * -(-width // finish_width(kernel))
     return (tiles * max(1, blocks) + finishing) * (len(kernel.program.values) + len(kernel.program.inputs))
 
 

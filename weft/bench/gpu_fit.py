@@ -1,9 +1,12 @@
 """Fits the constants of ``plan/gpu_cost.py``: ``python -m weft.bench.gpu_fit`` prints them and how well they choose.
 
-``plan/calibration/schedules/h200.csv`` has times of candidate schedules from ``weft.bench.gpu_sweep``. Half of the
-cells (a workload and a shape), every other one, are fitted; the *regret* of a cell is the time of the schedule that the
-constants choose over that of the best one measured, and is shown for both halves. ``--write`` puts the constants into
-``h200.json`` beside it, fitted to all cells.
+``plan/calibration/schedules/h200.csv`` has times of candidate schedules from ``weft.bench.gpu_sweep``, without those
+that spilled. The *regret* of a cell (a workload and a shape) is the time of the schedule that the constants choose over
+that of the best one measured. Constants are fitted twice: to the times, near the best ones of each cell above all, and
+then, from there, to what is expected to be lost by a choice that takes schedules the likelier, the shorter they are
+predicted to be, with the errors of the times as a part of it, so that they stay times. Half of the cells, every other
+one, are fitted, and the regret of the other half is shown too. ``--write`` puts the constants into ``h200.json`` beside
+the data, fitted to all cells.
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -30,30 +33,43 @@ from weft.ir.online import online
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.structure import split_straddling
-from weft.plan.gpu_cost import Constants, Work, constants, kernel_us
+from weft.plan.gpu_cost import Constants, Load, Work, way_of
 from weft.plan.kernel import Schedule
 from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
 from weft.target import Target
 
-FITTED = (
-    *("bandwidth", "in_flight_bytes", "crowded", "issue_ns", "lone_warps", "tile_ns", "exchange_ns"),
-    *("exchange_warp_ns", "power", "start_us"),
-)
 BOUNDS = {
     "bandwidth": (0.8, 1.3),
     "in_flight_bytes": (1e3, 3e5),
+    "sharpness": (1.2, 6.0),
     "crowded": (0.0, 0.5),
-    "issue_ns": (0.05, 5.0),
-    "lone_warps": (0.0, 100.0),
-    "tile_ns": (1.0, 5e3),
-    "exchange_ns": (1.0, 2e3),
-    "exchange_warp_ns": (0.0, 100.0),
-    "power": (1.5, 12.0),
-    "start_us": (0.0, 8.0),
+    "issue_ns": (0.01, 5.0),
+    "latency_ns": (0.0, 5.0),
+    "access": (0.0, 50.0),
+    "overhead": (0.0, 500.0),
+    "tile_ns": (0.0, 5e3),
+    "exchange_warp_ns": (0.0, 200.0),
+    "compute_power": (1.0, 12.0),
+    "power": (1.3, 20.0),
+    "start_us": (0.0, 12.0),
+    "tail": (0.0, 8.0),
+    "step_us": (0.0, 3.0),
 }
-SLOW, SLOW_WEIGHT = 0.7, 0.3
-"""Schedules below this fraction of a copy are never chosen, and count less."""
+START = Constants(1.1, 2.2e4, 2.2, 0.05, 0.3, 0.2, 14.0, 30.0, 10.0, 20.0, 3.0, 2.0, 3.5, 3.0, 0.35)
+NEAR, FLOOR = 0.2, 0.003
+"""A schedule that takes as much longer than its cell's best one counts 1/e in the errors of the times; no less than the
+second counts any."""
+LIKELY_ERROR = 0.03
+"""Of a time: larger ones count less."""
+CERTAIN = 0.012
+"""Schedules that are predicted to take so much longer than the first are taken 1/e as often."""
+TIMES = 0.3
+"""How much the errors of the times count beside what is lost by choices."""
+WORST, ROUNDS = 0.4, 3
+"""A loss so large counts twice; how often the search for the best choice begins anew."""
+FITS = {"STREAM": ("STREAM",), "ONE_SHOT": ("ONE_SHOT", "STREAM_ROWS")}
+"""Ways to take rows whose constants are fitted together, because the same kernels are run in both."""
 TARGET = Target.named("h200")
 FOLDER = resources.files("weft.plan") / "calibration" / "schedules"
 Cell = tuple[str, int, int]
@@ -61,14 +77,41 @@ Cell = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule that was timed. measured_us, of_copy: its time, and the time of a copy over it."""
+    """A schedule that was timed. way: which constants its time is predicted with."""
 
     cell: Cell
-    work: Work
-    demand: Demand
+    way: str
+    load: Load
     schedule: Schedule
     measured_us: float
-    of_copy: float
+
+
+class Points:
+    """Many of them, as arrays."""
+
+    def __init__(self, points: Sequence[Point], ways: Sequence[str]) -> None:
+        self.points = points
+        columns = {f.name: np.array([float(getattr(p.load, f.name)) for p in points]) for f in fields(Load)}
+        self.load = Load(**columns)
+        self.way = np.array([ways.index(p.way) for p in points])
+        self.ways = len(ways)
+        self.names, self.cell = np.unique([f"{p.cell}" for p in points], return_inverse=True)
+        us = np.array([p.measured_us for p in points])
+        self.slower = us / _least(us, self.cell)[self.cell]
+        self.log_us = np.log(us)
+
+    def log_times(self, values: Sequence[float]) -> Any:
+        """Logarithms of predicted times. values: of the constants of each way, one after the other."""
+        each = np.split(np.asarray(values), self.ways)
+        times = [self.load.us(_constants(own)) for own in each]
+        return np.log(np.choose(self.way, times))
+
+    def regrets(self, values: Sequence[float]) -> dict[str, float]:
+        """Time of the chosen schedule over that of the best, by cell."""
+        predicted = self.log_times(values)
+        order = np.lexsort((predicted, self.cell))
+        _, first = np.unique(self.cell[order], return_index=True)
+        return dict(zip(self.names, self.slower[order[first]].tolist(), strict=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,16 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     points = read_points()
     written: dict[str, dict[str, float]] = {}
-    for scheme in ("STREAM", "ONE_SHOT"):
-        own = [p for p in points if p.schedule.scheme == scheme]
+    for name, ways in FITS.items():
+        own = [p for p in points if p.way in ways]
         cells = sorted({p.cell for p in own})
-        fitted = fit([p for p in own if p.cell in set(cells[::2])], constants()[scheme])
-        for name, half in (("fitted", cells[::2]), ("not fitted", cells[1::2])):
-            print(f"{scheme}, {name}: {describe(regrets([p for p in own if p.cell in set(half)], fitted))}")
-        whole = fit(own, fitted)
-        print(f"{scheme}, fitted to all: {describe(regrets(own, whole))}")
-        print(f"  {whole}")
-        written[scheme] = {name: float(f"{value:.4g}") for name, value in asdict(whole).items()}
+        halves = [[p for p in own if p.cell in set(half)] for half in (cells[::2], cells[1::2])]
+        some = fit(Points(halves[0], ways))
+        for half, text in zip(halves, ("fitted", "not fitted"), strict=True):
+            print(f"{name}, {text}: {describe(Points(half, ways).regrets(some))}")
+        every = Points(own, ways)
+        whole = fit(every)
+        near = every.slower < 1 + NEAR
+        error = float(np.median(np.abs(every.log_times(whole) - every.log_us)[near]))
+        print(f"{name}, fitted to all: {describe(every.regrets(whole))}; times near the best within {error:.1%}")
+        for way, values in zip(ways, np.split(np.asarray(whole), len(ways)), strict=True):
+            written[way] = {key: float(f"{value:.4g}") for key, value in zip(BOUNDS, values, strict=True)}
+            if not any(p.load.steps for p in own if p.way == way):
+                written[way]["step_us"] = 0.0  # nothing was fitted
+            print(f"  {way}: {written[way]}")
     if given.write:
         Path(str(FOLDER / "h200.json")).write_text(json.dumps(written, indent=2) + "\n")
     return 0
@@ -108,7 +158,8 @@ def read_points() -> list[Point]:
         work, demand = facts_of(name, columns, row["scheme"])
         batch = _batch(rows) if segments else 1
         work = replace(work, rows=rows // batch, segments=batch)
-        found.append(Point((name, rows, columns), work, demand, schedule, float(row["us"]), float(row["of_copy"])))
+        load = Load.of(work, demand, schedule, TARGET)
+        found.append(Point((name, rows, columns), way_of(schedule, work.sums), load, schedule, float(row["us"])))
     return found
 
 
@@ -136,41 +187,45 @@ def _batch(rows: int) -> int:
     return next(b for b in range(8, 0, -1) if rows % b == 0)
 
 
-def fit(points: Sequence[Point], start: Constants) -> Constants:
-    """Least squares of logarithms, large errors counting less."""
-
-    def error(values: Sequence[float]) -> list[float]:
-        tried = replace(start, **dict(zip(FITTED, map(float, values), strict=True)))
-        return [
-            math.log(kernel_us(p.work, p.demand, p.schedule, TARGET, tried) / p.measured_us)
-            * (1 if p.of_copy > SLOW else SLOW_WEIGHT)
-            for p in points
-        ]
-
-    low, high = zip(*(BOUNDS[name] for name in FITTED), strict=True)
-    first = [
-        min(max(getattr(start, name), lo * 1.001 + 1e-9), hi * 0.999)
-        for name, lo, hi in zip(FITTED, low, high, strict=True)
-    ]
+def fit(points: Points) -> list[float]:
+    """Constants of all ways, one after the other: least squares of logarithms, then the choice."""
+    low, high = (np.array([bounds[i] for bounds in BOUNDS.values()] * points.ways) for i in (0, 1))
+    start = np.clip([getattr(START, name) for name in BOUNDS] * points.ways, low + 1e-6, high - 1e-6)
+    weights = FLOOR + np.exp((1 - points.slower) / NEAR)
+    roots = np.sqrt(weights)
     solved = least_squares(
-        error, first, bounds=(low, high), loss="soft_l1", f_scale=0.04, x_scale=[max(1e-3, f) for f in first]
-    )
-    return replace(start, **dict(zip(FITTED, map(float, solved.x), strict=True)))
+        lambda values: roots * (points.log_times(values) - points.log_us),
+        start, bounds=(low, high), loss="soft_l1", f_scale=LIKELY_ERROR, x_scale=np.maximum(1e-2, start),
+    ).x  # fmt: skip
+    scale = np.maximum(1e-2, np.abs(solved))
+
+    def lost(scaled: Any) -> float:
+        predicted = points.log_times(np.clip(scaled * scale, low, high))
+        chances = np.exp((_least(predicted, points.cell)[points.cell] - predicted) / CERTAIN)
+        totals = np.bincount(points.cell, chances)
+        expected = np.bincount(points.cell, chances * points.slower) / totals - 1
+        errors = np.sqrt(1 + ((predicted - points.log_us) / LIKELY_ERROR) ** 2) - 1
+        times = LIKELY_ERROR * float(np.sum(weights * errors) / np.sum(weights))
+        return float(np.mean(expected) + np.mean(expected**2) / WORST) + TIMES * times
+
+    found = solved / scale
+    for _ in range(ROUNDS):
+        found = minimize(lost, found, method="Powell", options={"maxiter": 6, "xtol": 1e-3, "ftol": 1e-5}).x
+    return np.clip(found * scale, low, high).tolist()
 
 
-def regrets(points: Iterable[Point], known: Constants) -> dict[Cell, float]:
-    """Time of the chosen schedule over that of the best, by cell."""
-    cells: dict[Cell, list[Point]] = defaultdict(list)
-    for point in points:
-        cells[point.cell].append(point)
-    found: dict[Cell, float] = {}
-    for cell, own in cells.items():
-        chosen = min(own, key=lambda p: kernel_us(p.work, p.demand, p.schedule, TARGET, known))
-        found[cell] = chosen.measured_us / min(p.measured_us for p in own)
+def _constants(values: Any) -> Constants:
+    return Constants(**dict(zip(BOUNDS, values, strict=True)))
+
+
+def _least(values: Any, cell: Any) -> Any:
+    """The smallest value of each cell."""
+    found = np.full(int(cell.max()) + 1, np.inf)
+    np.minimum.at(found, cell, values)
     return found
 
 
-def describe(found: dict[Cell, float]) -> str:
+def describe(found: dict[str, float]) -> str:
     """Geometric mean and worst."""
     mean = statistics.geometric_mean(found.values())
     worst = max(found, key=lambda cell: found[cell])

@@ -1,9 +1,10 @@
 """Predicted time of a kernel on a GPU under a schedule, from what a multiprocessor has to do and to wait for.
 
-Three things take time: bytes, fewer a second where too few are on their way (Little's law); instructions, fewer a
-second where few warps share a scheduler; and what a row tile costs whatever its size, with each exchange of row sums
-between threads. The first goes on beside the other two. Constants are fitted by ``python -m weft.bench.gpu_fit`` to
-``calibration/schedules/h200.csv``, measured on an H200; those of other GPUs are the same, but for their bandwidth.
+Memory takes time for its bytes, more where too few of them are on their way (Little's law) and where too many are. Row
+tiles take time for their instructions, which the programs of a multiprocessor share, or for what one program waits for
+until its tile is done, whichever is more. The two go on side by side. ``Load`` counts, without constants; those of
+``Constants`` are fitted by ``python -m weft.bench.gpu_fit`` to ``calibration/schedules/h200.csv``, measured on an H200.
+Those of other GPUs are the same, but for their bandwidth.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
 from weft.plan.cost import Sizes
-from weft.plan.kernel import Schedule
+from weft.plan.finish import finish_steps
+from weft.plan.kernel import VECTOR, Schedule
 from weft.plan.resources import REGISTER_GRAIN, RESERVED_BYTES, Demand, registers_per_thread, shared_bytes
 from weft.target import Target
 
@@ -29,28 +31,43 @@ MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """That a multiprocessor holds at a time."""
+SCHEDULERS = 4
+"""Of a multiprocessor, that its warps share."""
+FEW_ROUNDS = 4
+"""Up to which a last round of programs that is not full takes as long as a full one."""
+
+
+CROWD_BYTES = 65536
+"""In flight of a multiprocessor: what the price of too many is counted in."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Of one scheme. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, with which it
-    reaches 0.7 of that. crowded: by how much of the time more than ``crowd_bytes`` in flight cost, each time as much
-    again. issue_ns: of an operation on 128 elements. lone_warps: warps that leave as many cycles unused as they use.
-    tile_ns, exchange_ns, exchange_warp_ns: of a row tile, of an exchange between threads, of that for each warp. power:
-    how much two things that go on at a time add up. start_us: of a launch.
+    """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
+    which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of
+    the time of memory. issue_ns: of an operation on an element in a thread, where other programs wait for it;
+    latency_ns: where nobody does. access: of a load or store of two bytes in so many operations, one for each vector.
+    overhead: of a row tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a row tile, and
+    for each exchange and each warp that takes part. compute_power, power: how much the two parts of a tile's time and
+    memory and tiles add up. start_us: of a launch. tail: row tiles that end after memory has. step_us: of each load of
+    the finish that waits for another one.
     """
 
     bandwidth: float
     in_flight_bytes: float
+    sharpness: float
     crowded: float
-    crowd_bytes: float
     issue_ns: float
-    lone_warps: float
+    latency_ns: float
+    access: float
+    overhead: float
     tile_ns: float
-    exchange_ns: float
     exchange_warp_ns: float
+    compute_power: float
     power: float
     start_us: float
+    tail: float
+    step_us: float
 
 
 @dataclass(frozen=True)
@@ -93,39 +110,91 @@ class Work:
         )
 
 
-def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, known: Constants | None = None) -> float:
-    """Microseconds of a kernel whose rows are in registers, one program a row tile (ONE_SHOT) or persistent programs
-    (STREAM). demand: of the same program and split. known: constants other than those in the data file."""
-    known = known or constants()[schedule.scheme]
-    streams = schedule.scheme == "STREAM"
-    registers = registers_per_thread(demand, schedule)
-    resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
-    tiles = -(-work.rows // schedule.rows_per_tile)
-    chunks = min(schedule.chunks, tiles) if streams else tiles
-    parts = chunks * work.segments
-    if streams:
-        resident = min(resident, -(-parts // target.units))
-        rounds = float(-(-tiles // chunks) * -(-parts // (target.units * resident)))
-    else:
-        rounds = parts / (target.units * resident)
-        rounds = math.ceil(rounds) if rounds < 4 else rounds
-    elements = schedule.rows_per_tile * sum(schedule.pieces)
-    tile_bytes = schedule.rows_per_tile * work.columns * work.read_bytes
-    in_flight = resident * tile_bytes * (max(1, schedule.stages - 1) if streams else 1)
-    moved = work.segments * work.rows * work.columns * (work.read_bytes + work.written_bytes)
-    busy = min(1.0, tiles * work.segments / (rounds * resident * target.units)) if streams else 1.0
-    waiting = math.hypot(1.0, known.in_flight_bytes / max(1, in_flight))
-    crowd = known.crowded * max(0.0, in_flight / known.crowd_bytes - 1)
-    bandwidth = known.bandwidth * target.bandwidth_gbps * 1e3  # bytes a microsecond
-    memory_us = moved / bandwidth * (waiting + crowd) / busy
-    share = 1 + known.lone_warps / (resident * schedule.warps)
-    issue_us = 1e-3 * known.issue_ns * rounds * resident * elements * work.operations / 128 * share
-    exchange_ns = known.exchange_ns + known.exchange_warp_ns * schedule.warps
-    tile_ns = known.tile_ns + exchange_ns * work.exchanges * exchanges_of_pieces(schedule)
-    compute_us = issue_us + 1e-3 * rounds * tile_ns
-    partial_us = 8 * parts * sum(schedule.pieces) * work.sums / bandwidth
-    together = (memory_us**known.power + compute_us**known.power) ** (1 / known.power)
-    return together + partial_us + known.start_us
+Count = Any
+"""A number, or an array of those of several schedules."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a schedule has to do. moved_us: bytes at the bandwidth of a copy. in_flight_bytes: of a multiprocessor.
+    busy: the part of the programs' time that they have something to do. rounds: row tiles that a program takes one
+    after the other. warps: of a multiprocessor, sharing four schedulers; program_warps: of a program. elements: of a
+    thread in a row tile, operations: on each of them; accesses: loads and stores of two bytes that these take by
+    vectors. exchanges: between threads in a row tile. steps: of the finish."""
+
+    moved_us: Count
+    in_flight_bytes: Count
+    busy: Count
+    rounds: Count
+    warps: Count
+    program_warps: Count
+    elements: Count
+    operations: Count
+    accesses: Count
+    exchanges: Count
+    steps: Count
+
+    @staticmethod
+    def of(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Load:
+        """Of a kernel whose rows are in registers: one program a row tile (ONE_SHOT) or persistent programs (STREAM).
+        demand: of the same program and split."""
+        streams = schedule.scheme == "STREAM"
+        registers = registers_per_thread(demand, schedule)
+        resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
+        tiles = -(-work.rows // schedule.rows_per_tile)
+        chunks = min(schedule.chunks, tiles) if streams else tiles
+        parts = chunks * work.segments
+        if streams:
+            resident = min(resident, -(-parts // target.units))
+            rounds = float(-(-tiles // chunks) * -(-parts // (target.units * resident)))
+        else:
+            rounds = parts / (target.units * resident)
+            rounds = math.ceil(rounds) if rounds < FEW_ROUNDS else rounds
+        elements = schedule.rows_per_tile * sum(schedule.pieces) / (32 * schedule.warps)
+        tile_bytes = schedule.rows_per_tile * work.columns * work.read_bytes
+        moved = work.segments * work.rows * work.columns * (work.read_bytes + work.written_bytes)
+        vector = max(1, min(VECTOR, schedule.pieces[-1] * schedule.rows_per_tile // (32 * schedule.warps)))
+        return Load(
+            moved_us=moved / (target.bandwidth_gbps * 1e3),
+            in_flight_bytes=resident * tile_bytes * max(1, schedule.stages - 1),
+            busy=min(1.0, tiles * work.segments / (rounds * resident * target.units)) if streams else 1.0,
+            rounds=rounds,
+            warps=resident * schedule.warps,
+            program_warps=schedule.warps,
+            elements=elements,
+            operations=work.operations,
+            accesses=elements * (work.read_bytes + work.written_bytes) / 2 / vector,
+            exchanges=work.exchanges * exchanges_of_pieces(schedule),
+            steps=finish_steps(schedule, work.columns, chunks, work.sums) if streams and work.sums else 0,
+        )
+
+    def us(self, known: Constants) -> Count:
+        """Microseconds."""
+        scarce = (1 + (known.in_flight_bytes / self.in_flight_bytes) ** known.sharpness) ** (1 / known.sharpness)
+        crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
+        memory_us = self.moved_us / known.bandwidth * (scarce + crowded) / self.busy
+        operations = self.elements * self.operations + known.access * self.accesses + known.overhead
+        issue_ns = known.issue_ns * operations * self.warps / SCHEDULERS
+        wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges
+        wait_ns = wait_ns + known.latency_ns * operations
+        tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
+        both_us = _together(memory_us, self.rounds * tile_us, known.power)
+        return both_us + known.start_us + known.tail * tile_us + known.step_us * self.steps
+
+
+def _together(one: Count, other: Count, power: float) -> Count:
+    """Time of two things that go on at a time: from that of the longer one, with a large power, to their sum."""
+    return (one**power + other**power) ** (1 / power)
+
+
+def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> float:
+    """Microseconds of a kernel whose rows are in registers. demand: of the same program and split."""
+    return Load.of(work, demand, schedule, target).us(constants()[way_of(schedule, work.sums)])
+
+
+def way_of(schedule: Schedule, sums: int) -> str:
+    """Which constants hold: those of a scheme, and of persistent programs without column sums."""
+    return schedule.scheme if sums or schedule.scheme == "ONE_SHOT" else "STREAM_ROWS"
 
 
 def exchanges_of_pieces(schedule: Schedule) -> int:

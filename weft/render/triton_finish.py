@@ -7,10 +7,11 @@ from dataclasses import replace
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops
+from weft.plan.finish import finish_chunks
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
 from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
-from weft.render.triton_launch import finish_blocks, finish_chunks, finish_columns, partial_name, sum_columns
+from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
 from weft.render.triton_statements import Statements
 
 MOST_STEPS = 8
@@ -21,7 +22,8 @@ class Finish(Statements):
     """Writes everything that happens once the rows are done. Its one piece are the columns of a task."""
 
     def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
-        self.width, self.together = finish_columns(kernel), finish_chunks(kernel)
+        self.width = finish_width(kernel)
+        self.together = finish_chunks(kernel.schedule, self.width)
         super().__init__(replace(kernel, schedule=replace(kernel.schedule, pieces=(self.width,))), loops, writer)
         self.places.spreads = False
 

@@ -13,17 +13,10 @@ from math import prod
 
 from weft.ir.program import Value
 from weft.ir.structure import Loops, loops_of
+from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
 from weft.render.triton_expressions import STATES
-
-FINISH_COLUMNS = (8, 16, 32, 64, 128)
-"""Columns whose sums a task of the finish may complete: 32 bytes of each chunk's partial sums, a sector of the cache,
-at the least."""
-FINISH_ELEMENTS = 32
-"""Partial sums of a value that a thread of the finish has on their way."""
-FINISH_WARPS, FINISH_PROGRAMS = 4, 128
-"""Of a finish that is launched by itself: of a program, and how many programs there should be."""
 
 
 @dataclass(frozen=True)
@@ -104,30 +97,17 @@ def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores))
 
 
-def finish_columns(kernel: Kernel) -> int:
-    """Columns of a task of the finish: as few as give each program one task at the most, since a task takes as long as
-    it waits for its loads, however many they are."""
-    program, schedule = kernel.program, kernel.schedule
-    sizes = [program.size_of(d) for d in schedule.columns]
-    counts = [size for size in sizes if isinstance(size, int)]
-    if len(counts) < len(sizes):
-        return FINISH_COLUMNS[2]
-    programs = max(1, schedule.chunks) if schedule.finish == "same" else FINISH_PROGRAMS
-    per_task = prod(counts) / programs
-    return next((width for width in FINISH_COLUMNS if width >= per_task), FINISH_COLUMNS[-1])
-
-
-def finish_chunks(kernel: Kernel) -> int:
-    """Chunks whose partial sums a task of the finish has on their way."""
-    warps = kernel.schedule.warps if kernel.schedule.finish == "same" else FINISH_WARPS
-    most = FINISH_ELEMENTS * 32 * warps // finish_columns(kernel)
-    return min(most, 1 << max(1, kernel.schedule.chunks).bit_length() - 1)
+def finish_width(kernel: Kernel) -> int:
+    """Columns of a task of the finish."""
+    sizes = [kernel.program.size_of(d) for d in kernel.schedule.columns]
+    known = [size for size in sizes if isinstance(size, int)]
+    return finish_columns(kernel.schedule, prod(known) if len(known) == len(sizes) else None)
 
 
 def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
     """Pieces of work of the finish that programs share: blocks of columns for every segment."""
     columns = prod(sizes[d] for d in kernel.schedule.columns) if _keeps_columns(kernel, kept) else 1
-    return prod(sizes[d] for d in kept) * -(-columns // finish_columns(kernel))
+    return prod(sizes[d] for d in kept) * -(-columns // finish_width(kernel))
 
 
 def _keeps_columns(kernel: Kernel, kept: tuple[str, ...]) -> bool:

@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 
 
-if triton.knobs.runtime.interpret:
+@tl.core.builtin
+def _targets_nvidia(_semantic: Any = None) -> Any:
+    return tl.constexpr(getattr(_semantic.builder.options, "backend_name", "") == "cuda")
 
-    def _in_pairs() -> bool:
-        return False
-else:
 
-    @tl.core.builtin
-    def _in_pairs(_semantic: Any = None) -> Any:
-        """Whether the target is NVIDIA's."""
-        return tl.constexpr(getattr(_semantic.builder.options, "backend_name", "") == "cuda")
+def _never() -> bool:
+    return False
+
+
+_in_pairs = _never if triton.knobs.runtime.interpret else _targets_nvidia
 
 
 @triton.jit

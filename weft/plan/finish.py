@@ -1,0 +1,38 @@
+"""How the finish of a GPU kernel is shared out: how many columns a task has, and how many chunks it loads at a time."""
+
+from __future__ import annotations
+
+from weft.plan.kernel import Schedule
+
+FINISH_COLUMNS = (8, 16, 32, 64, 128)
+"""Columns whose sums a task may complete: 32 bytes of each chunk's partial sums, a sector of the cache, at the
+least."""
+UNKNOWN_COLUMNS = 32
+"""Of a task where the number of columns is known at run time only."""
+FINISH_ELEMENTS = 32
+"""Partial sums of a value that a thread has on their way at the most."""
+FINISH_WARPS, FINISH_PROGRAMS = 4, 128
+"""Of a finish that is launched by itself: of a program, and how many programs there should be."""
+
+
+def finish_columns(schedule: Schedule, columns: int | None) -> int:
+    """Columns of a task: as few as give each program one task at the most, since a task takes as long as it waits for
+    its loads, however many they are. columns: of a row, None if known at run time only."""
+    if columns is None:
+        return UNKNOWN_COLUMNS
+    programs = max(1, schedule.chunks) if schedule.finish == "same" else FINISH_PROGRAMS
+    return next((width for width in FINISH_COLUMNS if width * programs >= columns), FINISH_COLUMNS[-1])
+
+
+def finish_chunks(schedule: Schedule, width: int) -> int:
+    """Chunks whose partial sums a task has on their way. width: its columns."""
+    warps = schedule.warps if schedule.finish == "same" else FINISH_WARPS
+    return min(FINISH_ELEMENTS * 32 * warps // width, 1 << max(1, schedule.chunks).bit_length() - 1)
+
+
+def finish_steps(schedule: Schedule, columns: int, chunks: int, sums: int) -> int:
+    """How often a program waits for partial sums, one after the other. chunks: that there are, of a segment; sums:
+    outer reductions."""
+    width = finish_columns(schedule, columns)
+    tasks = -(-columns // width)
+    return -(-chunks // finish_chunks(schedule, width)) * -(-tasks // max(1, chunks)) * sums
