@@ -57,7 +57,20 @@ ELEMENTS, LEAST_ROWS, MOST_ROWS = 2**26, 4096, 65536
 NARROWEST_LOOP = 4096
 SLACK = 3.0
 COLUMNS = (
-    *("workload", "dtype", "columns", "kernel", "arch", "scheme", "rows_per_tile", "piece_widths", "warps", "stages"),
+    *(
+        "workload",
+        "dtype",
+        "columns",
+        "kernel",
+        "chosen",
+        "arch",
+        "scheme",
+        "rows_per_tile",
+        "piece_widths",
+        "warps",
+        "stages",
+        "chunks",
+    ),
     *("predicted_shared_bytes", "registers", "spill_bytes", "shared_bytes", "stack_bytes", "finish_registers"),
 )
 
@@ -113,7 +126,7 @@ def line(labels: Sequence[Any], kernel: Kernel, arch: int, usage: Sequence[dict[
     own = (schedule.scheme, schedule.rows_per_tile, "+".join(map(str, schedule.pieces)), schedule.warps)
     finish = usage[1]["registers"] if len(usage) > 1 else ""
     figures = [usage[0][key] for key in ("registers", "spill_bytes", "shared_bytes", "stack_bytes")]
-    values = [*labels, arch, *own, schedule.stages, shared_bytes(demand, schedule), *figures, finish]
+    values = [*labels, arch, *own, schedule.stages, schedule.chunks, shared_bytes(demand, schedule), *figures, finish]
     counts = {f"n_{name}": f"{count:g}" for name, count in features(demand, schedule).items()}
     return dict(zip(COLUMNS, values, strict=True)) | counts
 
