@@ -25,9 +25,10 @@ SCHEMES = ("ONE_SHOT", "LOOP", "COLUMN", "STREAM")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
-FEWEST = (1.0, 0.95, 0.9, 0.85, 0.8)
+FEWEST = (1.0, 0.95, 0.9, 0.85)
 """Shares of the registers it wants that a kernel can do with, to choose from."""
-CHOSEN_COUNTS = 2.0
+CHOSEN_COUNTS, SPILLED_COUNTS = 2.0, 6.0
+"""How much what the planner chose counts, and what spills and is predicted to want fewer registers than there are."""
 LEAST_WANTED, MOST_WANTED = 16, 600
 """Registers; beyond it makes no difference."""
 SPILL_MARGIN = 0.005
@@ -105,7 +106,7 @@ def _fit(rows: Sequence[dict[str, str]], fewest: float) -> Fit:
         price = np.concatenate([np.zeros(width), weight / tolerance, NARROW / tolerance])
         found: Any = linprog(price, A_ub=left, b_ub=right, bounds=(0, None), method="highs").x
         beyond = found[width : width + count] / tolerance
-        weight = worth * np.where(spilled, 1.0, 1 / (1 + beyond / FORGIVEN))
+        weight = worth * np.where(spilled, SPILLED_COUNTS, 1 / (1 + beyond / FORGIVEN))
     weights = {name: round(float(x), 3) for name, x in zip(names, found[:width], strict=True) if x >= 0.0005}
     shares = [wanted(row, weights) / most_registers(row) for row in rows if is_spilled(row)]
     threshold = min([1 / fewest, *(share - SPILL_MARGIN for share in shares)])
@@ -173,8 +174,8 @@ def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
     fits = sum(is_spilled(row) and not yes for row, yes in zip(rows, said, strict=True))
     refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
     return (
-        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that were chosen; of "
-        f"{len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
+        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner chose; "
+        f"of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
     )
 
 
@@ -184,7 +185,7 @@ def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
         "",
         "Fitted to ``calibration/ptxas_sm90.csv``, what ptxas of Triton 3.6 gives kernels for sm_90 and sm_100.",
         "",
-        *textwrap.wrap(" ".join(f"{note}." if not note.endswith(";") else note for note in notes), 118),
+        *(line for note in notes for line in textwrap.wrap(f"{note}.", 118)),
         '"""',
         "",
         "# Registers of a thread for each unit of a feature: of registers that are alive, of elements, or of each one.",

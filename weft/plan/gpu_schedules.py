@@ -38,7 +38,7 @@ of the largest tile."""
 COLUMN_PROGRAMS, COLUMN_STAGES = 4, 4
 """Of kernels with column sums only: programs of a multiprocessor, and tiles on their way."""
 WARPS = (1, 2, 4, 8, 16)
-SURE, LIKELY = 1.0, 1.22
+SURE, LIKELY = 1.0, 1.16
 """Of the registers up to which no kernel of the sweep with column sums spilled, where the model expects more than it
 has to: of what is chosen at the widths of the norms' benchmarks up to the second, nothing spills either."""
 COPIED = 2
