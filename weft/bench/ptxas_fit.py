@@ -27,6 +27,8 @@ LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
 FEWEST = (1.0, 0.95, 0.9, 0.85)
 """Shares of the registers it wants that a kernel can do with, to choose from."""
+SPILLED_WANT = 1.08
+"""Of all registers, what a kernel that spills wants at the least."""
 CHOSEN_COUNTS, SPILLED_COUNTS = 2.0, 6.0
 """How much what the planner chose counts, and what spills and is predicted to want fewer registers than there are."""
 LEAST_WANTED, MOST_WANTED = 16, 600
@@ -63,10 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fits[scheme] = fit(own)
         half, rest = fit(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
         met = sum(is_within(row, half) for row in rest)
-        notes += [
-            f"{scheme}: {summary(own, fits[scheme])};",
-            f"  fitted to every other one, {met} of {len(rest)} others",
-        ]
+        notes.append(f"{scheme}: {summary(own, fits[scheme])}; fitted to every other one, {met} of {len(rest)} others.")
     given.out.write_text(_module(fits, notes))
     print("\n".join(notes))
     return 0
@@ -117,7 +116,7 @@ def _range(row: dict[str, str], fewest: float) -> tuple[float, float]:
     """Registers to be wanted by a kernel for which the right ones are predicted, or too few."""
     registers, most = int(row["registers"]), most_registers(row)
     if is_spilled(row):
-        return most, 2.0 * MOST_WANTED
+        return SPILLED_WANT * most, 2.0 * MOST_WANTED
     steps = range(LEAST_WANTED, MOST_WANTED)
     inside = [w for w in steps if abs(given(w, int(row["warps"]), fewest) - registers) <= _tolerance(row)]
     highest = 1.15 * most / fewest if inside and inside[-1] == steps[-1] else inside[-1] if inside else registers
@@ -185,7 +184,7 @@ def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
         "",
         "Fitted to ``calibration/ptxas_sm90.csv``, what ptxas of Triton 3.6 gives kernels for sm_90 and sm_100.",
         "",
-        *(line for note in notes for line in textwrap.wrap(f"{note}.", 118)),
+        *(line for note in notes for line in textwrap.wrap(note, 118)),
         '"""',
         "",
         "# Registers of a thread for each unit of a feature: of registers that are alive, of elements, or of each one.",
