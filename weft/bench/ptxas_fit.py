@@ -173,8 +173,8 @@ def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
     fits = sum(is_spilled(row) and not yes for row, yes in zip(rows, said, strict=True))
     refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
     return (
-        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner chose; "
-        f"of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
+        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner "
+        f"chose; of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
     )
 
 

@@ -127,7 +127,8 @@ def used(text: str, arch: int) -> list[dict[str, int]] | str:
 
 
 def line(labels: Sequence[Any], kernel: Kernel, arch: int, usage: Sequence[dict[str, int]]) -> dict[str, Any]:
-    """labels: workload, dtype, columns, which kernel of it and whether the planner chose the schedule. usage: of the first function, and of the finish."""
+    """labels: workload, dtype, columns, which kernel of it and whether the planner chose the schedule. usage: of the
+    first function, and of the finish."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     own = (schedule.scheme, schedule.rows_per_tile, "+".join(map(str, schedule.pieces)), schedule.warps)
     finish = usage[1]["registers"] if len(usage) > 1 else ""
