@@ -146,8 +146,8 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept
     while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows are
     finished one after the other. alive: values that are there at the same time at most, of as many rows. sums,
-    lone_sums, invariant: column sums, those of a single warp, whose threads also have most of what the finish adds up,
-    and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers
+    lone_sums, invariant: column sums, those of several rows in a single warp, which ptxas does not finish one after the
+    other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers
     and in tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows;
     inputs of rows without columns; row reductions. converted: elements that change their layout to meet weights.
     pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results in a thread that
@@ -179,7 +179,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "waiting": most(live.across),
         "alive": most(live.alive),
         "sums": registers(live.sums),
-        "lone_sums": registers(live.sums) if schedule.warps == 1 else 0,
+        "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
         "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
         "loads": len(live.tiles) * len(parts),
