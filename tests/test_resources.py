@@ -36,17 +36,18 @@ CHOSEN = [(name, width, target) for width in WIDTHS for target in ARCHITECTURES 
 
 OFF_WITH_SUMS: dict[tuple[str, str], tuple[int, ...]] = {
     ("add_rms_norm_backward", "h200"): (256,),
-    ("cross_entropy_forward", "h200"): (512, 1024, 2048, 6144),
-    ("cross_entropy_forward", "gb200"): (256, 6144, 16384),
+    ("add_rms_norm_backward", "gb200"): (256,),
+    ("cross_entropy_forward", "h200"): (512, 1024, 2048, 3072, 6144, 8192),
+    ("cross_entropy_forward", "gb200"): (256, 3072, 6144, 16384),
     ("layer_norm_backward", "h200"): (256, 512, 1024, 3072, 8192),
     ("layer_norm_backward", "gb200"): (3072,),
-    ("layer_norm_backward_bias", "h200"): (1024, 5120),
+    ("layer_norm_backward_bias", "h200"): (512, 1024, 5120),
     ("modulated_layer_norm_backward", "h200"): (1024, 8192),
-    ("modulated_layer_norm_backward", "gb200"): (512, 1024),
     ("qk_norm_backward", "h200"): (6144,),
     ("rms_norm_backward", "h200"): (6144,),
-    ("row_column_amax", "h200"): (256, 512),
+    ("row_column_amax", "h200"): (512,),
     ("row_column_sum", "h200"): (256, 512),
+    ("row_column_sum", "gb200"): (256, 512),
     ("thunder_layer_norm_backward", "h200"): (256, 512, 1024),
     ("thunder_layer_norm_backward", "gb200"): (256,),
 }
@@ -165,7 +166,7 @@ def test_the_weights_are_those_of_the_sweep() -> None:
         ("ONE_SHOT", 0.93, 0.96),
         ("LOOP", 0.71, 1.0),
         ("COLUMN", 0.8, 0.95),
-        ("STREAM", 0.79, 0.82),
+        ("STREAM", 0.78, 0.81),
     ):
         fitted = ptxas_fit.Fit(WEIGHTS[scheme], FEWEST[scheme], SPILLING[scheme])
         own = [row for row in rows if row["scheme"] == scheme]
