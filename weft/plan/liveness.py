@@ -30,10 +30,11 @@ class Liveness:
     """Of a program under a split, whatever the schedule.
 
     across: what waits while a row is reduced, for each such moment. alive: what is there after each statement. sums:
-    accumulators of outer reductions, but for the count of a variance, which is one for all columns. invariant: inputs that stay for all rows, in float32. tiles, row_inputs: inputs of
-    rows that are loaded for each element and for each row. lasting: inputs of columns without rows. stores, outer,
-    inner: vectors that are stored, added up over rows, and reduced along them. detached: those of the latter that are
-    made from no vector input. loops: inputs of each loop over columns.
+    accumulators of outer reductions, but for the count of a variance, which is one for all columns. invariant: inputs
+    that stay for all rows, in float32. tiles, row_inputs: inputs of rows that are loaded for each element and for each
+    row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are stored, added up over rows, and
+    reduced along them. detached: those of the latter that are made from no vector input. loops: inputs of each loop
+    over columns.
     """
 
     across: tuple[Amount, ...]
