@@ -30,8 +30,9 @@ RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
 REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
 """Of a multiprocessor of NVIDIA GPUs."""
-FINISH_ELEMENTS = 64 * 32
-"""Partial results that a program of the finish adds up at once, see ``render/triton_launch.py``."""
+FINISH_COLUMNS, FINISH_ELEMENTS, FINISH_STEPS = (8, 16, 32, 64, 128), 32, 8
+"""Of the finish: columns of a task, partial results that a thread loads in a step, and steps that are written out. See
+``render/triton_launch.py`` and ``render/triton_finish.py``."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 MOST_BLOCKS = 4
@@ -99,10 +100,11 @@ def _steps(warps: int) -> tuple[int, ...]:
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
-    return _wanted(demand, *own, schedule.stages > 1, schedule.finish == "same", bool(schedule.segments))
+    chunks = schedule.chunks if schedule.finish == "same" else 0
+    return _wanted(demand, *own, schedule.stages > 1, chunks, bool(schedule.segments))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _wanted(
     demand: Demand,
     scheme: Scheme,
@@ -110,12 +112,15 @@ def _wanted(
     pieces: tuple[int, ...],
     warps: int,
     staged: bool,
-    same: bool,
+    chunks: int,
     parted: bool,
 ) -> int:
-    """From all of a schedule that makes a difference: candidates have much of it in common."""
-    segments, finish = ("",) if parted else (), "same" if same else "none"
-    schedule = Schedule(scheme, (), (), segments, rows, pieces=pieces, warps=warps, stages=1 + staged, finish=finish)
+    """From all of a schedule that makes a difference: candidates have much of it in common. chunks: 0 where the finish
+    is a launch of its own."""
+    schedule = Schedule(
+        scheme, (), (), ("",) if parted else (), rows, pieces=pieces, warps=warps, stages=1 + staged, chunks=chunks,
+        finish="same" if chunks else "none",
+    )  # fmt: skip
     found = features(demand, schedule)
     wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
     return max(LEAST_REGISTERS, round(wanted))
@@ -150,8 +155,8 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers
     and in tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows;
     inputs of rows without columns; row reductions. converted: elements that change their layout to meet weights.
-    pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results in a thread that
-    completes column sums in the same launch. segmented: whether column sums are of segments. wide: whether addresses
+    pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are
+    on their way to a thread at once where column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether addresses
     are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements. blocks,
     remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned: elements of
     rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several steps.
@@ -194,7 +199,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         ),
         "pieces": len(parts) - 1,
         "lone_rows": int(lone),
-        "finish": FINISH_ELEMENTS / (32 * schedule.warps) if schedule.finish == "same" else 0,
+        "finish": _finish_loads(demand, schedule) if schedule.finish == "same" else 0,
         "segmented": int(bool(schedule.segments)),
         "wide": int(demand.dynamic),
         "staged": int(staged),
@@ -204,6 +209,17 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
         "narrow": each * (demand.item_bytes == 1),
     }
+
+
+def _finish_loads(demand: Demand, schedule: Schedule) -> float:
+    """Partial results of one sum that a thread of the finish loads before it needs the first."""
+    chunks, threads = max(1, schedule.chunks), 32 * schedule.warps
+    if demand.width is None:
+        return FINISH_ELEMENTS
+    width = next((w for w in FINISH_COLUMNS if w * chunks >= demand.width), FINISH_COLUMNS[-1])
+    together = min(FINISH_ELEMENTS * threads // width, 1 << chunks.bit_length() - 1)
+    steps = -(-chunks // together)
+    return together * width / threads * (steps if steps <= FINISH_STEPS else 1)
 
 
 def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
