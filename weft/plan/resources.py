@@ -8,7 +8,7 @@ allocates it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 
@@ -113,14 +113,13 @@ def _wanted(
     warps: int,
     staged: bool,
     chunks: int,
-    parted: bool,
+    segmented: bool,
 ) -> int:
     """From all of a schedule that makes a difference: candidates have much of it in common. chunks: 0 where the finish
     is a launch of its own."""
-    schedule = Schedule(
-        scheme, (), (), ("",) if parted else (), rows, pieces=pieces, warps=warps, stages=1 + staged, chunks=chunks,
-        finish="same" if chunks else "none",
-    )  # fmt: skip
+    segments, finish = ("",) if segmented else (), "same" if chunks else "none"
+    plain = Schedule(scheme, (), (), segments, rows, finish=finish, pieces=pieces, warps=warps)
+    schedule = replace(plain, stages=1 + staged, chunks=chunks)
     found = features(demand, schedule)
     wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
     return max(LEAST_REGISTERS, round(wanted))
@@ -147,19 +146,20 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     """What the registers that a thread wants are a sum of, by name; ``register_weights.py`` has the weights.
 
-    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
-    of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept
-    while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows are
-    finished one after the other. alive: values that are there at the same time at most, of as many rows. sums,
-    lone_sums, invariant: column sums, those of several rows in a single warp, which ptxas does not finish one after the
-    other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers
-    and in tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows;
-    inputs of rows without columns; row reductions. converted: elements that change their layout to meet weights.
-    pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are
-    on their way to a thread at once where column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether addresses
-    are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements. blocks,
-    remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned: elements of
-    rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several steps.
+    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread
+    has: of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that
+    are kept while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows
+    are finished one after the other. alive: values that are there at the same time at most, of as many rows. sums,
+    lone_sums, invariant: column sums, those of several rows in a single warp, which ptxas does not finish one after
+    the other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers and in
+    tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows; inputs
+    of rows without columns; row reductions. converted: elements that change their layout to meet weights. pieces:
+    those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are on their way to a
+    thread at once where column sums are completed in the same launch. segmented: whether column sums are of
+    segments. wide: whether addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and
+    for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is
+    not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements that are stored in
+    8 bits, rounded in several steps.
     """
     live, pieces = demand.live, schedule.pieces or (1,)
     parts = [_share(demand, schedule, piece) for piece in pieces]
