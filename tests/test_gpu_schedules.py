@@ -98,7 +98,13 @@ def test_more_bytes_and_less_in_flight_take_longer() -> None:
 
 @pytest.mark.parametrize(
     ("registers", "warps", "shared", "programs"),
-    [(32, 4, 0, 16), (64, 8, 0, 4), (255, 8, 0, 1), (32, 16, 0, 4), (32, 4, 100_000, 2), (16, 1, 0, 32)],
+    [
+        *[(32, 4, 0, 16), (64, 8, 0, 4), (255, 8, 0, 1), (32, 16, 0, 4), (32, 4, 100_000, 2), (16, 1, 0, 32)],
+        # 228 KB, 1 KB of each program for the system, which ``shared_bytes`` counts: 3 programs of 75 KB, not of more
+        *[(32, 4, 76 * 1024, 3), (32, 4, 76 * 1024 + 1, 2), (32, 4, 114 * 1024, 2), (32, 4, 228 * 1024, 1)],
+        # of a scheduler's 16384 registers two warps have 224 each, not nine of four schedulers
+        *[(224, 1, 0, 8), (168, 1, 0, 12), (96, 1, 0, 20), (96, 2, 0, 10)],
+    ],
 )
 def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared: int, programs: int) -> None:
     assert programs_per_sm(registers, warps, shared, H200) == programs

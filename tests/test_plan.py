@@ -27,7 +27,7 @@ from weft.errors import Refusal, VerificationError
 from weft.ir import Builder, Dim, Program
 from weft.ir.interpret import interpret, resolve, sizes_of
 from weft.ir.online import online
-from weft.ir.ops import ONLINE
+from weft.ir.ops import ONLINE, states_of
 from weft.ir.parser import parse
 from weft.ir.simplify import simplify
 from weft.ir.structure import Cut, analyse
@@ -38,6 +38,7 @@ from weft.plan.kernel import Estimate, Kernel, Plan, Schedule
 from weft.plan.planner import MAX_DIMENSIONS, check_worthwhile, plan, plan_split, splits
 from weft.plan.schedules import kind_of, rows_per_chunk, schedule_for
 from weft.plan.verify import verify_plan
+from weft.render.triton_expressions import STATES
 from weft.runtime.launch import run_plan
 from weft.target import Target, cpu_fact, vendor
 
@@ -837,6 +838,16 @@ def test_chunks_do_not_straddle_segments() -> None:
     body = "total: f32{b, n} = sum[m](x)\n  output out0: f32 [b:8, n:1] = total"
     schedule = Schedule("COLUMN", ("b", "m"), N, ("b",), rows_per_chunk=16, finish="same")
     assert estimate(Kernel(program(data, body), schedule), CPU, {}).workspace_bytes == 3 * 2 * 8 * 4
+
+
+def test_a_gpu_keeps_one_number_more_of_a_variance() -> None:
+    """Means are relative to an element there: four numbers for each column of a partial result, not three."""
+    assert {op: states_of(op, pivoted=True) for op in ONLINE} == {op: len(parts) for op, parts in STATES.items()}
+    body = "squares: f32{n} = m2[m](x)\n  output out0: f32 [n:1] = squares"
+    kernel = scheduled(program(DATA, body), "COLUMN", finish="separate")
+    on_gpu = replace(kernel, schedule=replace(kernel.schedule, backend="triton"))
+    cpu, gpu = (estimate(each, CPU, {}).workspace_bytes for each in (kernel, on_gpu))
+    assert 4 * cpu == 3 * gpu > 0
 
 
 def test_a_separate_finish_is_one_more_launch() -> None:

@@ -241,9 +241,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: row_sum_column_sum: a row and its column sums take more registers than the threads of a "
-    "multiprocessor have (have 285 registers, limit 113)",
-    285,
-    113,
+    "multiprocessor have (have 358 registers, limit 128)",
+    358,
+    128,
 )
 def _(*_: Any) -> Refusal:
     workload = WORKLOADS["rms_norm_backward"]
@@ -316,9 +316,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and its column sums take more registers than the threads of a multiprocessor have "
-    "(have 517 registers, limit 113)",
-    517,
-    113,
+    "(have 618 registers, limit 128)",
+    618,
+    128,
 )
 def _(*_: Any) -> Refusal:
     body = (

@@ -17,20 +17,60 @@ import torch
 
 from tests.cases import make_case
 from weft.bench import ptxas_fit
-from weft.bench.ptxas_sweep import kernels_of, schedules, used
+from weft.bench.ptxas_sweep import is_chosen, kernels_of, schedules, used
 from weft.bench.workloads import WORKLOADS
 from weft.plan.kernel import Kernel, Plan, Resources
 from weft.plan.planner import plan
-from weft.plan.register_weights import SPILLING, WEIGHTS
-from weft.plan.resources import Demand, most_registers, resources
+from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
+from weft.plan.resources import given_registers, most_registers, resources
 from weft.target import Target
 
 H200 = Target.named("h200")
 ARCHITECTURES = {"h200": 90, "gb200": 100}
-SAMPLED = {90: 40, 100: 15}
+SAMPLED = {90: 30, 100: 10}
+ELEMENTS = 2**26
+PARTS = 8
 NOT_IN_THE_FIT = (640, 1536, 6144, 10240)
 WIDTHS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
 CHOSEN = [(name, width, target) for width in WIDTHS for target in ARCHITECTURES for name in WORKLOADS]
+
+OFF_WITH_SUMS: dict[tuple[str, str], tuple[int, ...]] = {
+    ("add_rms_norm_backward", "h200"): (256,),
+    ("add_rms_norm_backward", "gb200"): (256,),
+    ("cross_entropy_forward", "h200"): (512, 1024, 2048, 3072, 6144, 8192),
+    ("cross_entropy_forward", "gb200"): (256, 3072, 6144, 16384),
+    ("layer_norm_backward", "h200"): (256, 512, 1024, 3072, 8192),
+    ("layer_norm_backward", "gb200"): (3072,),
+    ("layer_norm_backward_bias", "h200"): (512, 1024, 5120),
+    ("modulated_layer_norm_backward", "h200"): (1024, 8192),
+    ("qk_norm_backward", "h200"): (6144,),
+    ("rms_norm_backward", "h200"): (6144,),
+    ("row_column_amax", "h200"): (512,),
+    ("row_column_sum", "h200"): (256, 512),
+    ("row_column_sum", "gb200"): (256, 512),
+    ("thunder_layer_norm_backward", "h200"): (256, 512, 1024),
+    ("thunder_layer_norm_backward", "gb200"): (256,),
+}
+"""Kernels of column sums: ptxas unrolls the loop of the finish, which is in the same launch, as it sees fit. The same
+kernel has 96 to 150 registers with other numbers of chunks, and not the same on both architectures."""
+OFF_WITHOUT_SUMS: dict[tuple[str, str], tuple[int, ...]] = {
+    ("batch_norm_forward", "gb200"): (512,),
+    ("cross_entropy_backward", "h200"): (3072, 5120, 16384),
+    ("cross_entropy_backward", "gb200"): (3072, 16384),
+    ("layer_norm_backward", "h200"): (12288,),
+    ("layer_norm_backward", "gb200"): (12288,),
+    ("layer_norm_backward_bias", "h200"): (12288,),
+    ("layer_norm_backward_bias", "gb200"): (12288,),
+    ("modulated_layer_norm_backward", "h200"): (12288,),
+    ("modulated_layer_norm_forward", "h200"): (5120,),
+}
+"""Others: compared columns of a loss, fp8, whose layout is not that of what is loaded, three tiles in two pieces."""
+OFF = {
+    (name, width, target)
+    for table in (OFF_WITH_SUMS, OFF_WITHOUT_SUMS)
+    for (name, target), widths in table.items()
+    for width in widths
+}
 
 
 @cache
@@ -97,45 +137,60 @@ def test_a_sample_of_candidates_against_ptxas(pool: ProcessPoolExecutor) -> None
         assert r.shared_bytes >= u["shared_bytes"] - 4096  # sm_100 has other margins for the system
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
-def test_no_kernel_that_the_planner_chooses_spills(part: int, pool: ProcessPoolExecutor) -> None:
-    kernels = [
-        (kernel, ARCHITECTURES[target])
-        for name, width, target in CHOSEN[part::3]
-        for kernel in kernels_of(name, "bf16", width, target)
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExecutor) -> None:
+    """None spills for want of registers, and all have as many as predicted but those in ``OFF``."""
+    cells = [
+        (cell, kernel)
+        for cell in CHOSEN[part::PARTS]
+        for kernel in kernels_of(cell[0], "bf16", cell[1], cell[2], ELEMENTS // cell[1])
         if is_chosen(kernel)
     ]
-    usages = compiled(kernels, pool)
-    spilled = [str(k.schedule) for (k, _), usage in zip(kernels, usages, strict=True) if lacks_registers(usage[0], k)]
-    assert spilled == []
+    usages = compiled([(kernel, ARCHITECTURES[target]) for (_, _, target), kernel in cells], pool)
+    spilled = {cell for (cell, k), usage in zip(cells, usages, strict=True) if lacks_registers(usage[0], k)}
+    assert spilled == set()
     assert [usage[1]["spill_bytes"] for usage in usages if len(usage) > 1 and usage[1]["spill_bytes"]] == []
-    close = [
-        is_within(resources(kernel, H200).registers_per_thread, usage[0]["registers"])
-        for (kernel, _), usage in zip(kernels, usages, strict=True)
-    ]
-    assert sum(close) >= 0.8 * len(close)
-
-
-def is_chosen(kernel: Kernel) -> bool:
-    """Not a pass that was taken apart, whose schedule is that of one of its parts."""
-    outer = bool(Demand.of(kernel.program, kernel.schedule).live.outer)
-    return outer == (kernel.schedule.finish != "none")
+    off = {
+        cell
+        for (cell, kernel), usage in zip(cells, usages, strict=True)
+        if not is_within(resources(kernel, H200).registers_per_thread, usage[0]["registers"])
+    }
+    assert off == {cell for cell in OFF if cell in CHOSEN[part::PARTS]}
 
 
 def test_the_weights_are_those_of_the_sweep() -> None:
     with (files.files("weft.plan") / "calibration" / "ptxas_sm90.csv").open() as file:  # type: ignore[union-attr]
         rows = [row for row in csv.DictReader(file) if not ptxas_fit.is_odd(row)]
-    assert len(rows) > 1000
-    for scheme, least in (("ONE_SHOT", 0.9), ("LOOP", 0.7), ("COLUMN", 0.75), ("STREAM", 0.75)):
+    assert len(rows) > 3000
+    for scheme, least, chosen_least in (
+        ("ONE_SHOT", 0.93, 0.96),
+        ("LOOP", 0.71, 1.0),
+        ("COLUMN", 0.8, 0.95),
+        ("STREAM", 0.78, 0.81),
+    ):
+        fitted = ptxas_fit.Fit(WEIGHTS[scheme], FEWEST[scheme], SPILLING[scheme])
         own = [row for row in rows if row["scheme"] == scheme]
         fits = [row for row in own if not ptxas_fit.is_spilled(row)]
-        assert sum(ptxas_fit.is_within(row, WEIGHTS[scheme]) for row in fits) > least * len(fits)
+        chosen = [row for row in fits if row["chosen"] == "1"]
+        assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= least * len(fits)
+        assert sum(ptxas_fit.is_within(row, fitted) for row in chosen) >= chosen_least * len(chosen)
         shares = [
-            (ptxas_fit.predicted(row, WEIGHTS[scheme]) / ptxas_fit.most_registers(row), ptxas_fit.is_spilled(row))
+            (ptxas_fit.wanted(row, fitted.weights) / ptxas_fit.most_registers(row), ptxas_fit.is_spilled(row))
             for row in own
         ]
         assert all(share > SPILLING[scheme] for share, spilled in shares if spilled)
-        assert sum(share > SPILLING[scheme] for share, spilled in shares if not spilled) < 0.1 * len(own)
+        assert sum(share > SPILLING[scheme] for share, spilled in shares if not spilled) < 0.15 * len(own)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "warps", "given"),
+    [
+        *[(100, 4, 96), (130, 4, 128), (145, 4, 145), (184, 4, 168), (190, 4, 190), (300, 4, 300)],
+        *[(100, 8, 100), (140, 8, 128), (160, 8, 160), (140, 16, 128), (30, 1, 30)],
+    ],
+)
+def test_ptxas_saves_some_registers_to_fit_one_program_more(wanted: int, warps: int, given: int) -> None:
+    assert given_registers(wanted, warps, 0.9) == given
 
 
 def of(name: str, columns: int, **schedule: Any) -> Resources:

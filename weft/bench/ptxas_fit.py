@@ -1,31 +1,54 @@
 """Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--csv FILE]``.
 
 Writes ``weft/plan/register_weights.py``. For each scheme, non-negative weights that keep most kernels within 16
-registers or 15 % of what ptxas gave them, by a linear program. What spills has to be predicted to need all registers
-there are; the threshold beyond which a kernel is said to spill then leaves out none of them.
+registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its registers
+that a kernel can do with; what the planner chose counts twice. What spills has to be predicted to want all registers
+there are; the threshold beyond which a kernel is said to spill then leaves out none of them. The same is done with
+every other kernel, to say how many of the rest are met.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN
+from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers
 
 FOLDER = Path(__file__).parent.parent / "plan"
 SCHEMES = ("ONE_SHOT", "LOOP", "COLUMN", "STREAM")
 TOLERANCE, TOLERATED = 0.15, 16
-FILE_REGISTERS = 65536
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
+FEWEST = (1.0, 0.95, 0.9, 0.85)
+"""Shares of the registers it wants that a kernel can do with, to choose from."""
+SPILLED_WANT = 1.08
+"""Of all registers, what a kernel that spills wants at the least."""
+CHOSEN_COUNTS, SPILLED_COUNTS = 2.0, 6.0
+"""How much what the planner chose counts, and what spills and is predicted to want fewer registers than there are."""
+LEAST_WANTED, MOST_WANTED = 16, 600
+"""Registers; beyond it makes no difference."""
+SPILL_MARGIN = 0.005
 ROUNDS, FORGIVEN = 8, 0.1
 """In each round, what lay outside in the one before counts less: as many as can be should lie inside, and how far off
 the others are matters little. ptxas gives two kernels that differ in nothing that is counted 128 and 241 registers."""
 NARROW = 0.02
 """How much the mere distance counts beside what lies outside the tolerance."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """weights: registers of each unit of a feature. fewest: share of the registers that a kernel wants and can do with.
+    spilling: share of all registers beyond which a kernel is said to spill."""
+
+    weights: dict[str, float]
+    fewest: float
+    spilling: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,76 +57,107 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=FOLDER / "register_weights.py")
     given = parser.parse_args(arguments)
     with given.csv.open() as file:
-        rows = list(csv.DictReader(file))
-    weights: dict[str, dict[str, float]] = {}
-    spilling: dict[str, float] = {}
+        rows = [row for row in csv.DictReader(file) if not is_odd(row)]
+    fits: dict[str, Fit] = {}
     notes: list[str] = []
     for scheme in SCHEMES:
-        own = [row for row in rows if row["scheme"] == scheme and not is_odd(row)]
-        weights[scheme], spilling[scheme] = fit(own)
-        notes.append(f"{scheme}: {summary(own, weights[scheme], spilling[scheme])}")
-    given.out.write_text(_module(weights, spilling, notes))
+        own = [row for row in rows if row["scheme"] == scheme]
+        fits[scheme] = fit(own)
+        half, rest = fit(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
+        met = sum(is_within(row, half) for row in rest)
+        notes.append(f"{scheme}: {summary(own, fits[scheme])}; fitted to every other one, {met} of {len(rest)} others.")
+    given.out.write_text(_module(fits, notes))
     print("\n".join(notes))
     return 0
 
 
-def fit(rows: Sequence[dict[str, str]]) -> tuple[dict[str, float], float]:
-    """Weights by feature, and the share of all registers beyond which a kernel spills."""
+def fit(rows: Sequence[dict[str, str]]) -> Fit:
+    """Of one scheme."""
+    found = [_fit(rows, fewest) for fewest in FEWEST]
+    return max(found, key=lambda each: sum(_worth(row) * is_within(row, each) for row in rows if not is_spilled(row)))
+
+
+def _fit(rows: Sequence[dict[str, str]], fewest: float) -> Fit:
     import numpy as np
     from scipy.optimize import linprog
 
     names = [key[2:] for key in rows[0] if key.startswith("n_")]
     a: Any = np.array([[float(row[f"n_{name}"]) for name in names] for row in rows])
-    most = np.array([most_registers(row) for row in rows])
     spilled = np.array([is_spilled(row) for row in rows])
-    wanted = np.where(spilled, most, [float(row["registers"]) for row in rows])
-    open_above = wanted >= most - 7  # ptxas may have wanted more
-    tolerance = np.maximum(TOLERATED, TOLERANCE * wanted)
+    ranges = [_range(row, fewest) for row in rows]
+    least, most = (np.array([each[k] for each in ranges], dtype=float) for k in (0, 1))
+    middle = np.where(spilled, least, (least + most) / 2)
+    tolerance = np.array([_tolerance(row) for row in rows])
     count, width = a.shape
     one, none = np.eye(count), np.zeros((count, count))
-    above = ~open_above
-    slack = np.where(spilled, 0.0, tolerance)
     left = np.vstack(
         [
-            np.hstack([a, -one, none])[above],
+            np.hstack([a, -one, none]),
             np.hstack([-a, -one, none]),
-            np.hstack([a, none, -one])[above],
+            np.hstack([a, none, -one])[~spilled],
             np.hstack([-a, none, -one]),
         ]
     )
-    right = np.concatenate([(wanted + tolerance)[above], slack - wanted, wanted[above], -wanted])
-    weight: Any = np.ones(count)
-    found: Any = None
+    right = np.concatenate([most, -least, middle[~spilled], -middle])
+    worth = np.array([_worth(row) for row in rows])
+    weight, found = worth, np.zeros(width + 2 * count)
     for _ in range(ROUNDS):
         price = np.concatenate([np.zeros(width), weight / tolerance, NARROW / tolerance])
-        found = linprog(price, A_ub=left, b_ub=right, bounds=(0, None), method="highs").x
+        found: Any = linprog(price, A_ub=left, b_ub=right, bounds=(0, None), method="highs").x
         beyond = found[width : width + count] / tolerance
-        weight = np.where(spilled, 1.0, 1 / (1 + beyond / FORGIVEN))
+        weight = worth * np.where(spilled, SPILLED_COUNTS, 1 / (1 + beyond / FORGIVEN))
     weights = {name: round(float(x), 3) for name, x in zip(names, found[:width], strict=True) if x >= 0.0005}
-    shares = [predicted(row, weights) / most_registers(row) for row in rows if is_spilled(row)]
-    threshold = min([1.0, *(share - 0.005 for share in shares)])
-    return weights, int(threshold * 100) / 100
+    shares = [wanted(row, weights) / most_registers(row) for row in rows if is_spilled(row)]
+    threshold = min([1 / fewest, *(share - SPILL_MARGIN for share in shares)])
+    return Fit(weights, fewest, int(threshold * 100) / 100)
 
 
-def predicted(row: dict[str, str], weights: dict[str, float]) -> float:
+def _range(row: dict[str, str], fewest: float) -> tuple[float, float]:
+    """Registers to be wanted by a kernel for which the right ones are predicted, or too few."""
+    registers, most = int(row["registers"]), most_registers(row)
+    if is_spilled(row):
+        return SPILLED_WANT * most, 2.0 * MOST_WANTED
+    steps = range(LEAST_WANTED, MOST_WANTED)
+    inside = [w for w in steps if abs(given(w, int(row["warps"]), fewest) - registers) <= _tolerance(row)]
+    highest = 1.15 * most / fewest if inside and inside[-1] == steps[-1] else inside[-1] if inside else registers
+    return (inside[0] if inside else registers), highest
+
+
+def _tolerance(row: dict[str, str]) -> float:
+    return max(TOLERATED, TOLERANCE * int(row["registers"]))
+
+
+def _worth(row: dict[str, str]) -> float:
+    return CHOSEN_COUNTS if row["chosen"] == "1" else 1.0
+
+
+def wanted(row: dict[str, str], weights: dict[str, float]) -> float:
     return sum(weight * float(row[f"n_{name}"]) for name, weight in weights.items())
 
 
+def predicted(row: dict[str, str], fitted: Fit) -> int:
+    """Registers that a kernel is given."""
+    return min(given(round(wanted(row, fitted.weights)), int(row["warps"]), fitted.fewest), most_registers(row))
+
+
+@cache
+def given(wanted: int, warps: int, fewest: float) -> int:
+    return given_registers(wanted, warps, fewest)
+
+
 def most_registers(row: dict[str, str]) -> int:
-    return min(MOST_REGISTERS, FILE_REGISTERS // (32 * int(row["warps"])) // 8 * 8)
+    return min(MOST_REGISTERS, REGISTERS // (32 * int(row["warps"])) // 8 * 8)
 
 
 def is_spilled(row: dict[str, str]) -> bool:
-    """Whether registers are spilled for want of more. ptxas also spills 4 to 48 bytes to stay within 64 or 128
+    """Whether registers are spilled for want of more. ptxas also spills 4 to 56 bytes to stay within 64 or 128
     registers where there are more: its choice, which nothing but trying tells."""
     return int(row["spill_bytes"]) > 0 and int(row["registers"]) >= most_registers(row) - REGISTER_GRAIN
 
 
-def is_within(row: dict[str, str], weights: dict[str, float]) -> bool:
+def is_within(row: dict[str, str], fitted: Fit) -> bool:
     """Whether the prediction is within the tolerance."""
-    registers = int(row["registers"])
-    off = abs(min(predicted(row, weights), most_registers(row)) - registers)
-    return off <= max(TOLERATED, TOLERANCE * registers)
+    return abs(predicted(row, fitted) - int(row["registers"])) <= _tolerance(row)
 
 
 def is_odd(row: dict[str, str]) -> bool:
@@ -111,35 +165,42 @@ def is_odd(row: dict[str, str]) -> bool:
     return int(row["spill_bytes"]) >= LARGE_SPILL_BYTES and not is_spilled(row)
 
 
-def summary(rows: Sequence[dict[str, str]], weights: dict[str, float], threshold: float) -> str:
+def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
     whole = [row for row in rows if not is_spilled(row)]
-    within = sum(is_within(row, weights) for row in whole)
-    said = [predicted(row, weights) > threshold * most_registers(row) for row in rows]
+    chosen = [row for row in whole if row["chosen"] == "1"]
+    met, chosen_met = (sum(is_within(row, fitted) for row in some) for some in (whole, chosen))
+    said = [wanted(row, fitted.weights) > fitted.spilling * most_registers(row) for row in rows]
     fits = sum(is_spilled(row) and not yes for row, yes in zip(rows, said, strict=True))
     refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
     return (
-        f"{within} of {len(whole)} kernels within 16 registers or 15 %; of {len(rows) - len(whole)} that "
-        f"spill {fits} said to fit, {refused} others said to spill"
+        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner "
+        f"chose; of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
     )
 
 
-def _module(weights: dict[str, dict[str, float]], spilling: dict[str, float], notes: Sequence[str]) -> str:
+def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
     lines = [
         '"""Weights of the model of registers in ``plan/resources.py``; written by ``python -m weft.bench.ptxas_fit``.',
         "",
         "Fitted to ``calibration/ptxas_sm90.csv``, what ptxas of Triton 3.6 gives kernels for sm_90 and sm_100.",
-        *(f"{note}." for note in notes),
+        "",
+        *(line for note in notes for line in textwrap.wrap(note, 118)),
         '"""',
         "",
         "# Registers of a thread for each unit of a feature: of registers that are alive, of elements, or of each one.",
         "WEIGHTS: dict[str, dict[str, float]] = {",
     ]
-    for scheme, own in weights.items():
-        lines += [f'    "{scheme}": {{', *(f'        "{name}": {weight},' for name, weight in own.items()), "    },"]
+    for scheme, own in fits.items():
+        entries = [f'        "{name}": {weight},' for name, weight in own.weights.items()]
+        lines += [f'    "{scheme}": {{', *entries, "    },"]
+    spilling = ", ".join(f'"{scheme}": {own.spilling}' for scheme, own in fits.items())
+    fewest = ", ".join(f'"{scheme}": {own.fewest}' for scheme, own in fits.items())
     lines += [
         "}",
         "# The share of all registers beyond which a kernel is said to spill.",
-        f"SPILLING = {{{', '.join(f'{chr(34)}{s}{chr(34)}: {x}' for s, x in spilling.items())}}}",
+        f"SPILLING = {{{spilling}}}",
+        "# The share of the registers that it wants with which a kernel can do.",
+        f"FEWEST = {{{fewest}}}",
     ]
     return "\n".join(lines) + "\n"
 

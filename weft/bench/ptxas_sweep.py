@@ -1,9 +1,10 @@
 """What ptxas gives kernels under their candidate schedules: ``python -m weft.bench.ptxas_sweep --csv FILE``; no GPU.
 
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
-under some of its candidate schedules, those that do not fit included, and compiled by several processes.
-``weft/plan/calibration/ptxas_sm90.csv`` is a sweep of 2360 kernels, 14 minutes of two cores: every other one and
-every one that spills, then what the planner chose for an H200 at eleven widths. ``weft/bench/ptxas_fit.py`` finds the
+under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what
+the planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` is such a sweep
+of 3088 kernels, about 15 minutes of two cores: 1256 drawn, many of them near the limit of registers, and 1832 that were
+chosen at twelve widths, by the weights before the present ones or by these. ``weft/bench/ptxas_fit.py`` finds the
 weights of ``weft/plan/resources.py`` from it.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,9 @@ SHARES = {"bf16": 4, "f32": 1, "f16": 1, "bf16, rows at run time": 1}
 """Schedules of a kernel that are compiled, by type of the data."""
 ARCHITECTURES = (90, 90, 90, 90, 90, 90, 100)
 """To draw from: one kernel in seven is compiled for Blackwell."""
+PLANNED = {"h200": 90, "gb200": 100}
+"""Targets that are planned for with their architectures."""
+CHOSEN_ELEMENTS = (2**26, 2**25)
 MOST_PER_THREAD = 64
 """Elements of a row tile in a thread: more takes ptxas minutes to spill."""
 ELEMENTS, LEAST_ROWS, MOST_ROWS = 2**26, 4096, 65536
@@ -57,7 +62,20 @@ ELEMENTS, LEAST_ROWS, MOST_ROWS = 2**26, 4096, 65536
 NARROWEST_LOOP = 4096
 SLACK = 3.0
 COLUMNS = (
-    *("workload", "dtype", "columns", "kernel", "arch", "scheme", "rows_per_tile", "piece_widths", "warps", "stages"),
+    *(
+        "workload",
+        "dtype",
+        "columns",
+        "kernel",
+        "chosen",
+        "arch",
+        "scheme",
+        "rows_per_tile",
+        "piece_widths",
+        "warps",
+        "stages",
+        "chunks",
+    ),
     *("predicted_shared_bytes", "registers", "spill_bytes", "shared_bytes", "stack_bytes", "finish_registers"),
 )
 
@@ -69,16 +87,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=list(WORKLOADS))
     parser.add_argument("--columns", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtype", choices=list(SHARES), nargs="+", default=list(SHARES))
+    parser.add_argument("--chosen", action="store_true", help="what the planner chooses, not what it could")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     draw = random.Random(given.seed)
     jobs = [
-        (name, dtype, columns, at, str(kernel), arch)
+        (name, dtype, columns, at, int(given.chosen), str(kernel), arch)
         for columns in given.columns
         for dtype in given.dtype
         for name in given.workload
-        for at, kernel, arch in _drawn(name, dtype, columns, draw)
+        for at, kernel, arch in (_chosen(name, dtype, columns) if given.chosen else _drawn(name, dtype, columns, draw))
     ]
     draw.shuffle(jobs)
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool, given.csv.open("w") as file:
@@ -108,12 +127,13 @@ def used(text: str, arch: int) -> list[dict[str, int]] | str:
 
 
 def line(labels: Sequence[Any], kernel: Kernel, arch: int, usage: Sequence[dict[str, int]]) -> dict[str, Any]:
-    """labels: workload, dtype, columns and which kernel of it. usage: of the first function, and of the finish."""
+    """labels: workload, dtype, columns, which kernel of it and whether the planner chose the schedule. usage: of the
+    first function, and of the finish."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     own = (schedule.scheme, schedule.rows_per_tile, "+".join(map(str, schedule.pieces)), schedule.warps)
     finish = usage[1]["registers"] if len(usage) > 1 else ""
     figures = [usage[0][key] for key in ("registers", "spill_bytes", "shared_bytes", "stack_bytes")]
-    values = [*labels, arch, *own, schedule.stages, shared_bytes(demand, schedule), *figures, finish]
+    values = [*labels, arch, *own, schedule.stages, schedule.chunks, shared_bytes(demand, schedule), *figures, finish]
     counts = {f"n_{name}": f"{count:g}" for name, count in features(demand, schedule).items()}
     return dict(zip(COLUMNS, values, strict=True)) | counts
 
@@ -125,8 +145,26 @@ def _drawn(name: str, dtype: str, columns: int, draw: random.Random) -> Iterator
             yield at, Kernel(kernel.program, schedule), draw.choice(ARCHITECTURES)
 
 
+def _chosen(name: str, dtype: str, columns: int) -> Iterator[tuple[int, Kernel, int]]:
+    """What the planner takes for two amounts of data, each kernel once."""
+    seen = set[tuple[int, Schedule, int]]()
+    for (target, arch), elements in product(PLANNED.items(), CHOSEN_ELEMENTS):
+        for at, kernel in enumerate(kernels_of(name, dtype, columns, target, elements // columns)):
+            key = at, replace(kernel.schedule, chunks=0), arch
+            if is_chosen(kernel) and key not in seen:
+                seen.add(key)
+                yield at, kernel, arch
+
+
+def is_chosen(kernel: Kernel) -> bool:
+    """Not a pass that was taken apart, whose schedule is that of one of its parts."""
+    outer = bool(Demand.of(kernel.program, kernel.schedule).live.outer)
+    return outer == (kernel.schedule.finish != "none")
+
+
 def schedules(kernel: Kernel) -> Iterator[Schedule]:
-    """Every candidate, and more that do not fit. The number of chunks makes no difference."""
+    """Every candidate, and more that do not fit. Of those that differ in the number of chunks alone, one: it makes a
+    difference only to how often ptxas unrolls the loop of the finish."""
     split = (kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.segments)
     target, seen = Target.named("h200"), set[Schedule]()
     wide = Sizes(kernel.program, {}).elements(kernel.schedule.columns) >= NARROWEST_LOOP
@@ -141,9 +179,11 @@ def schedules(kernel: Kernel) -> Iterator[Schedule]:
 
 
 @cache
-def kernels_of(name: str, dtype: str, columns: int, target: str = "h200") -> tuple[Kernel, ...]:
-    """The kernels of a plan, then the passes that were taken apart."""
-    rows = max(LEAST_ROWS, min(MOST_ROWS, ELEMENTS // columns)) // 64 * 64
+def kernels_of(
+    name: str, dtype: str, columns: int, target: str = "h200", rows: int | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels of a plan, then the passes that were taken apart. rows: a multiple of 64 no larger than this."""
+    rows = (rows or max(LEAST_ROWS, min(MOST_ROWS, ELEMENTS // columns))) // 64 * 64
     inputs = _untouched(name, (rows, columns), TYPES[dtype.split(",")[0]])
     graph = trace(WORKLOADS[name].fn, inputs, dynamic_rows="run time" in dtype).graph
     (region,) = capture(graph, name).regions

@@ -182,6 +182,8 @@ OPS: dict[str, Op] = {
 
 ONLINE = {"m2": 3, "sumexp": 2}
 """Numbers a partial result of an online reduction consists of."""
+PIVOTED = ("m2",)
+"""Those that have one more where a mean is relative to some element, so that it is not rounded as a large number is."""
 LOGICAL = ("logical_and", "logical_or", "logical_not")
 # ops worth keeping rather than computing again when their value is needed on both sides of a row reduction
 EXPENSIVE_COST = 10.0
@@ -194,9 +196,9 @@ def lookup(name: str) -> Op:
     return OPS[name]
 
 
-def states_of(reduction: str) -> int:
-    """Numbers a partial result consists of."""
-    return ONLINE.get(reduction, 1)
+def states_of(reduction: str, *, pivoted: bool = False) -> int:
+    """Numbers a partial result consists of. pivoted: whether means are relative to an element, as on GPUs."""
+    return ONLINE.get(reduction, 1) + (pivoted and reduction in PIVOTED)
 
 
 def identity(reduction: str, dtype: str) -> float | int:

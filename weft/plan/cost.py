@@ -122,8 +122,11 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     """Partial column sums: one row of every outer reduction a chunk."""
     program, schedule = kernel.program, kernel.schedule
     outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(schedule.rows)]
+    pivoted = schedule.backend == "triton"
     width = sum(
-        sizes.elements(tuple(d for d in v.dims if d in schedule.columns)) * dtypes.itemsize(v.dtype) * states_of(v.op)
+        sizes.elements(tuple(d for d in v.dims if d in schedule.columns))
+        * dtypes.itemsize(v.dtype)
+        * states_of(v.op, pivoted=pivoted)
         for v in outer
     )
     return _chunks(kernel, sizes) * width

@@ -24,15 +24,21 @@ from weft.ir.structure import loops_of
 from weft.plan.cost import Sizes
 from weft.plan.finish import finish_steps
 from weft.plan.kernel import VECTOR, Schedule
-from weft.plan.resources import REGISTER_GRAIN, RESERVED_BYTES, Demand, registers_per_thread, shared_bytes
+from weft.plan.resources import (
+    MOST_WARPS,
+    REGISTER_GRAIN,
+    RESERVED_BYTES,
+    SCHEDULERS,
+    Demand,
+    registers_per_thread,
+    shared_bytes,
+)
 from weft.target import Target
 
 MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
-MOST_WARPS, MOST_PROGRAMS = 64, 32
+MOST_PROGRAMS = 32
 """That a multiprocessor holds at a time."""
-SCHEDULERS = 4
-"""Of a multiprocessor, that its warps share."""
 FEW_ROUNDS = 4
 """Up to which a last round of programs that is not full takes as long as a full one."""
 
@@ -203,10 +209,11 @@ def exchanges_of_pieces(schedule: Schedule) -> int:
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:
-    """Programs that a multiprocessor holds at a time, one at least."""
+    """Programs that a multiprocessor holds at a time, one at least. shared: bytes of a program, with those that the
+    system takes of each if it has any. Each of four schedulers has its own quarter of the registers."""
     grains = -(-registers // REGISTER_GRAIN) * REGISTER_GRAIN
-    by_registers = target.registers // (grains * 32 * warps)
-    by_memory = (target.shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES)
+    by_registers = SCHEDULERS * (target.registers // SCHEDULERS // (grains * 32)) // warps
+    by_memory = (target.shared_bytes + RESERVED_BYTES) // max(shared, RESERVED_BYTES)
     return max(1, min(by_registers, by_memory, MOST_WARPS // warps, MOST_PROGRAMS))
 
 

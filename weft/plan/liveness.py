@@ -21,6 +21,8 @@ Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
 _PREDICATE_BITS = 8
 """Of a bool that waits: it is packed, or compared again."""
+_FOLDED = ("const", "iota")
+"""Ops whose results are parts of instructions: columns of a thread are one number and known distances from it."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Liveness:
     """Of a program under a split, whatever the schedule.
 
     across: what waits while a row is reduced, for each such moment. alive: what is there after each statement. sums:
-    accumulators of outer reductions. invariant: inputs that stay for all rows, in float32. tiles, row_inputs: inputs of
-    rows that are loaded for each element and for each row. lasting: inputs of columns without rows. stores, outer,
-    inner: vectors that are stored, added up over rows, and reduced along them. detached: those of the latter that are
-    made from no vector input. loops: inputs of each loop over columns.
+    accumulators of outer reductions, but for the count of a variance, which is one for all columns. invariant: inputs
+    that stay for all rows, in float32. tiles, row_inputs: inputs of rows that are loaded for each element and for each
+    row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are stored, added up over rows, and
+    reduced along them. detached: those of the latter that are made from no vector input. loops: inputs of each loop
+    over columns.
     """
 
     across: tuple[Amount, ...]
@@ -162,17 +165,27 @@ class _Scan:
                     yield _Statement("load", buffer.name, (), stage)
                     done.add(buffer.name)
             for name in names:
-                if (self.looped or name not in done) and self.by_name[name].op != "const":
+                if (self.looped or name not in done) and self.by_name[name].op not in _FOLDED:
                     yield _Statement("value", name, self._operands(name), stage)
             done |= set(names)
             for output in self.loops.stores[stage]:
                 yield _Statement("use", "", (output.value,), stage)
             for name in self.loops.outer[stage]:
                 yield _Statement("use", "", self.by_name[name].args, stage)
-            for name in self.loops.inner[stage]:
-                yield _Statement("reduce", name, self.by_name[name].args, stage)
-                done.add(name)
+            for names in self._together(stage):
+                yield _Statement("reduce", "", tuple(self.by_name[n].args[0] for n in names), stage)
+                yield from (_Statement("value", name, (), stage) for name in names)
+                done |= set(names)
             yield from self._scalars(done)
+
+    def _together(self, stage: int) -> list[list[str]]:
+        """Row reductions of a stage, those in one exchange between threads together: sums of one type and shape."""
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for name in self.loops.inner[stage]:
+            value = self.by_name[name]
+            alone = name if value.op != "sum" or self.looped else ""
+            groups.setdefault((value.dtype, frozenset(self.types[value.args[0]][1]), alone), []).append(name)
+        return list(groups.values())
 
     def _is_late(self, buffer: Buffer) -> bool:
         """Whether an input without rows is loaded where it is needed first: no loop over rows keeps it."""
@@ -186,7 +199,7 @@ class _Scan:
                 done.add(name)
 
     def _operands(self, name: str) -> tuple[str, ...]:
-        return tuple(a for a in self.by_name[name].args if a in self.is_input or self.by_name[a].op != "const")
+        return tuple(a for a in self.by_name[name].args if a in self.is_input or self.by_name[a].op not in _FOLDED)
 
     def _registers(self, name: str) -> Amount:
         return self._amount(name, self.types[name][0])

@@ -7,15 +7,16 @@ allocates it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
-from weft.plan.register_weights import SPILLING, WEIGHTS
+from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -27,8 +28,11 @@ VECTOR_BYTES = 16
 """What a thread loads or stores at once."""
 RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
-FEW_WARPS = 8
-"""Whose threads can have 255 registers: with more at hand ptxas takes more."""
+REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
+"""Of a multiprocessor of NVIDIA GPUs."""
+FINISH_COLUMNS, FINISH_ELEMENTS, FINISH_STEPS = (8, 16, 32, 64, 128), 32, 8
+"""Of the finish: columns of a task, partial results that a thread loads in a step, and steps that are written out. See
+``render/triton_launch.py`` and ``render/triton_finish.py``."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 MOST_BLOCKS = 4
@@ -66,21 +70,56 @@ def resources(kernel: Kernel, target: Target) -> Resources:
     if target.kind == "cpu":
         return Resources(None, None, None, "model")
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
-    wanted, most = registers_per_thread(demand, schedule), most_registers(schedule.warps, 1, target)
+    wanted, most = wanted_registers(demand, schedule), most_registers(schedule.warps, 1, target)
     spilled = max(4, 4 * (wanted - most)) if spills(demand, schedule, target) else 0
-    return Resources(min(wanted, most), spilled, shared_bytes(demand, schedule), "model")
+    held = min(registers_per_thread(demand, schedule), most)
+    return Resources(held, spilled, shared_bytes(demand, schedule), "model")
 
 
 def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
+    return given_registers(wanted_registers(demand, schedule), schedule.warps, FEWEST[schedule.scheme])
+
+
+def given_registers(wanted: int, warps: int, fewest: float) -> int:
+    """What ptxas gives a thread that could use ``wanted`` registers and can do with ``fewest`` of these: it orders
+    instructions so that as many programs fit a multiprocessor as with the latter, and uses what they then leave."""
+    least = fewest * wanted
+    return min(wanted, min((step for step in _steps(warps) if step >= least), default=wanted))
+
+
+@cache
+def _steps(warps: int) -> tuple[int, ...]:
+    """Registers of a thread with which one program more fits a multiprocessor, falling. Its four schedulers have a
+    quarter of the registers each."""
+    each = max(SCHEDULERS, warps)
+    shares = (REGISTERS // (32 * each * count) for count in range(1, MOST_WARPS // each + 1))
+    return tuple(min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN) for share in shares)
+
+
+def wanted_registers(demand: Demand, schedule: Schedule) -> int:
+    """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
-    return _wanted(demand, *own, schedule.stages > 1)
+    chunks = schedule.chunks if schedule.finish == "same" else 0
+    return _wanted(demand, *own, schedule.stages > 1, chunks, bool(schedule.segments))
 
 
-@lru_cache(maxsize=1024)
-def _wanted(demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, staged: bool) -> int:
-    """From all of a schedule that makes a difference: candidates have much of it in common."""
-    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=1 + staged)
+@lru_cache(maxsize=4096)
+def _wanted(
+    demand: Demand,
+    scheme: Scheme,
+    rows: int,
+    pieces: tuple[int, ...],
+    warps: int,
+    staged: bool,
+    chunks: int,
+    segmented: bool,
+) -> int:
+    """From all of a schedule that makes a difference: candidates have much of it in common. chunks: 0 where the finish
+    is a launch of its own."""
+    segments, finish = ("",) if segmented else (), "same" if chunks else "none"
+    plain = Schedule(scheme, (), (), segments, rows, finish=finish, pieces=pieces, warps=warps)
+    schedule = replace(plain, stages=1 + staged, chunks=chunks)
     found = features(demand, schedule)
     wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
     return max(LEAST_REGISTERS, round(wanted))
@@ -95,7 +134,7 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
     if demand.live.detached and len(schedule.pieces) > 1 and schedule.rows_per_tile == 1:
         return True
     limit = slack * SPILLING[schedule.scheme] * most_registers(schedule.warps, 1, target)
-    return registers_per_thread(demand, schedule) > limit
+    return wanted_registers(demand, schedule) > limit
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:
@@ -105,64 +144,106 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 
 
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
-    """What the registers of a thread are a sum of, see ``register_weights.py``."""
+    """What the registers that a thread wants are a sum of, by name; ``register_weights.py`` has the weights.
+
+    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread
+    has: of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that
+    are kept while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows
+    are finished one after the other. alive: values that are there at the same time at most, of as many rows. sums,
+    lone_sums, invariant: column sums, those of several rows in a single warp, which ptxas does not finish one after
+    the other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers and in
+    tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows; inputs
+    of rows without columns; row reductions. converted: elements that change their layout to meet weights. pieces:
+    those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are on their way to a
+    thread at once where column sums are completed in the same launch. segmented: whether column sums are of
+    segments. wide: whether addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and
+    for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is
+    not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements that are stored in
+    8 bits, rounded in several steps.
+    """
     live, pieces = demand.live, schedule.pieces or (1,)
-    parts = [_elements(demand, schedule, piece) for piece in pieces]
-    each, columns = sum(c * r for c, r in parts), sum(c for c, _ in parts)
-    rows, count = max(r for _, r in parts), len(parts)
+    parts = [_share(demand, schedule, piece) for piece in pieces]
+    each, columns = sum(part.columns * part.rows for part in parts), sum(part.columns for part in parts)
+    rows = max(part.rows for part in parts)
+    lone = bool(live.inner) and all(part.warps == 1 for part in parts)
     blocks = (demand.width or 0) / sum(pieces)
+    looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
 
-    widest = max(parts)
+    def registers(amount: Amount, of: int = rows) -> float:
+        return each * of / rows * amount[0] + columns * amount[1] + of * amount[2] + amount[3]
 
-    def registers(amount: Amount) -> float:
-        return each * amount[0] + columns * amount[1] + rows * amount[2] + amount[3]
+    def most(amounts: Iterable[Amount]) -> float:
+        return max((registers(amount, 1 if lone else rows) for amount in amounts), default=0)
 
-    def of_piece(amount: Amount) -> float:
-        return widest[0] * widest[1] * amount[0] + widest[0] * amount[1] + widest[1] * amount[2] + amount[3]
-
-    alive = max(map(of_piece, live.alive), default=0)
-    looped = schedule.scheme == "LOOP"
     return {
         "base": 1,
         "elements": each,
         "columns": columns,
         "rows": rows,
-        "row_values": rows * len(live.row_inputs),
-        "across": max(map(registers, live.across), default=0),
-        "alive": alive,
-        "alive_in_few": alive if schedule.warps <= FEW_WARPS else 0,
+        "several_rows": int(rows > 1),
+        "waiting": most(live.across),
+        "alive": most(live.alive),
         "sums": registers(live.sums),
+        "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
         "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
-        "loads": len(live.tiles) * count,
-        "stores": live.stores * count,
-        "adders": live.outer * count,
+        "loads": len(live.tiles) * len(parts),
+        "stores": live.stores * len(parts),
+        "adders": live.outer * len(parts),
         "row_loads": len(live.row_inputs),
         "reductions": live.inner,
-        "converted": sum(c * r for (c, r), p in zip(parts, pieces, strict=True) if _is_converted(demand, schedule, p)),
-        "pieces": count - 1,
+        "converted": sum(
+            part.columns * part.rows
+            for part, piece in zip(parts, pieces, strict=True)
+            if _is_converted(demand, schedule, piece)
+        ),
+        "pieces": len(parts) - 1,
+        "lone_rows": int(lone),
+        "finish": _finish_loads(demand, schedule) if schedule.finish == "same" else 0,
+        "segmented": int(bool(schedule.segments)),
         "wide": int(demand.dynamic),
-        "staged": int(schedule.stages > 1),
-        "staged_elements": each * (schedule.stages > 1),
+        "staged": int(staged),
+        "staged_elements": each * staged,
         "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
         "remainder": int(looped and blocks % 1 != 0),
         "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
+        "narrow": each * (demand.item_bytes == 1),
     }
+
+
+def _finish_loads(demand: Demand, schedule: Schedule) -> float:
+    """Partial results of one sum that a thread of the finish loads before it needs the first."""
+    chunks, threads = max(1, schedule.chunks), 32 * schedule.warps
+    if demand.width is None:
+        return FINISH_ELEMENTS
+    width = next((w for w in FINISH_COLUMNS if w * chunks >= demand.width), FINISH_COLUMNS[-1])
+    together = min(FINISH_ELEMENTS * threads // width, 1 << chunks.bit_length() - 1)
+    steps = -(-chunks // together)
+    return together * width / threads * (steps if steps <= FINISH_STEPS else 1)
 
 
 def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
     return [(dtypes.itemsize(b.dtype) / 4, 0.0, 0.0, 0.0) for b in buffers]
 
 
-def _elements(demand: Demand, schedule: Schedule, piece: int) -> tuple[int, int]:
-    """Columns and rows of a piece of a row tile that a thread has, as Triton lays it out: as many neighbours as it
-    loads at once, the lanes of a warp side by side along the row, then its warps, then the next rows."""
+@dataclass(frozen=True)
+class _Share:
+    """Columns and rows of a piece of a row tile that a thread has, and warps that share a row of it."""
+
+    columns: int
+    rows: int
+    warps: int
+
+
+def _share(demand: Demand, schedule: Schedule, piece: int) -> _Share:
+    """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
+    along the row, then its warps, then the next rows."""
     threads, rows = 32 * schedule.warps, schedule.rows_per_tile
     vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
     lanes = min(32, piece // vector)
     warps = min(schedule.warps, max(1, piece // (vector * lanes)))
     rows_at_once = threads // (lanes * warps)
-    return max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once))
+    return _Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
 
 
 def _is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
