@@ -14,6 +14,7 @@ from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
+from weft.plan.finish import finish_chunks, finish_columns
 from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
 from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
@@ -30,9 +31,8 @@ RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
 REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
 """Of a multiprocessor of NVIDIA GPUs."""
-FINISH_COLUMNS, FINISH_ELEMENTS, FINISH_STEPS = (8, 16, 32, 64, 128), 32, 8
-"""Of the finish: columns of a task, partial results that a thread loads in a step, and steps that are written out. See
-``render/triton_launch.py`` and ``render/triton_finish.py``."""
+FINISH_STEPS = 8
+"""Of the finish that are written out, see ``render/triton_finish.py``."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 MOST_BLOCKS = 4
@@ -154,19 +154,19 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     the other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers and in
     tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows; inputs
     of rows without columns; row reductions. converted: elements that change their layout to meet weights. pieces:
-    those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are on their way to a
-    thread at once where column sums are completed in the same launch. segmented: whether column sums are of
-    segments. wide: whether addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and
-    for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is
-    not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements that are stored in
-    8 bits, rounded in several steps.
+    those beyond one; equal ones are as one, whose vectors lie further apart. lone_rows: whether a row is in one
+    warp. finish: partial results that are on their way to a thread at once where column sums are completed in the
+    same launch. segmented: whether column sums are of segments. wide: whether addresses are computed in 64 bits.
+    staged, staged_elements: whether loads run ahead, and for how many elements. blocks, remainder: of a loop over
+    columns: blocks in flight, and whether the last one is not whole. unaligned: elements of rows that are no whole
+    number of vectors. narrow: elements that are stored in 8 bits, rounded in several steps.
     """
     live, pieces = demand.live, schedule.pieces or (1,)
     parts = [_share(demand, schedule, piece) for piece in pieces]
     each, columns = sum(part.columns * part.rows for part in parts), sum(part.columns for part in parts)
     rows = max(part.rows for part in parts)
     lone = bool(live.inner) and all(part.warps == 1 for part in parts)
-    blocks = (demand.width or 0) / sum(pieces)
+    blocks, layouts = (demand.width or 0) / sum(pieces), len(set(parts))
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
 
     def registers(amount: Amount, of: int = rows) -> float:
@@ -187,9 +187,9 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
         "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
-        "loads": len(live.tiles) * len(parts),
-        "stores": live.stores * len(parts),
-        "adders": live.outer * len(parts),
+        "loads": len(live.tiles) * layouts,
+        "stores": live.stores * layouts,
+        "adders": live.outer * layouts,
         "row_loads": len(live.row_inputs),
         "reductions": live.inner,
         "converted": sum(
@@ -197,7 +197,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
             for part, piece in zip(parts, pieces, strict=True)
             if _is_converted(demand, schedule, piece)
         ),
-        "pieces": len(parts) - 1,
+        "pieces": layouts - 1,
         "lone_rows": int(lone),
         "finish": _finish_loads(demand, schedule) if schedule.finish == "same" else 0,
         "segmented": int(bool(schedule.segments)),
@@ -213,13 +213,10 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
 
 def _finish_loads(demand: Demand, schedule: Schedule) -> float:
     """Partial results of one sum that a thread of the finish loads before it needs the first."""
-    chunks, threads = max(1, schedule.chunks), 32 * schedule.warps
-    if demand.width is None:
-        return FINISH_ELEMENTS
-    width = next((w for w in FINISH_COLUMNS if w * chunks >= demand.width), FINISH_COLUMNS[-1])
-    together = min(FINISH_ELEMENTS * threads // width, 1 << chunks.bit_length() - 1)
-    steps = -(-chunks // together)
-    return together * width / threads * (steps if steps <= FINISH_STEPS else 1)
+    width = finish_columns(schedule, demand.width)
+    together = finish_chunks(schedule, width)
+    steps = -(-max(1, schedule.chunks) // together)
+    return together * width / (32 * schedule.warps) * (steps if steps <= FINISH_STEPS else 1)
 
 
 def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
