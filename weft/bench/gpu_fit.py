@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -34,6 +35,7 @@ from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.structure import split_straddling
 from weft.plan.gpu_cost import Constants, Load, Work, way_of
+from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Schedule
 from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
@@ -138,9 +140,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not any(p.load.steps for p in own if p.way == way):
                 written[way]["step_us"] = 0.0  # nothing was fitted
             print(f"  {way}: {written[way]}")
+    print(f"as planned with the constants before: {describe(planned(points))}")
     if given.write:
         Path(str(FOLDER / "h200.json")).write_text(json.dumps(written, indent=2) + "\n")
     return 0
+
+
+def planned(points: Sequence[Point]) -> dict[str, float]:
+    """Time of the schedule that the planner takes by itself, which asks the models of registers and of time, over that
+    of the best one measured, by cell; cells whose schedule was not measured are left out."""
+    cells: dict[Cell, list[Point]] = defaultdict(list)
+    for point in points:
+        cells[point.cell].append(point)
+    found: dict[str, float] = {}
+    for (name, rows, columns), own in cells.items():
+        program, split = program_of(name, columns), own[0].schedule
+        batch = _batch(rows) if split.segments else 1
+        sizes = {split.columns[0]: columns} | ({split.rows[0]: batch} if split.segments else {})
+        dims = tuple(replace(d, size=sizes.get(d.name, rows // batch)) for d in program.dims)
+        chosen = gpu_schedule(replace(program, dims=dims), split.rows, split.columns, split.segments, TARGET, {})
+        us = [p.measured_us for p in own if p.schedule == chosen]
+        found |= {f"{own[0].cell}": us[0] / min(p.measured_us for p in own)} if us else {}
+    return found
 
 
 def read_points() -> list[Point]:

@@ -39,16 +39,17 @@ COLUMN_PROGRAMS, COLUMN_STAGES = 4, 4
 """Of kernels with column sums only: programs of a multiprocessor, and tiles on their way."""
 WARPS = (1, 2, 4, 8, 16)
 SURE, LIKELY = 1.0, 1.005
-"""Of the registers up to which no kernel of the sweep with column sums spilled: 38 of 501 that do not spill need more,
-by the model, none of which is chosen at the widths of the benchmarks. The second, of what is tried first, is no more
-than is needed to tell it from the first: 5 of 39 that spill begin at 1.008."""
+"""Of the registers up to which no kernel of the sweep with column sums spilled: of 759 that do not spill 65 need more,
+by the model. The second, of what is tried first, is no more than is needed to tell it from the first."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
 _WIDTHS = {1: (1, 1024), 2: (128, 1024), 4: (1, WIDEST_ROW), 8: (512, WIDEST_ROW), 16: (4096, WIDEST_ROW)}
 """Columns of the widest piece for which so many warps are tried: outside they were never among the best."""
-LEAST_ELEMENTS, MOST_ELEMENTS = 8, 96
-"""Elements of a thread. With fewer the exchange between threads is most of the time."""
+LEAST_ELEMENTS, MOST_ELEMENTS, MOST_STREAMED_ELEMENTS = 8, 96, 48
+"""Elements of a thread: with fewer the exchange between threads is most of the time. More than the last are not worth
+what they risk where rows are streamed: of 64 elements in one warp some kernels were the best by half a percent, and of
+others ptxas spilled registers to stay at 128, 0.6 of a copy."""
 PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
 MOST_WARPS_PER_SM = 16
@@ -205,7 +206,8 @@ def _in_registers(
             continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
         if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
             continue
-        if not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS and (count, number) != (1, fitting[0]):
+        most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
+        if not LEAST_ELEMENTS <= elements <= most and (count, number) != (1, fitting[0]):
             continue
         several = [each for each in PROGRAMS_PER_SM if each == 1 or each * number <= MOST_WARPS_PER_SM]
         for chunks in (each * target.units for each in several) if streams else (0,):
