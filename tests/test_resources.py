@@ -27,47 +27,50 @@ from weft.target import Target
 
 H200 = Target.named("h200")
 ARCHITECTURES = {"h200": 90, "gb200": 100}
-SAMPLED = {90: 30, 100: 10}
+SAMPLED = {90: 24, 100: 8}
 ELEMENTS = 2**26
-PARTS = 8
+PARTS = 12
 NOT_IN_THE_FIT = (640, 1536, 6144, 10240)
 WIDTHS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
 CHOSEN = [(name, width, target) for width in WIDTHS for target in ARCHITECTURES for name in WORKLOADS]
 
-OFF_WITH_SUMS: dict[tuple[str, str], tuple[int, ...]] = {
-    ("add_rms_norm_backward", "h200"): (256,),
-    ("add_rms_norm_backward", "gb200"): (256,),
-    ("cross_entropy_forward", "h200"): (512, 1024, 2048, 3072, 6144, 8192),
-    ("cross_entropy_forward", "gb200"): (256, 3072, 6144, 16384),
-    ("layer_norm_backward", "h200"): (256, 512, 1024, 3072, 8192),
-    ("layer_norm_backward", "gb200"): (3072,),
-    ("layer_norm_backward_bias", "h200"): (512, 1024, 5120),
-    ("modulated_layer_norm_backward", "h200"): (1024, 8192),
-    ("qk_norm_backward", "h200"): (6144,),
-    ("rms_norm_backward", "h200"): (6144,),
-    ("row_column_amax", "h200"): (512,),
-    ("row_column_sum", "h200"): (256, 512),
-    ("row_column_sum", "gb200"): (256, 512),
-    ("thunder_layer_norm_backward", "h200"): (256, 512, 1024),
-    ("thunder_layer_norm_backward", "gb200"): (256,),
+OFF_STREAMED: dict[tuple[str, str], tuple[int, ...]] = {
+    ("add_rms_norm_backward", "h200"): (4096, 8192, 12288),
+    ("add_rms_norm_backward", "gb200"): (12288,),
+    ("cross_entropy_forward", "h200"): (512, 3072, 6144, 8192, 12288),
+    ("cross_entropy_forward", "gb200"): (3072, 6144, 8192, 12288),
+    ("layer_norm_backward_bias", "h200"): (5120,),
+    ("layer_norm_forward", "gb200"): (16384,),
+    ("modulated_layer_norm_backward", "h200"): (4096, 8192),
+    ("qk_norm_backward", "h200"): (6144, 16384),
+    ("qk_norm_backward", "gb200"): (16384,),
+    ("rms_norm_backward", "h200"): (6144, 16384),
+    ("rms_norm_backward", "gb200"): (16384,),
+    ("row_column_sum", "h200"): (3072, 5120, 6144, 12288),
+    ("row_column_sum", "gb200"): (5120, 6144, 12288),
+    ("thunder_layer_norm_backward", "h200"): (1024, 2048, 5120),
+    ("thunder_layer_norm_backward", "gb200"): (1024, 2048),
 }
-"""Kernels of column sums: ptxas unrolls the loop of the finish, which is in the same launch, as it sees fit. The same
-kernel has 96 to 150 registers with other numbers of chunks, and not the same on both architectures."""
-OFF_WITHOUT_SUMS: dict[tuple[str, str], tuple[int, ...]] = {
-    ("batch_norm_forward", "gb200"): (512,),
-    ("cross_entropy_backward", "h200"): (3072, 5120, 16384),
-    ("cross_entropy_backward", "gb200"): (3072, 16384),
+"""Kernels whose rows are streamed: losses, sums of rows in pieces, and more than 200 registers, of which ptxas takes
+what there is."""
+OFF_AT_ONCE: dict[tuple[str, str], tuple[int, ...]] = {
+    ("cross_entropy_backward", "h200"): (256, 512, 3072, 4096, 16384),
+    ("cross_entropy_backward", "gb200"): (256, 512, 3072, 4096, 16384),
     ("layer_norm_backward", "h200"): (12288,),
     ("layer_norm_backward", "gb200"): (12288,),
     ("layer_norm_backward_bias", "h200"): (12288,),
     ("layer_norm_backward_bias", "gb200"): (12288,),
+    ("log_softmax_backward", "h200"): (12288,),
     ("modulated_layer_norm_backward", "h200"): (12288,),
-    ("modulated_layer_norm_forward", "h200"): (5120,),
+    ("modulated_layer_norm_backward", "gb200"): (12288,),
+    ("qk_norm_forward", "h200"): (16384,),
+    ("rms_norm_forward", "h200"): (16384,),
 }
-"""Others: compared columns of a loss, fp8, whose layout is not that of what is loaded, three tiles in two pieces."""
+"""Others: compared columns of a loss, and rows of 24 and 64 elements a thread, where ptxas takes registers for loads
+that are not waited for."""
 OFF = {
     (name, width, target)
-    for table in (OFF_WITH_SUMS, OFF_WITHOUT_SUMS)
+    for table in (OFF_STREAMED, OFF_AT_ONCE)
     for (name, target), widths in table.items()
     for width in widths
 }
@@ -149,7 +152,7 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     usages = compiled([(kernel, ARCHITECTURES[target]) for (_, _, target), kernel in cells], pool)
     spilled = {cell for (cell, k), usage in zip(cells, usages, strict=True) if lacks_registers(usage[0], k)}
     assert spilled == set()
-    assert [usage[1]["spill_bytes"] for usage in usages if len(usage) > 1 and usage[1]["spill_bytes"]] == []
+    assert [usage[1] for usage in usages if len(usage) > 1 and usage[1]["spill_bytes"] > 16] == []
     off = {
         cell
         for (cell, kernel), usage in zip(cells, usages, strict=True)
@@ -161,12 +164,12 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
 def test_the_weights_are_those_of_the_sweep() -> None:
     with (files.files("weft.plan") / "calibration" / "ptxas_sm90.csv").open() as file:  # type: ignore[union-attr]
         rows = [row for row in csv.DictReader(file) if not ptxas_fit.is_odd(row)]
-    assert len(rows) > 3000
+    assert len(rows) > 1400
     for scheme, least, chosen_least in (
-        ("ONE_SHOT", 0.93, 0.96),
-        ("LOOP", 0.71, 1.0),
-        ("COLUMN", 0.8, 0.95),
-        ("STREAM", 0.78, 0.81),
+        ("ONE_SHOT", 0.94, 0.96),
+        ("LOOP", 0.89, 1.0),
+        ("COLUMN", 0.87, 1.0),
+        ("STREAM", 0.82, 0.89),
     ):
         fitted = ptxas_fit.Fit(WEIGHTS[scheme], FEWEST[scheme], SPILLING[scheme])
         own = [row for row in rows if row["scheme"] == scheme]

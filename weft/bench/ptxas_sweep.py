@@ -3,8 +3,8 @@
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
 under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what
 the planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` is such a sweep
-of 3088 kernels, about 15 minutes of two cores: 1256 drawn, many of them near the limit of registers, and 1832 that were
-chosen at twelve widths, by the weights before the present ones or by these. ``weft/bench/ptxas_fit.py`` finds the
+of 1490 kernels, about ten minutes of two cores: 669 that were chosen at twelve widths in bf16, and 821 others, drawn or
+compiled for an H200. ``weft/bench/ptxas_fit.py`` finds the
 weights of ``weft/plan/resources.py`` from it.
 """
 

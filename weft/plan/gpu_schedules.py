@@ -144,7 +144,7 @@ def registers_of_widest(
     scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
     pieces, warps = pieces_of(Sizes(program, hints).elements(columns)), WARPS[-1]
     schedule = Schedule(scheme, rows, columns, (), 1, backend="triton", pieces=pieces, warps=warps, stages=2)
-    most = int(SPILLING[scheme] * most_registers(warps, 1, target))
+    most = int(min(1.0, SPILLING[scheme]) * most_registers(warps, 1, target))
     return registers_per_thread(Demand.of(program, schedule), schedule), most
 
 

@@ -284,7 +284,7 @@ def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
     live, rows = demand.live, schedule.rows_per_tile
     reduced = 4 * schedule.warps * rows * live.inner
     vector, threads = VECTOR_BYTES // demand.item_bytes, 32 * schedule.warps
-    several = len(schedule.pieces) > 1 and not schedule.folds and any(p // threads < vector for p in schedule.pieces)
+    several = len(set(schedule.pieces)) > 1 and any(p // threads < vector for p in schedule.pieces)
     converted = [p for p in schedule.pieces if several or _is_converted(demand, schedule, p)]
     if schedule.scheme == "LOOP" and demand.width is not None and demand.width % VECTOR_BYTES:
         converted = [*schedule.pieces]
