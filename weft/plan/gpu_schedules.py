@@ -12,7 +12,7 @@ from weft.plan.gpu_cost import Work, kernel_us
 from weft.plan.kernel import Finish, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.plan.register_weights import SPILLING
-from weft.plan.resources import Demand, most_registers, registers_per_thread, shared_bytes, spills
+from weft.plan.resources import Demand, most_registers, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.target import Target
 
 MOST_PIECES, MOST_EQUAL_PIECES = 3, 9
@@ -41,6 +41,9 @@ WARPS = (1, 2, 4, 8, 16)
 SURE, LIKELY = 1.0, 1.005
 """Of the registers up to which no kernel of the sweep with column sums spilled: of 759 that do not spill 65 need more,
 by the model. The second, of what is tried first, is no more than is needed to tell it from the first."""
+CLEARLY_FEWER = 0.9
+"""The part of its registers that what replaces a kernel that spills wants at the most; that many of the predictions
+are off by less than a tenth."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
@@ -70,11 +73,14 @@ def gpu_schedule(
 
 
 def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping[str, int]) -> Schedule | None:
-    """What to take in place of a schedule whose kernel spills: the best of those that the model of registers is sure
-    of; None if there is no other."""
+    """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
+    the model, or of any others that it is sure of; None if there is no other."""
     split = (chosen.rows, chosen.columns, chosen.segments)
     found = [s for s in candidates(program, *split, target, hints, SURE) if s != chosen]
-    return _best(program, found, target, hints) if found else None
+    demand = Demand.of(program, chosen)
+    most = CLEARLY_FEWER * wanted_registers(demand, chosen)
+    fewer = [s for s in found if wanted_registers(demand, s) <= most]
+    return _best(program, fewer or found, target, hints) if found else None
 
 
 def _best(program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]) -> Schedule:

@@ -136,6 +136,8 @@ class Executable:
             return
         try:
             done = self._calls.call(function, fitting, inputs, outputs, chosen.sm_margin)
+        except torch.OutOfMemoryError:
+            raise  # ATen would need more, and nothing is wrong with the kernel
         except Exception as error:
             if any(overlap(a, b) for a in inputs for b in outputs):
                 raise  # an input may be half overwritten
