@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=2 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=528
 # program cross_entropy_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -49,11 +49,11 @@ from weft.render import weft_triton as w
 def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
-        sum_2_sum = tl.full([2, 1], 0, tl.int64)
-        sum_3_sum = tl.full([2, 1], 0.0, tl.float32)
-        for tile in tl.range(chunk, 16384, 396, num_stages=3):
-            m = tile * 2 + tl.arange(0, 2)[:, None]
+    for chunk in range(tl.program_id(0), 528, tl.num_programs(0)):
+        sum_2_sum = tl.full([1, 1], 0, tl.int64)
+        sum_3_sum = tl.full([1, 1], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 528, num_stages=5):
+            m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
@@ -100,14 +100,14 @@ def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial,
 def weft_cross_entropy_forward_finish(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
     for task in range(tl.program_id(0), 1, tl.num_programs(0)):
         sum_2_sum = tl.full([256, 1], 0, tl.int64)
-        for start in tl.static_range(0, 396, 256):
+        for start in tl.static_range(0, 528, 256):
             part = start + tl.arange(0, 256)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 396), other=0, cache_modifier=".cg")
+            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 528), other=0, cache_modifier=".cg")
         sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3_sum = tl.full([256, 1], 0.0, tl.float32)
-        for start in tl.static_range(0, 396, 256):
+        for start in tl.static_range(0, 528, 256):
             part = start + tl.arange(0, 256)[:, None]
-            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part, mask=(part < 396), other=0.0, cache_modifier=".cg")
+            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part, mask=(part < 528), other=0.0, cache_modifier=".cg")
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_3 = sum_2.to(tl.float32)
         div = tl.div_rn(sum_3, cast_3)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=1 chunks=0
 # program modulated_layer_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -35,8 +35,11 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_modulated_layer_norm_forward(x, scale, shift, out0):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
     row = tile + tl.arange(0, 1)[:, None]
     x_at = x + row * 5120
@@ -45,19 +48,37 @@ def weft_modulated_layer_norm_forward(x, scale, shift, out0):
     out0_at = out0 + row * 5120
     x_tile_a = tl.load(x_at + n_a)
     x_tile_b = tl.load(x_at + n_b)
+    x_tile_c = tl.load(x_at + n_c)
+    x_tile_d = tl.load(x_at + n_d)
+    x_tile_e = tl.load(x_at + n_e)
     scale_tile_a = tl.load(scale_at + n_a)
     scale_tile_b = tl.load(scale_at + n_b)
+    scale_tile_c = tl.load(scale_at + n_c)
+    scale_tile_d = tl.load(scale_at + n_d)
+    scale_tile_e = tl.load(scale_at + n_e)
     shift_tile_a = tl.load(shift_at + n_a)
     shift_tile_b = tl.load(shift_at + n_b)
+    shift_tile_c = tl.load(shift_at + n_c)
+    shift_tile_d = tl.load(shift_at + n_d)
+    shift_tile_e = tl.load(shift_at + n_e)
     cast_a = w.to_f32(x_tile_a)
     cast_b = w.to_f32(x_tile_b)
-    sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+    cast_c = w.to_f32(x_tile_c)
+    cast_d = w.to_f32(x_tile_d)
+    cast_e = w.to_f32(x_tile_e)
+    sum = tl.sum(cast_a + cast_b + cast_c + cast_d + cast_e, 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     sub_a = cast_a - div
     mul_a = sub_a * sub_a
     sub_b = cast_b - div
     mul_b = sub_b * sub_b
-    sum_1 = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    sub_c = cast_c - div
+    mul_c = sub_c * sub_c
+    sub_d = cast_d - div
+    mul_d = sub_d * sub_d
+    sub_e = cast_e - div
+    mul_e = sub_e * sub_e
+    sum_1 = tl.sum(mul_a + mul_b + mul_c + mul_d + mul_e, 1, keep_dims=True)
     div_1 = tl.div_rn(sum_1, 5120.0)
     add = div_1 + 1e-06
     rsqrt = tl.rsqrt(add)
@@ -77,3 +98,27 @@ def weft_modulated_layer_norm_forward(x, scale, shift, out0):
     add_2_b = mul_2_b + cast_2_b
     cast_3_b = add_2_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_3_b)
+    mul_1_c = sub_c * rsqrt
+    cast_1_c = w.to_f32(scale_tile_c)
+    add_1_c = cast_1_c + 1.0
+    mul_2_c = mul_1_c * add_1_c
+    cast_2_c = w.to_f32(shift_tile_c)
+    add_2_c = mul_2_c + cast_2_c
+    cast_3_c = add_2_c.to(tl.bfloat16)
+    tl.store(out0_at + n_c, cast_3_c)
+    mul_1_d = sub_d * rsqrt
+    cast_1_d = w.to_f32(scale_tile_d)
+    add_1_d = cast_1_d + 1.0
+    mul_2_d = mul_1_d * add_1_d
+    cast_2_d = w.to_f32(shift_tile_d)
+    add_2_d = mul_2_d + cast_2_d
+    cast_3_d = add_2_d.to(tl.bfloat16)
+    tl.store(out0_at + n_d, cast_3_d)
+    mul_1_e = sub_e * rsqrt
+    cast_1_e = w.to_f32(scale_tile_e)
+    add_1_e = cast_1_e + 1.0
+    mul_2_e = mul_1_e * add_1_e
+    cast_2_e = w.to_f32(shift_tile_e)
+    add_2_e = mul_2_e + cast_2_e
+    cast_3_e = add_2_e.to(tl.bfloat16)
+    tl.store(out0_at + n_e, cast_3_e)

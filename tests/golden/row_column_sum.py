@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=2 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396
 # program row_column_sum()
 #   dim m = 32768
 #   dim n = 5120
@@ -21,11 +21,11 @@ from weft.render import weft_triton as w
 def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
     n_a = tl.arange(0, 4096)[None, :]
     n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
-        sum_1_sum_a = tl.full([2, 4096], 0.0, tl.float32)
-        sum_1_sum_b = tl.full([2, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 16384, 132, num_stages=5):
-            m = tile * 2 + tl.arange(0, 2)[:, None]
+    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
+        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+        sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 396, num_stages=3):
+            m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
@@ -44,12 +44,12 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
 
 @triton.jit
 def weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
-        n = task * 64 + tl.arange(0, 64)[None, :]
-        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 132, 64):
-            part = start + tl.arange(0, 64)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
+        n = task * 16 + tl.arange(0, 16)[None, :]
+        sum_1_sum = tl.full([256, 16], 0.0, tl.float32)
+        for start in tl.static_range(0, 396, 256):
+            part = start + tl.arange(0, 256)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 396), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_2 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_2)
