@@ -3,7 +3,7 @@
 
 NVIDIA's GPUs round two floats to 16 bits in one instruction, and take two out of a register in one each; the compiler
 does so only where it can tell, which it cannot where a rounded number is stored and computed with as well: there it
-rounds one at a time, at an eighth of the rate. On other GPUs, and interpreted, these are Triton's own casts.
+rounds one at a time, by another and slower instruction. On other GPUs, and interpreted, these are Triton's own casts.
 """
 
 from __future__ import annotations
