@@ -156,7 +156,7 @@ def plot(cells: list[dict[str, Any]]) -> None:
     """Fraction of copy over the width."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
     for axis, end in zip(axes, ("forward", "backward"), strict=True):
-        for name in dict.fromkeys(c["workload"] for c in cells if c["workload"].endswith(end)):
+        for name in dict.fromkeys(c["workload"] for c in cells if f"_{end}" in c["workload"]):
             own = [c for c in cells if c["workload"] == name and c["us"]]
             axis.plot([c["columns"] for c in own], [c["us"]["copy"] / c["us"]["weft"] for c in own], "o-", label=name)
             theirs = [c["us"]["copy"] / c["us"]["inductor"] for c in own]
