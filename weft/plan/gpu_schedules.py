@@ -38,7 +38,7 @@ of the largest tile."""
 COLUMN_PROGRAMS, COLUMN_STAGES = 4, 4
 """Of kernels with column sums only: programs of a multiprocessor, and tiles on their way."""
 WARPS = (1, 2, 4, 8, 16)
-SURE, LIKELY = 1.0, 1.005
+SURE, LIKELY = 1.0, 1.001
 """Of the registers up to which no kernel of the sweep with column sums spilled: of 759 that do not spill 65 need more,
 by the model. The second, of what is tried first, is no more than is needed to tell it from the first."""
 CLEARLY_FEWER = 0.9
