@@ -48,6 +48,7 @@ MOST_FITTINGS = 16
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernel is ready; what is returned grows by the kind of check with each launch that Python does."""
     monkeypatch.setattr(launch, "_KERNELS", {})
+    launcher.forget(DIGEST)  # by a test before, whose executable may not have been freed
     prepare([KERNEL], [cpp.render(KERNEL)], Options.read())
     assert launcher.is_loaded()
     seen: list[str] = []

@@ -416,9 +416,9 @@ def test_another_order_of_summation_is_nearly_equal_and_a_lost_row_is_not(dtype:
 def test_bars_are_measured_untuned(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Options] = []
 
-    def measure(name: str, rows: int, columns: int, dtype: str, *rest: Any) -> gpu_gates.Cell:
-        seen.append(rest[1])
-        return gpu_gates.Cell(name, rows, columns, dtype, wrong="not measured")
+    def measure(cell: gpu_gates.Cell, against: Sequence[str], options: Options, rounds: int) -> gpu_gates.Cell:
+        seen.append(options)
+        return replace(cell, wrong="not measured")
 
     monkeypatch.setattr(gpu_gates, "measure", measure)
     assert gpu_gates.main(["--workload", "rms_norm_forward", "--columns", "256"]) == 1

@@ -162,7 +162,7 @@ class Load:
         vector = max(1, min(VECTOR, schedule.pieces[-1] * schedule.rows_per_tile // (32 * schedule.warps)))
         return Load(
             moved_us=moved / (target.bandwidth_gbps * 1e3),
-            in_flight_bytes=resident * tile_bytes * max(1, schedule.stages - 1),
+            in_flight_bytes=max(1, resident * tile_bytes * max(1, schedule.stages - 1)),
             busy=min(1.0, tiles * work.segments / (rounds * resident * target.units)) if streams else 1.0,
             rounds=rounds,
             warps=resident * schedule.warps,
