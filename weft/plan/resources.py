@@ -8,7 +8,7 @@ allocates it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 
@@ -100,29 +100,21 @@ def _steps(warps: int) -> tuple[int, ...]:
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
-    chunks = schedule.chunks if schedule.finish == "same" else 0
-    return _wanted(demand, *own, schedule.stages > 1, chunks, bool(schedule.segments))
+    wanted = _but_for_finish(demand, *own, schedule.stages > 1, bool(schedule.segments))
+    if schedule.finish == "same":
+        wanted += WEIGHTS[schedule.scheme].get("finish", 0.0) * _finish_loads(demand, schedule)
+    return max(LEAST_REGISTERS, round(wanted))
 
 
 @lru_cache(maxsize=4096)
-def _wanted(
-    demand: Demand,
-    scheme: Scheme,
-    rows: int,
-    pieces: tuple[int, ...],
-    warps: int,
-    staged: bool,
-    chunks: int,
-    segmented: bool,
-) -> int:
-    """From all of a schedule that makes a difference: candidates have much of it in common. chunks: 0 where the finish
-    is a launch of its own."""
-    segments, finish = ("",) if segmented else (), "same" if chunks else "none"
-    plain = Schedule(scheme, (), (), segments, rows, finish=finish, pieces=pieces, warps=warps)
-    schedule = replace(plain, stages=1 + staged, chunks=chunks)
-    found = features(demand, schedule)
-    wanted = sum(weight * found[name] for name, weight in WEIGHTS[schedule.scheme].items())
-    return max(LEAST_REGISTERS, round(wanted))
+def _but_for_finish(
+    demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, staged: bool, segmented: bool
+) -> float:
+    """From what many candidates have in common: they differ in chunks, which the finish alone depends on, and in how
+    many stages there are."""
+    split = ((), (), ("",) if segmented else ())
+    found = features(demand, Schedule(scheme, *split, rows, pieces=pieces, warps=warps, stages=1 + staged))
+    return sum(weight * found[name] for name, weight in WEIGHTS[scheme].items())
 
 
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
