@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,7 @@ def test_an_interrupt_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Executable, "__call__", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a test before has put there
 
     def retrying() -> None:
         try:
@@ -189,8 +191,11 @@ def test_an_interrupt_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
             for _ in range(10):
                 gc.get_count()
 
-    with pytest.raises(KeyboardInterrupt):
-        retrying()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            retrying()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_tensors_without_elements_stay_with_python(entered: list[str]) -> None:
