@@ -11,6 +11,8 @@ UNKNOWN_COLUMNS = 32
 """Of a task where the number of columns is known at run time only."""
 FINISH_ELEMENTS = 32
 """Partial sums of a value that a thread has on their way at the most."""
+WRITTEN_STEPS = 8
+"""Steps over the chunks that are written out at the most, so that their loads do not wait for each other."""
 FINISH_WARPS, FINISH_PROGRAMS = 4, 128
 """Of a finish that is launched by itself: of a program, and how many programs there should be."""
 

@@ -14,7 +14,7 @@ from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
-from weft.plan.finish import finish_chunks, finish_columns
+from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
 from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
 from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
@@ -31,8 +31,6 @@ RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
 REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
 """Of a multiprocessor of NVIDIA GPUs."""
-FINISH_STEPS = 8
-"""Of the finish that are written out, see ``render/triton_finish.py``."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 MOST_BLOCKS = 4
@@ -208,7 +206,7 @@ def _finish_loads(demand: Demand, schedule: Schedule) -> float:
     width = finish_columns(schedule, demand.width)
     together = finish_chunks(schedule, width)
     steps = -(-max(1, schedule.chunks) // together)
-    return together * width / (32 * schedule.warps) * (steps if steps <= FINISH_STEPS else 1)
+    return together * width / (32 * schedule.warps) * (steps if steps <= WRITTEN_STEPS else 1)
 
 
 def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:

@@ -7,15 +7,12 @@ from dataclasses import replace
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops
-from weft.plan.finish import finish_chunks
+from weft.plan.finish import WRITTEN_STEPS, finish_chunks
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
 from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
 from weft.render.triton_statements import Statements
-
-MOST_STEPS = 8
-"""Steps over the chunks that are written out, so that their loads do not wait for each other."""
 
 
 class Finish(Statements):
@@ -98,8 +95,8 @@ class Finish(Statements):
             self.start_states(value, together, 0, alike=False)
         else:
             self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
-        steps = -(-parts // together) if isinstance(parts, int) else MOST_STEPS + 1
-        unrolled = "tl.static_range" if 1 < steps <= MOST_STEPS else "range"
+        steps = -(-parts // together) if isinstance(parts, int) else WRITTEN_STEPS + 1
+        unrolled = "tl.static_range" if 1 < steps <= WRITTEN_STEPS else "range"
         with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
             self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
             row = f"({first}part)" if first else "part"
