@@ -1,13 +1,16 @@
-"""What the threads of a Triton kernel hold at the same time: one scan of the statements in the order of
-``render/triton_rows.py``.
+"""What the threads of a Triton kernel hold at the same time: one scan of the statements of ``render/triton_rows.py``.
 
 Triton, LLVM and ptxas compute nothing again: a value lives from where it is computed to its last use, and so does a
-float32 copy of an input. A value has one element for each element of a row tile, for each column, for each row or for
-the whole tile, and how many of these a thread has depends on the schedule. So amounts are kept apart by that.
+float32 copy of an input. What stands between two exchanges of threads they put in an order of their own, and so does
+the scan: the next statement is the one after which least is alive. That the same function traced in two ways has its
+statements in two orders makes no difference to what ptxas gives it, but for a few registers, nor to the count. A value
+has one element for each element of a row tile, for each column, for each row or for the whole tile, and how many of
+these a thread has depends on the schedule. So amounts are kept apart by that.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +22,7 @@ from weft.ir.structure import loops_of
 
 Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
+NOTHING: Amount = (0.0, 0.0, 0.0, 0.0)
 _PREDICATE_BITS = 8
 """Of a bool that waits: it is packed, or compared again."""
 _FOLDED = ("const", "iota")
@@ -54,7 +58,7 @@ class Liveness:
 
 @dataclass(frozen=True)
 class _Statement:
-    """kind: load, last (a load for all rows), value, use or reduce."""
+    """kind: load, last (a load for all rows), value, use, reduce or result (of a reduction)."""
 
     kind: str
     defined: str
@@ -90,7 +94,7 @@ class _Scan:
         self.is_input = {b.name for b in program.inputs}
 
     def found(self) -> Liveness:
-        statements = list(self._statements())
+        statements = self._with_least_alive(list(self._statements()))
         born: dict[tuple[str, int], int] = {}
         last: dict[tuple[str, int], int] = {}
         for at, statement in enumerate(statements):
@@ -174,9 +178,69 @@ class _Scan:
                 yield _Statement("use", "", self.by_name[name].args, stage)
             for names in self._together(stage):
                 yield _Statement("reduce", "", tuple(self.by_name[n].args[0] for n in names), stage)
-                yield from (_Statement("value", name, (), stage) for name in names)
+                yield from (_Statement("result", name, (), stage) for name in names)
                 done |= set(names)
             yield from self._scalars(done)
+
+    def _with_least_alive(self, statements: list[_Statement]) -> list[_Statement]:
+        """The same statements. Between two exchanges loads are first; then comes, with all that it takes, what nothing
+        else there uses, each time the one after which least is alive."""
+        uses = Counter(self._key(name, s.stage) for s in statements for name in set(s.used))
+        waiting: list[_Statement] = []
+        found: list[_Statement] = []
+        for statement in statements:
+            if statement.kind in ("value", "use"):
+                waiting.append(statement)
+                continue
+            if statement.kind == "reduce":
+                found.extend(self._ordered(waiting, uses))
+                waiting = []
+            found.append(statement)
+            uses.subtract({self._key(name, statement.stage) for name in statement.used})
+        return [*found, *self._ordered(waiting, uses)]
+
+    def _ordered(self, waiting: list[_Statement], uses: Counter[tuple[str, int]]) -> list[_Statement]:
+        """Statements between two exchanges. uses: how often each value is used from there on, counted down here."""
+        by_key = {self._key(s.defined, s.stage): s for s in waiting if s.defined}
+        inside = {self._key(n, s.stage) for s in waiting for n in s.used}
+        ends = [s for s in waiting if not s.defined or self._key(s.defined, s.stage) not in inside]
+        operands = {id(s): [by_key[key] for n in s.used if (key := self._key(n, s.stage)) in by_key] for s in waiting}
+        height = dict[int, int]()
+        for s in waiting:
+            height[id(s)] = 1 + max((height[id(each)] for each in operands[id(s)]), default=0)
+        found: list[_Statement] = []
+        done: set[int] = set()
+
+        def needed(statement: _Statement, seen: set[int]) -> list[_Statement]:
+            """What is to be computed for it, and itself: of its operands first the one with most steps behind it."""
+            if id(statement) in seen:
+                return []
+            seen.add(id(statement))
+            first = sorted(operands[id(statement)], key=lambda s: -height[id(s)])
+            return [*(each for s in first for each in needed(s, seen)), statement]
+
+        def alive(chain: list[_Statement]) -> tuple[Amount, Amount]:
+            """By how much more is alive after some statements, and at most meanwhile."""
+            left, grown, most = Counter[tuple[str, int]](), NOTHING, NOTHING
+            for statement in chain:
+                grown = _plus(grown, self._registers(statement.defined) if statement.defined else NOTHING)
+                most = max(most, grown)
+                for name in set(statement.used):
+                    key = self._key(name, statement.stage)
+                    left[key] += 1
+                    if left[key] == uses[key]:
+                        grown = _plus(grown, self._registers(name), -1)
+            return grown, most
+
+        while ends:
+            chains = [needed(end, set(done)) for end in ends]
+            taken = min(chains, key=alive)
+            ends.remove(taken[-1])
+            done.update(map(id, taken))
+            found.extend(taken)
+            for statement in taken:
+                uses.subtract({self._key(n, statement.stage) for n in statement.used})
+        return sorted(found, key=lambda s: s.kind == "use")  # what is stored and added up is so at the end
 
     def _together(self, stage: int) -> list[list[str]]:
         """Row reductions of a stage, those in one exchange between threads together: sums of one type and shape."""
@@ -218,6 +282,10 @@ def _total(amounts: Iterator[Amount]) -> Amount:
     for a in amounts:
         one, two, three, four = one + a[0], two + a[1], three + a[2], four + a[3]
     return one, two, three, four
+
+
+def _plus(one: Amount, other: Amount, times: int = 1) -> Amount:
+    return tuple(a + times * b for a, b in zip(one, other, strict=True))  # type: ignore[return-value]
 
 
 def _unique(amounts: Iterator[Amount]) -> tuple[Amount, ...]:
