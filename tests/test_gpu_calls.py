@@ -25,7 +25,8 @@ from weft.plan.kernel import Kernel
 from weft.render import backends, triton_launch
 from weft.render.backends import Renderer
 from weft.render.triton_launch import Launch
-from weft.runtime import gpu, launch, occupancy, triton_build
+from weft.runtime import driver as cuda_driver
+from weft.runtime import gpu, launch, triton_build
 from weft.runtime.counters import counters
 from weft.runtime.gpu import GpuFunction, Loaded
 from weft.runtime.launch import Executable, digest_of
@@ -47,6 +48,7 @@ class Driver:
         self.jobs: list[Job] = []
         self.told: list[Any] = []
         self.capturing = False
+        self.arguments = 0
         self.error: Exception | None = None
 
     def binaries(self, job: Job, options: Options) -> dict[str, Binary]:
@@ -68,7 +70,8 @@ class Driver:
             if leave is not None:
                 leave(told)
 
-        return Loaded(compiled, run, 5, ("packed",), PER_UNIT)
+        cooperative = kernel.schedule.finish == "same"
+        return Loaded(compiled, run, 5, ("packed",), PER_UNIT, 64, 2048, cooperative, self.arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +161,79 @@ def test_a_profiler_is_told(hook: str, driver: Driver) -> None:
     finally:
         chain.remove(driver.told.append)
     assert driver.told == [("weft_p", (6, 1, 1)), ("weft_p_finish", (6, 1, 1))]
+
+
+# how the launcher repeats it
+
+
+def repeated(run: Executable, given: list[Tensor], made: list[Tensor], options: str = "off") -> list[str]:
+    return run.repeatable(given, made, [32], options).split()
+
+
+def test_two_functions_are_repeated_with_their_memory(driver: Driver) -> None:
+    run, (given, made) = executable(), tensors()
+    driver.arguments = 3 + 1 + 1 + 2
+    run(given, made, [32])
+    word, compared, launch_bytes, device, *numbers = repeated(run, given, made)
+    assert (word, compared, launch_bytes, device) == ("cpu", "0", str(32 * 64 * 6 + 256), "None")  # the CPU's index
+    alignment_bytes, aligned, counter, stream, arguments, workspace_bytes, slices, first = map(int, numbers[:8])
+    assert (alignment_bytes, aligned, counter, stream, arguments) == (16, 1, 0, 0, 7)
+    assert (workspace_bytes, slices, first) == (8 * 64 * 4, 1, 0)
+    assert numbers[8:] == ["5", "6", "1", "64", "2048", "0"] * 2
+
+
+def test_a_kernel_that_waits_is_repeated_on_its_stream(driver: Driver) -> None:
+    run, (given, made) = executable(SAME), tensors()
+    driver.arguments = 3 + 1 + 1 + 1 + 2
+    run(given, made, [32])
+    counter, stream = repeated(run, given, made)[6:8]
+    assert int(counter) == driver.started[0][3][4]
+    assert stream == str(STREAM)
+    assert repeated(run, given, made)[-1] == "1"
+
+
+@pytest.mark.parametrize("reason", ["capture", "profiler", "arguments", "other", "empty", "failed"])
+def test_other_calls_are_not_repeated(reason: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, (given, made) = executable(), tensors()
+    driver.arguments = 7 + (reason == "arguments")
+    run(given, made, [32])
+    if reason == "capture":
+        driver.capturing = True
+    if reason == "profiler":
+        monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [driver.told.append])
+    if reason == "failed":
+        monkeypatch.setattr(run, "_function", None)
+    if reason == "other":  # margin: such a call was not made
+        assert not repeated(run, given, made, "off sm_margin=1")
+    elif reason == "empty":
+        nothing = torch.zeros(0, 64, dtype=torch.bfloat16), torch.zeros(0, 64)
+        assert run.repeatable([nothing[0]], [nothing[1], made[1]], [0], "off") == ""
+    else:
+        assert not repeated(run, given, made)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words", "metadata"),
+    [
+        ((8,) * 7, 7, {}),
+        ((8, 8, 4), 0, {}),
+        ((), 0, {}),
+        ((8,) * 7, 0, {"global_scratch_size": 128}),
+        ((8,) * 7, 0, {"num_ctas": 2}),
+        ((8,) * 7, 0, {"launch_pdl": True}),
+    ],
+)
+def test_functions_that_take_words_alone_are_started_by_the_launcher(
+    sizes: tuple[int, ...], words: int, metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "argument_bytes", lambda _: sizes)
+    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0}
+    assert gpu._words(5, SimpleNamespace(**{**plain, **metadata})) == words
+
+
+def test_an_old_driver_leaves_starts_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "_driver", lambda: SimpleNamespace())
+    assert gpu._words(5, SimpleNamespace(num_ctas=1)) == 0
 
 
 # which binary
@@ -357,12 +433,12 @@ def test_the_driver_says_how_many_programs_fit(error: int, monkeypatch: pytest.M
         return error
 
     library = SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=fits)
-    monkeypatch.setattr(occupancy, "_driver", lambda: library)
+    monkeypatch.setattr(cuda_driver, "_driver", lambda: library)
     if error == 0:
-        assert occupancy.programs_per_unit(5, 128, 2048) == 9
+        assert cuda_driver.programs_per_unit(5, 128, 2048) == 9
     else:
         with pytest.raises(BuildError, match=r"does not say how many programs fit \(error 400\)$"):
-            occupancy.programs_per_unit(5, 128, 2048)
+            cuda_driver.programs_per_unit(5, 128, 2048)
 
 
 # options
@@ -400,7 +476,7 @@ def test_the_driver_is_looked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPa
     def missing(name: str) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
-    occupancy._driver.cache_clear()
-    monkeypatch.setattr(occupancy.ctypes, "CDLL", missing)
+    cuda_driver._driver.cache_clear()
+    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", missing)
     with pytest.raises(BuildError, match=r"^no CUDA driver: libcuda\.so\.1: cannot open"):
-        occupancy.programs_per_unit(5, 128, 0)
+        cuda_driver.programs_per_unit(5, 128, 0)

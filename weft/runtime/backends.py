@@ -46,6 +46,13 @@ class Calls(Protocol):
         """Run a function on tensors that fit; False if it cannot be done now, then nothing was written."""
         ...
 
+    @staticmethod
+    def repeat(
+        function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
+    ) -> list[int]:
+        """What ``launcher.cpp`` needs to make the same call on tensors like these; nothing if it cannot."""
+        ...
+
 
 _CALLS: dict[Backend, Calls] = {"cpp": cpu, "triton": gpu}
 

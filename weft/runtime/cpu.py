@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from _ctypes import CFuncPtr
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from weft.plan.kernel import Kernel
 from weft.render.source import Source
 from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
-from weft.runtime.pages import LEAST_BYTES, prefer_large_pages
+from weft.runtime.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
 
 BYTES_PER_THREAD = 65536
 """Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
@@ -64,6 +65,17 @@ def call(function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Seq
         prefer_large_pages(outputs)
     function(pointers, bound.numbers, min(torch.get_num_threads(), bound.threads))
     return True
+
+
+def repeat(
+    function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
+) -> list[int]:
+    """The function's address, the threads worth it, and for each output the bytes worth large pages. Nothing for
+    tensors without elements, and for what is no C function."""
+    if fitting.empty or not isinstance(function, CFuncPtr):
+        return []
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return [address, fitting.bound.threads, *(large_page_bytes(t) for t in outputs)]
 
 
 def spill_bytes(function: Any) -> int:

@@ -1,4 +1,4 @@
-"""Calls of Triton kernels: which binary fits a call, and starting it with little work on the host.
+"""Calls of Triton kernels from Python: which binary fits a call, and starting it. ``launcher.cpp`` repeats them.
 
 Nothing here touches a GPU before a kernel is built for it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -19,31 +20,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.errors import BuildError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
-from weft.runtime import triton_build
+from weft.runtime import launcher, triton_build
 from weft.runtime.build import private_folder
+from weft.runtime.driver import argument_bytes, programs_per_unit
 from weft.runtime.layout import Fitting
-from weft.runtime.occupancy import grid_of, programs_per_unit
+from weft.runtime.occupancy import grid_of
 from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
 from weft.runtime.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT = 4096
+_WORD_BYTES = 8
+"""Of every argument: addresses, and numbers of 64 bits."""
+_TRITONS = 2
+"""Arguments behind ours that Triton adds: memory it asks for itself, null in kernels that need none."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A function on one device. run: Triton's launcher. per_unit: programs that an SM holds at a time."""
+    """A function on one device. run: Triton's launcher. per_unit: programs that an SM holds at a time. threads,
+    shared_bytes: of a program. cooperative: programs wait for each other. arguments: how many it has, of a word each,
+    with those that Triton adds, which are null; 0 if it takes something else to start it."""
 
     compiled: Any
     run: Callable[..., None]
     function: int
     packed: Any
     per_unit: int
+    threads: int
+    shared_bytes: int
+    cooperative: bool
+    arguments: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,26 @@ class Call:
             start(stream, arguments, self.hooks)
         del kept  # the allocator gives it to what comes later on this stream only
 
+    def repeat(self, aligned: bool, tensors: int) -> list[int]:
+        """What the launcher needs to make this call again on the stream that is the current one, in the order of
+        ``launcher.cpp``; nothing where Python is needed. tensors: their number."""
+        known = tensors + self.workspace.words + len(self.parameters) + _TRITONS
+        listened_to = any(getattr(h, "calls", h) for h in (self.hooks.launch_enter_hook, self.hooks.launch_exit_hook))
+        words = {start.loaded.arguments for start in self.starts}
+        if listened_to or words != {known} or torch.cuda.is_current_stream_capturing():
+            return []
+        counter = stream = 0
+        if self.workspace.counters is not None:
+            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+            counter = self.workspace.counters.address(self.device, stream)
+        slices = self.workspace.offsets_bytes
+        numbers = [self.device.index, ALIGNMENT_BYTES, int(aligned), counter, stream, *words]
+        numbers += [self.workspace.size_bytes, len(slices), *slices]
+        for start in self.starts:
+            loaded = start.loaded
+            numbers += [loaded.function, *start.grid, loaded.threads, loaded.shared_bytes, int(loaded.cooperative)]
+        return numbers
+
 
 class GpuFunction:
     """A Triton kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like."""
@@ -115,10 +148,7 @@ class GpuFunction:
 
     def __call__(self, device: torch.device, tensors: Sequence[int], parameters: Sequence[int], sm_margin: int) -> bool:
         """Start the kernel; whether that was possible now. tensors: addresses."""
-        together = 0
-        for address in tensors:
-            together |= address
-        aligned = together % ALIGNMENT_BYTES == 0
+        aligned = _are_aligned(tensors)
         key = (device.index, aligned, sm_margin, *parameters)
         with nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device):
             call = self._calls.get(key)
@@ -132,6 +162,14 @@ class GpuFunction:
                 self._calls[key] = call
             call(tensors)
         return True
+
+    def repeat(
+        self, device: torch.device, tensors: Sequence[int], parameters: Sequence[int], sm_margin: int
+    ) -> list[int]:
+        """How the launcher makes a call again that was made; nothing if it cannot."""
+        aligned = _are_aligned(tensors)
+        call = self._calls.get((device.index, aligned, sm_margin, *parameters))
+        return [] if call is None else call.repeat(aligned, len(tensors))
 
     def _make_call(
         self, device: torch.device, variant: Variant, parameters: Sequence[int], sm_margin: int
@@ -168,6 +206,13 @@ class GpuFunction:
             )
 
 
+def _are_aligned(tensors: Sequence[int]) -> bool:
+    together = 0
+    for address in tensors:
+        together |= address
+    return together % ALIGNMENT_BYTES == 0
+
+
 def target_of(device: torch.device) -> GpuTarget:
     major, minor = torch.cuda.get_device_capability(device)
     return GpuTarget(10 * major + minor)
@@ -196,7 +241,22 @@ def load(binary: Binary, kernel: Kernel) -> Loaded:
     threads = metadata.num_warps * metadata.target.warp_size
     per_unit = programs_per_unit(compiled.function, threads, metadata.shared)
     _LOG.info("loaded: %s, %s, %d programs an SM", binary.entry, binary.usage, per_unit)
-    return Loaded(compiled, run, compiled.function, compiled.packed_metadata, per_unit)
+    function, packed, together = compiled.function, compiled.packed_metadata, bool(metadata.launch_cooperative_grid)
+    words = _words(function, metadata)
+    return Loaded(compiled, run, function, packed, per_unit, threads, metadata.shared, together, words)
+
+
+def _words(function: int, metadata: Any) -> int:
+    """Arguments of a function that is started with nothing but words, of which Triton's own are null; 0 for others."""
+    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0, "launch_pdl": False}
+    if any(getattr(metadata, name, value) != value for name, value in plain.items()):
+        return 0
+    try:
+        sizes = argument_bytes(function)
+    except BuildError as error:
+        _LOG.info("started from Python: %s", error)
+        return 0
+    return len(sizes) if set(sizes) == {_WORD_BYTES} else 0
 
 
 # as weft/runtime/backends.py wants it
@@ -205,7 +265,8 @@ def load(binary: Binary, kernel: Kernel) -> Loaded:
 def build_all(
     kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
 ) -> list[GpuFunction]:
-    """Functions with the variant that is expected, compiled for the current device. Raises BuildError."""
+    """Functions with the variant that is expected, compiled for the current device, and the launcher beside them.
+    Raises BuildError."""
     if not kernels:
         return []
     target = target_of(torch.device("cuda", torch.cuda.current_device()))
@@ -214,7 +275,10 @@ def build_all(
         for kernel, source, known in zip(kernels, sources, hints, strict=True)
     ]
     functions = [load_function(job.kernel, job.source, options) for job in jobs]
-    for function, job, made in zip(functions, jobs, triton_build.all_binaries(jobs, options), strict=True):
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        beside.submit(launcher.load, options)
+        built = triton_build.all_binaries(jobs, options)
+    for function, job, made in zip(functions, jobs, built, strict=True):
         function.add(job.variant, job.target, made)
     return functions
 
@@ -240,3 +304,13 @@ def call(function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Seq
         return False
     tensors = [t.data_ptr() for t in chain(inputs, outputs)]
     return function(fitting.device, tensors, fitting.parameters, sm_margin)
+
+
+def repeat(
+    function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
+) -> list[int]:
+    """See ``Call.repeat``."""
+    if fitting.empty:
+        return []
+    tensors = [t.data_ptr() for t in chain(inputs, outputs)]
+    return function.repeat(fitting.device, tensors, fitting.parameters, sm_margin)

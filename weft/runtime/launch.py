@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import warnings
-from _ctypes import CFuncPtr
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -31,7 +30,6 @@ from weft.runtime.backends import calls_of
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
 from weft.runtime.layout import Fitting, allocate, check_tensors, has_elements, overlap
-from weft.runtime.pages import large_page_bytes
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 # no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
@@ -91,19 +89,21 @@ class Executable:
         else:
             self._run_compiled(fitting, inputs, outputs, parameters, chosen)
 
-    def repeatable(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> list[int]:
-        """How to repeat a call that was made: the function's address, the threads and bytes of its ``Fitting``, whether
-        its outputs were ever compared with the reference, and for each output the bytes worth large pages. Nothing if
-        a call takes more than that."""
+    def repeatable(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], options: str
+    ) -> str:
+        """How the launcher repeats a call that was made: a word for the kind of function, whether its outputs were ever
+        compared with the reference, the bytes of all its tensors, and what ``repeat`` of the backend says; empty if a
+        call takes more than that."""
         function, compared = self._function, self._compared
-        if not isinstance(function, CFuncPtr):
-            return []
+        if function is None:
+            return ""
         fitting = self._find_fitting(inputs, outputs, parameters)
-        if fitting.empty:
-            return []
-        address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        large = [large_page_bytes(t) for t in outputs]
-        return [address, fitting.bound.threads, fitting.launch_bytes, int(compared), *large]
+        margin = LaunchOptions.parse(options).sm_margin
+        numbers = self._calls.repeat(function, fitting, inputs, outputs, margin)
+        if not numbers:
+            return ""
+        return " ".join(map(str, (device_of(self.kernel), int(compared), fitting.launch_bytes, *numbers)))
 
     def _find_fitting(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Fitting:
         """What is known of tensors like these. Raises LaunchError if they do not fit."""
@@ -279,8 +279,7 @@ def find(digest: str, text: str) -> Executable:
         return found
     kernel = parse_kernel(text)
     options = Options.read()
-    if device_of(kernel) == "cpu":
-        launcher.load(options)
+    launcher.load(options)
     function = None
     if not failures.has_failed(digest):
         try:
@@ -306,31 +305,32 @@ def _launch_checked(texts: int, inputs: Sequence[Tensor], outputs: Sequence[Tens
     """As ``_launch``, for the launcher in C++, to which PyTorch's C interface passes no exceptions.
 
     texts: the address of three C strings, digest, kernel and options.
-    Returns "fitting" and what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error"
-    and a message, or "interrupt".
+    Returns what ``Executable.repeatable`` says of calls like this one, "done" if that is nothing, "error" or "memory"
+    (none is left on a GPU) and a message, or "interrupt".
     """
     try:
         digest, kernel, options = (c.decode() for c in (ctypes.c_char_p * 3).from_address(texts))
         executable = find(digest, kernel)
         executable(inputs, outputs, sizes, options)
-        found = executable.repeatable(inputs, outputs, sizes)
+        return executable.repeatable(inputs, outputs, sizes, options) or "done"
     except LaunchError as error:
         return f"error {error}"
+    except torch.OutOfMemoryError as error:
+        return f"memory {error}"
     except KeyboardInterrupt:
         return "interrupt"
     except BaseException as error:
         return f"error {_reason(error)}"
-    return " ".join(map(str, ("fitting", *found))) if found else "done"
 
 
 def _launch_meta(*_: Any, **__: Any) -> None:
     """Nothing is computed on meta and fake tensors, and nothing is checked."""
 
 
-# the launcher takes the key CPU of ``launch`` when it is loaded
+# the launcher takes the keys CPU and CUDA of ``launch`` when it is loaded
 _LIBRARY.impl("launch", _launch, "CompositeExplicitAutograd")
 _LIBRARY.impl("launch", _launch_meta, "Meta")
-_LIBRARY.impl("_launch_checked", _launch_checked, "CPU")
+_LIBRARY.impl("_launch_checked", _launch_checked, "CompositeExplicitAutograd")
 
 
 def run_plan(

@@ -1,10 +1,12 @@
-"""Loads ``launcher.cpp``, the CPU kernel of ``weft::launch`` that does calls like earlier ones without Python."""
+"""Loads ``launcher.cpp``, the kernel of ``weft::launch`` that does calls like earlier ones without Python."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from threading import Lock
 
 import torch
@@ -14,6 +16,8 @@ from weft.runtime import build
 from weft.runtime.counters import counters
 
 _LOG = logging.getLogger(__name__)
+_OF_DRIVER = ("cuCtxGetDevice", "cuStreamIsCapturing", "cuLaunchKernel", "cuLaunchCooperativeKernel")
+"""What the launcher calls of a GPU's driver, behind PyTorch's current stream; in its order."""
 
 
 class _Launcher:
@@ -31,7 +35,7 @@ _LAUNCHER = _Launcher()
 
 def load(options: Options) -> None:
     """Compile the launcher if no process did, and register it, once a process. It is an acceleration: what goes wrong
-    is logged, and all calls go through Python then.
+    is logged, and all calls go through Python then. So do those on a GPU that is not CUDA's.
 
     PyTorch's dispatcher does not guard an operator's table against calls that come meanwhile: this belongs where the
     first kernel is prepared or found.
@@ -45,9 +49,13 @@ def load(options: Options) -> None:
             library = build.open_auxiliary(build.auxiliary("weft_launcher", _text(), options), "weft_launcher")
             library.weft_launcher_forget.argtypes = [ctypes.c_char_p]
             library.weft_launcher_forget.restype = None
-            _register(library, "_launch_probe")
+            _register(library, "_launch_probe", "CPU")
             _probe()
-            _register(library, "launch")
+            _register(library, "launch", "CPU")
+            functions = gpu_functions()
+            if functions is not None:
+                use_gpu(library, functions)
+                _register(library, "launch", "CUDA")
             _LAUNCHER.library = library
         except Exception as error:
             _LAUNCHER.reason = f"{type(error).__name__}: {error}"
@@ -55,10 +63,31 @@ def load(options: Options) -> None:
         _LAUNCHER.tried = True
 
 
-def _register(library: ctypes.PyDLL, name: str) -> None:
+def _register(library: ctypes.PyDLL, name: str, device: str) -> None:
     interrupt = ctypes.pythonapi.PyErr_SetInterrupt
-    if library.weft_launcher_register(name.encode(), counters.launched_without_python, interrupt) != 0:
+    given = name.encode(), device.encode(), counters.launched_without_python, interrupt
+    if library.weft_launcher_register(*given) != 0:
         raise OSError("PyTorch refused the kernel")
+
+
+def gpu_functions() -> list[int] | None:
+    """Addresses of what GPUs are used through: PyTorch's current stream, and functions of the driver. None where
+    either is not there; nothing is done on a GPU."""
+    if torch.version.cuda is None:
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        of_torch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+        found = [of_torch.aoti_torch_get_current_cuda_stream, *(getattr(driver, name) for name in _OF_DRIVER)]
+    except (OSError, AttributeError) as error:
+        _LOG.info("weft::launch runs in Python on GPUs: %s", error)
+        return None
+    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found]
+
+
+def use_gpu(library: ctypes.PyDLL, functions: Sequence[int]) -> None:
+    """Have the launcher use GPUs through functions at these addresses."""
+    library.weft_launcher_use_gpu((ctypes.c_void_p * len(functions))(*functions))
 
 
 def _probe() -> None:

@@ -1,10 +1,6 @@
-"""How many programs of a kernel a GPU holds at a time, and how many are started."""
+"""How many programs of a kernel are started."""
 
 from __future__ import annotations
-
-import ctypes
-from functools import cache
-from typing import Any
 
 from weft.errors import BuildError
 from weft.render.triton_launch import Launch
@@ -25,23 +21,3 @@ def grid_of(launch: Launch, per_unit: int, units: int, sm_margin: int) -> tuple[
     if launch.cooperative and resident < second:
         raise BuildError(f"{launch.entry}: {second} programs wait for each other, the GPU holds {resident} at a time")
     return min(first, max(1, resident // second)), second
-
-
-def programs_per_unit(function: int, threads: int, shared_bytes: int) -> int:
-    """Programs of a loaded function that one SM holds, as the driver says. threads, shared_bytes: of a program. Raises
-    BuildError."""
-    found = ctypes.c_int(0)
-    failed = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(found), ctypes.c_void_p(function), ctypes.c_int(threads), ctypes.c_size_t(shared_bytes)
-    )
-    if failed:
-        raise BuildError(f"the CUDA driver does not say how many programs fit (error {failed})")
-    return found.value
-
-
-@cache
-def _driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise BuildError(f"no CUDA driver: {error}") from error

@@ -39,6 +39,11 @@ class Workspace:
             end += -(-partial.elements * dtypes.itemsize(partial.dtype) // SLICE_BYTES) * SLICE_BYTES
         return Workspace(end, tuple(offsets), Counters() if kernel.schedule.finish == "same" else None)
 
+    @property
+    def words(self) -> int:
+        """Arguments of a kernel that are addresses in it."""
+        return len(self.offsets_bytes) + (self.counters is not None)
+
     def allocate(self, device: torch.device, stream: int) -> tuple[Tensor | None, list[int]]:
         """What has to live until the kernel is started, and the addresses that are its arguments. The allocator gives
         memory of the current stream, and inside the capture of a CUDA graph memory of that graph."""

@@ -1,0 +1,270 @@
+"""Launches on a GPU that are repeated in C++, the driver played by Python and tensors of the CPU by those of a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.options import Options
+from weft.runtime import launch, launcher
+from weft.runtime.counters import counters
+from weft.runtime.driver import argument_bytes
+from weft.runtime.launch import Executable
+
+DIGEST, TEXT = "0123456789abcdef01234567", "a kernel of two functions"
+DEVICE, STREAM, COUNTER, FUNCTION, FINISH = 3, 0x7700, 0x5550, 0xF1, 0xF2
+WORKSPACE_BYTES, SLICES = 1024, (0, 384)
+TRITONS_OWN = 2
+
+
+class Driver:
+    """What the launcher asks and starts. started: function, grid, threads, shared memory, stream and arguments."""
+
+    def __init__(self) -> None:
+        self.device, self.stream, self.capturing, self.error = DEVICE, STREAM, 0, 0
+        self.arguments = 0
+        self.started: list[tuple[Any, ...]] = []
+        self.together: list[int] = []
+        self.functions = self._functions()
+
+    def _functions(self) -> list[Any]:
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+
+        def current_stream(device: int, found: int) -> int:
+            assert device == DEVICE
+            ctypes.c_void_p.from_address(found).value = self.stream
+            return 0
+
+        def current_device(found: int) -> int:
+            ctypes.c_int.from_address(found).value = self.device
+            return 0
+
+        def is_capturing(stream: int, found: int) -> int:
+            assert stream == self.stream
+            ctypes.c_int.from_address(found).value = self.capturing
+            return 0
+
+        def start(function: int, *given: Any) -> int:
+            x, y, z, threads, two, three, shared, stream, places, *extra = given
+            assert (z, two, three, *extra) in ((1, 1, 1), (1, 1, 1, None))
+            if not extra:
+                self.together.append(function)
+            addresses = (ctypes.c_void_p * self.arguments).from_address(places)
+            values = [ctypes.c_void_p.from_address(address).value for address in addresses]
+            self.started.append((function, x, y, threads, shared, stream, values))
+            return self.error
+
+        kinds = [pointer, *[ctypes.c_uint] * 7, pointer, pointer]
+        return [
+            ctypes.CFUNCTYPE(number, ctypes.c_int32, pointer)(current_stream),
+            ctypes.CFUNCTYPE(number, pointer)(current_device),
+            ctypes.CFUNCTYPE(number, pointer, pointer)(is_capturing),
+            ctypes.CFUNCTYPE(number, *kinds, pointer)(start),
+            ctypes.CFUNCTYPE(number, *kinds)(start),
+        ]
+
+
+class Played:
+    """The implementation in Python. calls: options of each; counter: whether programs wait for each other."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.calls: list[str] = []
+        self.aligned, self.counter, self.slices = True, False, SLICES
+        self.repeatable, self.compared = True, False
+        self.error: BaseException | None = None
+
+    def call(self, inputs: list[Tensor], outputs: list[Tensor], parameters: list[int], options: str) -> None:
+        self.calls.append(options)
+        if self.error is not None:
+            raise self.error
+        self.driver.arguments = 3 + len(self.slices) + self.counter + len(parameters) + TRITONS_OWN
+
+    def answer(self, *_: Any) -> str:
+        if not self.repeatable:
+            return ""
+        numbers = [int(self.compared), 4096, DEVICE, 16, int(self.aligned)]
+        numbers += [COUNTER, self.driver.stream] if self.counter else [0, 0]
+        numbers += [self.driver.arguments, WORKSPACE_BYTES, len(self.slices), *self.slices]
+        numbers += [FUNCTION, 132, 2, 128, 2048, int(self.counter), FINISH, 16, 1, 64, 0, 0]
+        return " ".join(map(str, ("cuda", *numbers)))
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    launcher.load(Options.read())
+    library = launcher._LAUNCHER.library
+    assert library is not None
+    played = Driver()
+    launcher.use_gpu(library, [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in played.functions])
+    launcher.forget(DIGEST)
+    yield played
+    launcher.forget(DIGEST)
+    launcher.use_gpu(library, launcher.gpu_functions() or [0] * len(played.functions))
+
+
+@pytest.fixture
+def python(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played(driver)
+    found = Executable.__new__(Executable)
+    monkeypatch.setattr(launch, "_KERNELS", {DIGEST: found})
+    monkeypatch.setattr(Executable, "__call__", played.call)
+    monkeypatch.setattr(Executable, "repeatable", played.answer)
+    counters.reset()
+    return played
+
+
+def run(offset: int = 0, options: str = "off", parameter: int = 5) -> list[int]:
+    """Addresses of the tensors of a call."""
+    memory = [torch.zeros(64), torch.zeros(64), torch.zeros(64)]
+    x, y, z = (m[16 + offset :][:32] for m in memory)
+    torch.ops.weft.launch.default(DIGEST, TEXT, [x], [y, z], [parameter], options)
+    return [t.data_ptr() for t in (x, y, z)]
+
+
+def test_the_second_call_is_started_from_cpp(driver: Driver, python: Played) -> None:
+    run()
+    assert not driver.started
+    addresses = run()
+    assert python.calls == ["off"]
+    first, second = driver.started
+    assert first[:6] == (FUNCTION, 132, 2, 128, 2048, STREAM)
+    assert second[:6] == (FINISH, 16, 1, 64, 0, STREAM)
+    *tensors, one, other, parameter, mine, also = first[6]
+    assert tensors == addresses
+    assert other - one == SLICES[1] - SLICES[0]
+    assert (parameter, mine, also) == (5, None, None)
+    assert second[6] == first[6]
+    assert driver.together == []
+    assert (counters.launches, counters.launch_bytes) == (1, 4096)  # the first one is counted by Python
+
+
+def test_programs_that_wait_are_started_together_with_their_counter(driver: Driver, python: Played) -> None:
+    python.counter = True
+    run()
+    run()
+    assert driver.together == [FUNCTION]
+    assert driver.started[0][6][5] == COUNTER
+
+
+def test_a_kernel_without_partial_results_has_no_memory_for_them(driver: Driver, python: Played) -> None:
+    python.slices = ()
+    run()
+    addresses = run()
+    assert driver.started[0][6] == [*addresses, 5, None, None]
+
+
+def test_without_a_counter_any_stream_will_do(driver: Driver, python: Played) -> None:
+    run()
+    driver.stream = STREAM + 8
+    driver.capturing = 1
+    run()
+    assert python.calls == ["off"]
+    assert {start[5] for start in driver.started} == {STREAM + 8}
+
+
+def test_a_counter_is_of_one_stream_and_no_graph(driver: Driver, python: Played) -> None:
+    python.counter = True
+    run()
+    driver.stream = STREAM + 8
+    run()  # Python's, which has another counter for it
+    run()
+    assert len(python.calls) == 2
+    driver.stream = STREAM
+    run()
+    assert len(python.calls) == 2
+    driver.capturing = 1
+    run()
+    assert len(python.calls) == 3
+    assert [start[5] for start in driver.started] == [STREAM + 8] * 2 + [STREAM] * 2
+
+
+@pytest.mark.parametrize("change", ["alignment", "parameter", "margin", "device"])
+def test_what_is_not_alike_is_pythons(change: str, driver: Driver, python: Played) -> None:
+    run()
+    if change == "device":
+        driver.device = DEVICE + 1
+    options = "off sm_margin=4" if change == "margin" else "off"
+    run(int(change == "alignment"), options, 6 if change == "parameter" else 5)
+    assert len(python.calls) == 2
+    assert not driver.started
+
+
+def test_aligned_and_unaligned_calls_are_known_side_by_side(driver: Driver, python: Played) -> None:
+    run()
+    python.aligned = False
+    run(1)
+    for offset in (0, 1):
+        run(offset)
+    assert len(python.calls) == 2
+    assert len(driver.started) == 4
+
+
+def test_a_function_that_is_not_started_goes_to_python(driver: Driver, python: Played) -> None:
+    run()
+    driver.error = 700
+    run()
+    assert len(python.calls) == 2
+    assert counters.launches == 0
+
+
+def test_calls_are_compared_first(driver: Driver, python: Played) -> None:
+    run(options="first")
+    run(options="first")
+    assert len(python.calls) == 2
+    python.compared = True
+    run(options="first")
+    run(options="first")
+    assert len(python.calls) == 3
+    run(options="always")
+    assert len(python.calls) == 4
+    assert len(driver.started) == 2
+
+
+def test_what_python_does_not_say_how_to_repeat_stays_its_own(driver: Driver, python: Played) -> None:
+    python.repeatable = False
+    run()
+    run()
+    assert len(python.calls) == 2
+    assert not driver.started
+
+
+def test_no_memory_left_is_pytorchs_own_error(driver: Driver, python: Played) -> None:
+    python.error = torch.OutOfMemoryError("no memory, says a test")
+    with pytest.raises(torch.OutOfMemoryError, match="no memory, says a test"):
+        run()
+    python.error = None
+    python.slices = (0,)
+    run()
+    run()
+    assert len(driver.started) == 2
+
+
+def test_no_memory_for_partial_results_is_pythons(
+    driver: Driver, python: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.test_gpu_launcher.WORKSPACE_BYTES", 2**62)
+    run()
+    run()
+    assert len(python.calls) == 2
+    assert not driver.started
+
+
+def test_arguments_are_counted_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        @staticmethod
+        def cuFuncGetParamInfo(function: Any, at: Any, offset: Any, size: Any) -> int:
+            assert function.value == FUNCTION
+            sizes = [8, 8, 4]
+            if at.value >= len(sizes):
+                return 1
+            size._obj.value = sizes[at.value]
+            return 0
+
+    monkeypatch.setattr("weft.runtime.driver._driver", lambda: Library)
+    assert argument_bytes(FUNCTION) == (8, 8, 4)
