@@ -24,7 +24,7 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.options import Options
 from weft.render.backends import devices
-from weft.runtime import tuning
+from weft.runtime import launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -63,8 +63,10 @@ class WeftPass(CustomGraphPass):
 
     def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
         """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
-        if any(getattr(node.meta.get("val"), "is_cpu", False) for node in graph.nodes):
-            Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
+        kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
+        for kind, prepare in (("cpu", warm_up), ("cuda", launcher.load)):
+            if kind in kinds:
+                Thread(target=prepare, args=(self.options,), daemon=True).start()  # beside capture and plan
         compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
