@@ -35,21 +35,18 @@ WIDTHS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
 CHOSEN = [(name, width, target) for width in WIDTHS for target in ARCHITECTURES for name in WORKLOADS]
 
 OFF_STREAMED: dict[tuple[str, str], tuple[int, ...]] = {
-    ("add_rms_norm_backward", "h200"): (4096, 8192, 12288),
-    ("add_rms_norm_backward", "gb200"): (12288,),
-    ("cross_entropy_forward", "h200"): (512, 3072, 6144, 8192, 12288),
-    ("cross_entropy_forward", "gb200"): (3072, 6144, 8192, 12288),
+    ("add_rms_norm_backward", "h200"): (4096, 8192),
+    ("cross_entropy_forward", "h200"): (512, 3072, 6144, 8192, 12288, 16384),
+    ("cross_entropy_forward", "gb200"): (256, 3072, 6144, 8192, 12288),
     ("layer_norm_backward_bias", "h200"): (5120,),
     ("layer_norm_forward", "gb200"): (16384,),
     ("modulated_layer_norm_backward", "h200"): (4096, 8192),
-    ("qk_norm_backward", "h200"): (6144, 16384),
-    ("qk_norm_backward", "gb200"): (16384,),
-    ("rms_norm_backward", "h200"): (6144, 16384),
-    ("rms_norm_backward", "gb200"): (16384,),
-    ("row_column_sum", "h200"): (3072, 5120, 6144, 12288),
-    ("row_column_sum", "gb200"): (5120, 6144, 12288),
-    ("thunder_layer_norm_backward", "h200"): (1024, 2048, 5120),
-    ("thunder_layer_norm_backward", "gb200"): (1024, 2048),
+    ("qk_norm_backward", "h200"): (6144,),
+    ("rms_norm_backward", "h200"): (6144,),
+    ("row_column_sum", "h200"): (12288,),
+    ("row_column_sum", "gb200"): (12288, 16384),
+    ("thunder_layer_norm_backward", "h200"): (512, 1024, 2048, 5120),
+    ("thunder_layer_norm_backward", "gb200"): (512, 1024, 2048),
 }
 """Kernels whose rows are streamed: losses, sums of rows in pieces, and more than 200 registers, of which ptxas takes
 what there is."""
@@ -168,8 +165,8 @@ def test_the_weights_are_those_of_the_sweep() -> None:
     for scheme, least, chosen_least in (
         ("ONE_SHOT", 0.94, 0.96),
         ("LOOP", 0.89, 1.0),
-        ("COLUMN", 0.87, 1.0),
-        ("STREAM", 0.82, 0.89),
+        ("COLUMN", 0.85, 1.0),
+        ("STREAM", 0.82, 0.895),
     ):
         fitted = ptxas_fit.Fit(WEIGHTS[scheme], FEWEST[scheme], SPILLING[scheme])
         own = [row for row in rows if row["scheme"] == scheme]

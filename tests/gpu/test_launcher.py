@@ -151,6 +151,7 @@ def test_a_graph_keeps_a_counter_of_its_own(entered: list[str]) -> None:
 
 
 def test_no_memory_left_is_an_error_of_pytorch() -> None:
+    torch.cuda.empty_cache()
     inputs = inputs_of(MIXED, torch.bfloat16, (65536, 1024))
     call = fused()
     first = listed(call(*inputs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft.ir.ops import identity
-from weft.ir.program import Buffer, Output, Value
+from weft.ir.program import Buffer, Output, Size, Value
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal
 from weft.render.triton_statements import Statements
 
@@ -40,7 +40,7 @@ class ColumnLoop(Statements):
         tile = "tl.cast(tile, tl.int64)" if self.places.is_wide else "tile"
         offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
         self.out.line(f"start_of_row = {offset}{tile} * {row}")
-        self.out.line(f"early = start_of_row % {ALIGNED_ELEMENTS}")
+        self.out.line(f"early = tl.cast(start_of_row % {ALIGNED_ELEMENTS}, tl.int32)")
         self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {ALIGNED_ELEMENTS})")
         for buffer in buffers:
             self.pointers[buffer.name] = f"{buffer.name}_at"
@@ -60,7 +60,7 @@ class ColumnLoop(Statements):
             self.out.line(f"{value.name}_lanes = tl.full([{rows}, {width}], {self._nothing(value)}, {kind})")
         stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
         count = self.places.count(self.schedule.columns)
-        end = f"({count} + early)" if self.places.shifted else str(count) if " " not in str(count) else f"({count})"
+        end = self._end(count)
         first = width if self.places.shifted else 0
         known = isinstance(count, int) and not self.places.shifted
         whole = str(int(count) // width * width) if known else f"{end} // {width} * {width}"
@@ -79,6 +79,13 @@ class ColumnLoop(Statements):
         self.out.line(f"rest = {whole}")
         with self.out.block(f"if rest < {end}"):
             self._block("rest", names, along, inner, masked=True)
+
+    def _end(self, count: Size) -> str:
+        """Where the columns end, of the type that positions of columns have: the same before, in and behind the loop."""
+        text = str(count) if " " not in str(count) else f"({count})"
+        if isinstance(count, str) and not self.places.has_wide_columns:
+            text = f"tl.cast({count}, tl.int32)"
+        return f"({text} + early)" if self.places.shifted else text
 
     def _block(
         self, start: str, names: Iterable[str], stores: list[Output], inner: list[Value], *, masked: bool

@@ -1,0 +1,54 @@
+"""What is alive does not depend on the order in which a function was traced."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from weft.bench import gpu_fit
+from weft.bench.workloads import WORKLOADS
+from weft.ir.program import Builder, Program
+from weft.plan.gpu_schedules import gpu_schedule
+from weft.plan.liveness import liveness
+from weft.plan.schedules import segments_of
+from weft.target import Target
+
+NAMES = [name for name in WORKLOADS if "backward" in name and "cross_entropy" not in name]
+H200 = Target.named("h200")
+
+
+def shuffled(program: Program, draw: random.Random) -> Program:
+    """The same values in another order that is as good."""
+    builder = Builder.like(program)
+    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    waiting = list(program.values)
+    while waiting:
+        value = draw.choice([v for v in waiting if all(a in renamed for a in v.args)])
+        waiting.remove(value)
+        args = [renamed[a] for a in value.args]
+        renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+    for output in program.outputs:
+        builder.copy_output(output.buffer, renamed[output.value])
+    return builder.finish()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_statements_makes_no_difference(name: str) -> None:
+    program = gpu_fit.program_of(name, 1152)
+    names = tuple(d.name for d in program.dims)
+    segments = segments_of(program, names[:-1])
+    split = ((*segments, *(n for n in names[:-1] if n not in segments)), names[-1:], segments)
+    known = liveness(program, *split), gpu_schedule(program, *split, H200, {})
+    draw = random.Random(5)
+    others = [shuffled(program, draw) for _ in range(6)]
+    assert any(other != program for other in others)
+    for other in others:
+        found = liveness(other, *split)
+        assert (found.across, found.alive, found.sums, found.invariant) == (
+            known[0].across,
+            known[0].alive,
+            known[0].sums,
+            known[0].invariant,
+        )
+        assert gpu_schedule(other, *split, H200, {}) == known[1]
