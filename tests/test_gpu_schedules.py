@@ -17,9 +17,10 @@ from weft.bench import gpu_fit
 from weft.bench.gpu_fit import program_of
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
-from weft.plan.gpu_cost import constants, exchanges_of_pieces, kernel_us, programs_per_sm
+from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
 from weft.plan.gpu_schedules import candidates, gpu_schedule, pieces_of, power_of_two, runner_up
 from weft.plan.kernel import Kernel, Schedule
+from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
 from weft.runtime.counters import counters
 from weft.target import Target
@@ -53,8 +54,11 @@ def test_pieces_cover_the_row_and_fall(width: int) -> None:
     assert all(power_of_two(piece) == piece for piece in pieces)
 
 
-def split_of(name: str, columns: int) -> tuple[Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def split_of(
+    name: str, columns: int, rows: int = 8192
+) -> tuple[Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     program = program_of(name, columns)
+    program = replace(program, dims=tuple(replace(d, size=rows) if d.name == "m" else d for d in program.dims))
     names = tuple(d.name for d in program.dims)
     return program, names[:-1], names[-1:], segments_of(program, names[:-1])
 
@@ -64,7 +68,7 @@ def test_the_chosen_schedule_has_the_shortest_predicted_time(columns: int) -> No
     program, rows, own, segments = split_of("layer_norm_backward", columns)
     chosen = gpu_schedule(program, rows, own, segments, H200, {})
     found = candidates(program, rows, own, segments, H200, {})
-    work, demand = gpu_fit.facts_of("layer_norm_backward", columns, "STREAM")
+    work, demand = Work.of(program, chosen, {}), Demand.of(program, chosen)
     times = {schedule: kernel_us(work, demand, schedule, H200) for schedule in found}
     assert times[chosen] == min(times.values())
     assert exchanges_of_pieces(chosen) == 1
@@ -74,6 +78,20 @@ def test_where_others_run_no_program_waits_for_another() -> None:
     split = split_of("rms_norm_backward", 1024)
     assert gpu_schedule(*split, H200, {}).finish == "same"
     assert gpu_schedule(*split, replace(H200, exclusive=False), {}).finish == "separate"
+
+
+@pytest.mark.parametrize(("columns", "warps"), [(256, 2), (1024, 8), (4096, 16), (8192, 16)])
+@pytest.mark.parametrize("rows", [1, 64, 132])
+def test_of_few_rows_each_program_has_one(rows: int, columns: int, warps: int) -> None:
+    chosen = gpu_schedule(*split_of("layer_norm_backward", columns, rows), H200, {})
+    assert (chosen.rows_per_tile, chosen.chunks, chosen.stages) == (1, rows, 1)
+    assert (chosen.warps, chosen.finish) == (warps, "separate")
+
+
+def test_of_more_rows_programs_load_ahead() -> None:
+    chosen = gpu_schedule(*split_of("layer_norm_backward", 1024, 133), H200, {})
+    assert chosen.stages > 1
+    assert chosen.finish == "same"
 
 
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:

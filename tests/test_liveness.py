@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,7 @@ def shuffled(program: Program, draw: random.Random) -> Program:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_statements_makes_no_difference(name: str) -> None:
     program = gpu_fit.program_of(name, 1152)
+    program = replace(program, dims=tuple(replace(d, size=8192) if d.name == "m" else d for d in program.dims))
     names = tuple(d.name for d in program.dims)
     segments = segments_of(program, names[:-1])
     split = ((*segments, *(n for n in names[:-1] if n not in segments)), names[-1:], segments)

@@ -81,7 +81,7 @@ class ColumnLoop(Statements):
             self._block("rest", names, along, inner, masked=True)
 
     def _end(self, count: Size) -> str:
-        """Where the columns end, of the type that positions of columns have: the same before, in and behind the loop."""
+        """Where the columns end, of the type that their positions have: the same before, in and behind the loop."""
         text = str(count) if " " not in str(count) else f"({count})"
         if isinstance(count, str) and not self.places.has_wide_columns:
             text = f"tl.cast({count}, tl.int32)"
