@@ -17,7 +17,7 @@ from weft.ir.program import Program
 
 Patch = pytest.MonkeyPatch
 KINDS = ("programs", "functions", "modules")
-MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "2")) / len(KINDS)
+MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "1")) / len(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
