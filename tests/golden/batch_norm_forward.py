@@ -49,14 +49,12 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
         sum_sum = tl.full([64, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 106, 64):
-            part = start + tl.arange(0, 64)[:, None]
-            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
-        sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
         for start in tl.static_range(0, 106, 64):
             part = start + tl.arange(0, 64)[:, None]
+            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
             sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
+        sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         mul = sum * 3.0517578e-05
         mul_2 = sum_1 * 3.0517578e-05

@@ -100,14 +100,12 @@ def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial,
 def weft_cross_entropy_forward_finish(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
     for task in range(tl.program_id(0), 1, tl.num_programs(0)):
         sum_2_sum = tl.full([256, 1], 0, tl.int64)
-        for start in tl.static_range(0, 528, 256):
-            part = start + tl.arange(0, 256)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 528), other=0, cache_modifier=".cg")
-        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3_sum = tl.full([256, 1], 0.0, tl.float32)
         for start in tl.static_range(0, 528, 256):
             part = start + tl.arange(0, 256)[:, None]
+            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 528), other=0, cache_modifier=".cg")
             sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part, mask=(part < 528), other=0.0, cache_modifier=".cg")
+        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_3 = sum_2.to(tl.float32)
         div = tl.div_rn(sum_3, cast_3)

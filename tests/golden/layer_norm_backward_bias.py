@@ -205,19 +205,15 @@ def weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, 
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
         sum_2_sum = tl.full([128, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 132, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
-        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3_sum = tl.full([128, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 132, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
-        sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         sum_4_sum = tl.full([128, 64], 0.0, tl.float32)
         for start in tl.static_range(0, 132, 128):
             part = start + tl.arange(0, 128)[:, None]
+            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
             sum_4_sum = sum_4_sum + tl.load(sum_4_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
+        sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         sum_4 = tl.sum(sum_4_sum, 0, keep_dims=True)
         cast_4 = sum_2.to(tl.bfloat16)
         cast_5 = sum_3.to(tl.bfloat16)

@@ -188,18 +188,16 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
 
 @triton.jit
 def weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived):
-    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
-        m0 = task // 40
-        n = (task % 40) * 128 + tl.arange(0, 128)[None, :]
-        sum_2_sum = tl.full([32, 128], 0.0, tl.float32)
-        for start in tl.static_range(0, 33, 32):
-            part = start + tl.arange(0, 32)[:, None]
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        m0 = task // 20
+        n = (task % 20) * 256 + tl.arange(0, 256)[None, :]
+        sum_2_sum = tl.full([16, 256], 0.0, tl.float32)
+        sum_3_sum = tl.full([16, 256], 0.0, tl.float32)
+        for start in tl.static_range(0, 33, 16):
+            part = start + tl.arange(0, 16)[:, None]
             sum_2_sum = sum_2_sum + tl.load(sum_2_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
-        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
-        sum_3_sum = tl.full([32, 128], 0.0, tl.float32)
-        for start in tl.static_range(0, 33, 32):
-            part = start + tl.arange(0, 32)[:, None]
             sum_3_sum = sum_3_sum + tl.load(sum_3_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
+        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_4 = sum_2.to(tl.bfloat16)
         cast_5 = sum_3.to(tl.bfloat16)

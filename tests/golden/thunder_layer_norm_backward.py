@@ -197,14 +197,12 @@ def weft_thunder_layer_norm_backward_finish(weight, mean, dy, x, rstd, out0, out
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
         sum_sum = tl.full([128, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 132, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
-        sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1_sum = tl.full([128, 64], 0.0, tl.float32)
         for start in tl.static_range(0, 132, 128):
             part = start + tl.arange(0, 128)[:, None]
+            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
             sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
+        sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_4 = sum_1.to(tl.bfloat16)
         cast_5 = sum.to(tl.bfloat16)

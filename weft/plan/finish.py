@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.plan.kernel import Schedule
 
-FINISH_COLUMNS = (8, 16, 32, 64, 128)
+FINISH_COLUMNS = (8, 16, 32, 64, 128, 256, 512)
 """Columns whose sums a task may complete: 32 bytes of each chunk's partial sums, a sector of the cache, at the
 least."""
 UNKNOWN_COLUMNS = 32
@@ -33,8 +33,8 @@ def finish_chunks(schedule: Schedule, width: int) -> int:
 
 
 def finish_steps(schedule: Schedule, columns: int, chunks: int, sums: int) -> int:
-    """How often a program waits for partial sums, one after the other. chunks: that there are, of a segment; sums:
-    outer reductions."""
+    """How often a program waits for partial sums, one after the other, if it does for each of ``sums`` outer reductions
+    (in the kernels that times were measured of it did). chunks: that there are, of a segment."""
     width = finish_columns(schedule, columns)
     tasks = -(-columns // width)
     return -(-chunks // finish_chunks(schedule, width)) * -(-tasks // max(1, chunks)) * sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from weft.ir.ops import ONLINE, identity
@@ -61,9 +62,8 @@ class Finish(Statements):
                 self.define_index(self.places.column, self.width, start)
                 if self.is_masked():
                     self.out.line(f"column_exists = {self.places.column} < {count}")
-            for value in self.outer:
-                if value.name in needed:
-                    self._total(value, kept)
+            for alike in self._alike([v for v in self.outer if v.name in needed]):
+                self._totals(alike)
             arguments = {a for n in needed if n in self.by_name for a in self._arguments(n)} | needed
             for buffer in self.program.inputs:
                 if buffer.name in arguments:
@@ -80,42 +80,70 @@ class Finish(Statements):
         guard = self.once(output.buffer.dims, 0, self.schedule.columns) if along else [first] if first else []
         self.store(output, 0, guard)
 
-    def _total(self, value: Value, kept: tuple[str, ...]) -> None:
-        """Partial results of all chunks of the segments that a value does not keep, several at a time."""
-        own = tuple(s for s in self.schedule.segments if s in value.dims)
-        columns = sum_columns(self.kernel, value)
-        width = self.width if columns else 1
+    def _alike(self, values: Iterable[Value]) -> list[list[Value]]:
+        """Values whose partial results lie in the same parts of segments and columns: they are loaded side by side, so
+        that none waits for another one."""
+        groups: dict[object, list[Value]] = {}
+        for value in values:
+            groups.setdefault((self._own(value), sum_columns(self.kernel, value)), []).append(value)
+        return list(groups.values())
+
+    def _own(self, value: Value) -> tuple[str, ...]:
+        """Segments that a value keeps."""
+        return tuple(s for s in self.schedule.segments if s in value.dims)
+
+    def _totals(self, values: Sequence[Value]) -> None:
+        """Partial results of all chunks of the segments that values do not keep, several at a time. values: alike."""
+        own, columns = self._own(values[0]), sum_columns(self.kernel, values[0])
         others = self.places.count(s for s in self.schedule.segments if s not in own)
         parts = self.places.times(others, self.places.chunks())
-        first = f"{self.places.segment} * {parts} + " if own else ""
-        count = self.places.count(columns)
-        together, online = self.together, value.op in ONLINE
-        nothing, total = literal(identity(value.op, value.dtype), value.dtype), f"{value.name}_sum"
-        if online:
-            self.start_states(value, together, 0, alike=False)
-        else:
-            self.out.line(f"{total} = tl.full([{together}, {width}], {nothing}, {TRITON_TYPES[value.dtype]})")
+        together = self.together
         steps = -(-parts // together) if isinstance(parts, int) else WRITTEN_STEPS + 1
+        for value in values:
+            self._start(value, self.width if columns else 1)
         unrolled = "tl.static_range" if 1 < steps <= WRITTEN_STEPS else "range"
         with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
             self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
-            row = f"({first}part)" if first else "part"
-            offset = row if count == 1 else f"{row} * {count}"
+            row = f"({self.places.segment} * {parts} + part)" if own else "part"
+            count = self.places.count(columns)
             column = f" + {self.places.column}" if columns else ""
+            place = (row if count == 1 else f"{row} * {count}") + column
             masks = " & ".join([f"(part < {parts})", *(["column_exists"] if columns and self.is_masked() else [])])
+            for value in values:
+                self._add(value, place, masks)
+        for value in values:
+            self._end(value)
 
-            def load(number: int, other: str) -> str:
-                place = f"{partial_name(value, number)} + {offset}{column}"
-                return f'tl.load({place}, mask={masks}, other={other}, cache_modifier=".cg")'
+    def _start(self, value: Value, width: int) -> None:
+        """What the parts of a value are added to."""
+        if value.op in ONLINE:
+            self.start_states(value, self.together, 0, alike=False)
+            return
+        nothing, kind = self._nothing(value), TRITON_TYPES[value.dtype]
+        self.out.line(f"{value.name}_sum = tl.full([{self.together}, {width}], {nothing}, {kind})")
 
-            if online:
-                self._merge(value, [load(i, literal(x, value.dtype)) for i, (_, x) in enumerate(STATES[value.op])])
-            else:
-                self.out.line(f"{total} = {COMBINE[value.op].format(total, load(0, nothing))}")
-        if online:
+    def _add(self, value: Value, place: str, masks: str) -> None:
+        """Some parts of a value."""
+
+        def load(number: int, other: str) -> str:
+            at = f"{partial_name(value, number)} + {place}"
+            return f'tl.load({at}, mask={masks}, other={other}, cache_modifier=".cg")'
+
+        if value.op in ONLINE:
+            self._merge(value, [load(i, literal(x, value.dtype)) for i, (_, x) in enumerate(STATES[value.op])])
+            return
+        total = f"{value.name}_sum"
+        self.out.line(f"{total} = {COMBINE[value.op].format(total, load(0, self._nothing(value)))}")
+
+    def _end(self, value: Value) -> None:
+        """A value from all of its parts."""
+        if value.op in ONLINE:
             self.out.line(f"{value.name} = w.{value.op}_total({', '.join(self.states(value, 0))})")
         else:
-            self.out.line(f"{value.name} = {reduction(value.op, [total], 0)}")
+            self.out.line(f"{value.name} = {reduction(value.op, [f'{value.name}_sum'], 0)}")
+
+    def _nothing(self, value: Value) -> str:
+        return literal(identity(value.op, value.dtype), value.dtype)
 
     def _merge(self, value: Value, loads: list[str]) -> None:
         """One more block of partial results of an online reduction."""
