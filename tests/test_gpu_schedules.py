@@ -18,7 +18,7 @@ from weft.bench.gpu_fit import program_of
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
 from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
-from weft.plan.gpu_schedules import candidates, gpu_schedule, pieces_of, power_of_two, runner_up
+from weft.plan.gpu_schedules import candidates, gpu_schedule, pieces_of, power_of_two, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
@@ -72,6 +72,22 @@ def test_the_chosen_schedule_has_the_shortest_predicted_time(columns: int) -> No
     times = {schedule: kernel_us(work, demand, schedule, H200) for schedule in found}
     assert times[chosen] == min(times.values())
     assert exchanges_of_pieces(chosen) == 1
+
+
+@pytest.mark.parametrize("name", ["gelu_backward_bias", "row_column_sum", "softmax_forward"])
+@pytest.mark.parametrize("columns", [8, 300, 4096, 100_000])
+def test_the_chosen_schedule_is_the_first_of_all_candidates(name: str, columns: int) -> None:
+    """Of the first, which reduces nothing along rows, most candidates are not looked at."""
+    program, *split = split_of(name, columns)
+    little, none = replace(H200, shared_bytes=40_000), replace(H200, shared_bytes=0)
+    chosen = {target: gpu_schedule(program, *split, target, {}) for target in (H200, little, none)}
+    for target, schedule in chosen.items():
+        found = candidates(program, *split, target, {})
+        assert schedule == ranked(program, found, target, {})[0]
+    if name == "gelu_backward_bias":
+        assert chosen[H200].scheme == "COLUMN"
+        assert chosen[little] != chosen[H200]  # which does not fit
+        assert chosen[none] == chosen[H200]  # none fits
 
 
 def test_where_others_run_no_program_waits_for_another() -> None:

@@ -222,6 +222,14 @@ def test_rows_known_at_run_time_make_the_same_plan(name: str, target: str) -> No
         assert static.estimates == dynamic.estimates
 
 
+def test_equal_programs_have_equal_plans() -> None:
+    """Whatever of the first one's analysis is kept: equal parts are not the same objects."""
+    first, again = (planned(workload("add_rms_norm_forward", COLUMNS, rows=rows), "cpu", s0=ROWS) for rows in (64, 64))
+    assert first.kernels[0].program is not again.kernels[0].program
+    assert [kernel.schedule.held for kernel in (*first.kernels, *again.kernels)] == [("cast_2",)] * 2
+    assert first == again
+
+
 def test_a_hint_guides_and_is_not_compiled_in() -> None:
     given = workload("rms_norm_backward", COLUMNS)
     few, many = planned(given, s0=256), planned(given, s0=65536)

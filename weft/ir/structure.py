@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from weft.ir.ops import lookup
 from weft.ir.program import Builder, Output, Program, Value
+
+KEPT = 1024
+"""Results of analyses that are kept: a planner asks for the same ones again and again, under each split."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class Loops:
     epilogue_stores: tuple[Output, ...]
 
 
+@lru_cache(maxsize=KEPT)
 def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], held: tuple[str, ...] = ()) -> Loops:
     """Loop structure of a program that is one pass under the split."""
     found = analyse(program, rows)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 from weft.ir.program import Program
+from weft.ir.structure import KEPT
 from weft.plan.cost import Sizes
 from weft.plan.gpu_cost import Work, kernel_us
 from weft.plan.kernel import Finish, Schedule, Scheme
@@ -71,7 +73,26 @@ def gpu_schedule(
 ) -> Schedule:
     """The schedule of a kernel with the shortest predicted time, whether its rows fit the registers of a
     multiprocessor or not."""
-    return _best(program, candidates(program, rows, columns, segments, target, hints), target, hints)
+    return _chosen(program, rows, columns, segments, target, tuple(sorted(hints.items())))
+
+
+@lru_cache(maxsize=KEPT)
+def _chosen(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: tuple[tuple[str, int], ...],
+) -> Schedule:
+    """Once for a pass that several splits have in common."""
+    known = dict(hints)
+    split = (rows, columns, segments)
+    if kinds_of(program, columns)[0]:
+        return _best(program, candidates(program, *split, target, known), target, known)
+    found = _all_by_columns(program, *split, target, known)  # most cannot be the best: these are not looked at
+    demand, in_order = Demand.of(program, found[0]), ranked(program, found, target, known)
+    return next((s for s in in_order if _is_possible(demand, s, 1, target, LIKELY)), in_order[0])
 
 
 def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping[str, int]) -> Schedule | None:
@@ -106,7 +127,8 @@ def _order(
     if found[0].scheme == "STREAM" and has_few_rows(found[0], Sizes(program, hints), target):
         return _few_order
     if not kinds_of(program, columns)[0]:
-        return lambda schedule: _column_order(schedule, Sizes(program, hints), target)
+        sizes = Sizes(program, hints)
+        return lambda schedule: _column_order(schedule, sizes, target)
     work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])
     return lambda schedule: (kernel_us(work, demand, schedule, target),)
 
@@ -183,8 +205,7 @@ def candidates(
     inner, outer = kinds_of(program, columns)
     ordered = (*segments, *(r for r in rows if r not in segments))
     if not inner:
-        scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
-        found = tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
+        found = _all_by_columns(program, rows, columns, segments, target, hints)
         demand = Demand.of(program, found[0])
         return tuple(s for s in found if _is_possible(demand, s, 1, target, slack)) or found
     wide = Sizes(program, hints).elements(columns) >= STREAMED_COLUMNS
@@ -225,7 +246,9 @@ def _in_registers(
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
     ahead = (3, 4, 5) if streams else (1,)
     for pieces, count, number, stages in product(splits_of(width), counts, fitting, ahead):
-        start, widest = replace(start, pieces=pieces), max(pieces)
+        widest = max(pieces)
+        if start.pieces != pieces:
+            start = replace(start, pieces=pieces)
         elements = count * sum(pieces) / (32 * number)
         if streams and slack > SURE and number > 1 and len(pieces) > 1 and not replace(start, warps=number).folds:
             continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
@@ -271,6 +294,20 @@ def _is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target
     resident = slack * most_registers(schedule.warps, per_sm, target)
     fits = per_sm == 1 or registers_per_thread(demand, schedule) <= resident
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
+
+
+def _all_by_columns(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> tuple[Schedule, ...]:
+    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not."""
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    scheme: Scheme = "COLUMN" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    return tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
 
 
 def _by_columns(

@@ -14,6 +14,7 @@ from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
+from weft.ir.structure import KEPT
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
 from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
@@ -54,13 +55,19 @@ class Demand:
     @staticmethod
     def of(program: Program, schedule: Schedule) -> Demand:
         """Of all schedules with this scheme and this split."""
-        split = (schedule.rows, schedule.columns, schedule.segments)
-        live = liveness(program, *split, looped=schedule.scheme == "LOOP")
-        sizes = {d.name: d.size for d in program.dims}
-        numbers = [n for n in (sizes[c] for c in schedule.columns) if isinstance(n, int)]
-        width = prod(numbers) if len(numbers) == len(schedule.columns) else None
-        item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
-        return Demand(live, width, item_bytes, any(isinstance(s, str) for s in sizes.values()))
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, schedule.scheme == "LOOP")
+
+
+@lru_cache(maxsize=KEPT)
+def _demand(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], segments: tuple[str, ...], looped: bool
+) -> Demand:
+    live = liveness(program, rows, columns, segments, looped)
+    sizes = {d.name: d.size for d in program.dims}
+    numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
+    width = prod(numbers) if len(numbers) == len(columns) else None
+    item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
+    return Demand(live, width, item_bytes, any(isinstance(s, str) for s in sizes.values()))
 
 
 def resources(kernel: Kernel, target: Target) -> Resources:
@@ -95,6 +102,7 @@ def _steps(warps: int) -> tuple[int, ...]:
     return tuple(min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN) for share in shares)
 
 
+@lru_cache(maxsize=4096)
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
@@ -244,6 +252,14 @@ def _is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
 
 def shared_bytes(demand: Demand, schedule: Schedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
+    own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
+    return _shared_bytes(demand, *own, schedule.stages)
+
+
+@lru_cache(maxsize=4096)
+def _shared_bytes(demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, stages: int) -> int:
+    """What many candidates have in common: it does not depend on chunks, nor on the finish."""
+    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=stages)
     summed = 4 * schedule.rows_per_tile * sum(schedule.pieces) if demand.live.outer and schedule.warps > 8 else 0
     used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
     return RESERVED_BYTES + used if used else 0

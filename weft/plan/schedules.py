@@ -138,7 +138,7 @@ def stored_values(
     loops, types, by_name = loops_of(program, rows, columns, held), program.types(), program.by_name()
     found: list[str] = []
     for names, stores in zip(loops.values, loops.stores, strict=True):
-        for name in (o.value for o in stores if place_in_output(program, o.value) is o):
+        for name in (o.value for o in stores if place_in_output(program, o.value) == o):
             again = sum(name in others for others in loops.values) > 1
             full = name in names and set(types[name][1]) == {*rows, *columns}
             if again and full and _vector_inputs(name, by_name, types, columns) > 1:
