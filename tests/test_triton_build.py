@@ -21,7 +21,7 @@ from weft.errors import BuildError
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.source import Source
-from weft.runtime import cache, gpu, resource_usage, triton_build
+from weft.runtime import cache, gpu, resource_usage, triton_build, triton_files
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
@@ -171,7 +171,7 @@ def test_other_threads_keep_their_place_while_weft_compiles(tmp_path: Path, monk
     entered, done = threading.Event(), threading.Event()
 
     def compiling() -> str:
-        with triton_build._own_cache(ours):
+        with triton_files.own_cache(ours):
             entered.set()
             assert done.wait(60)
             return knobs.cache.manager_class("KEY").put(b"1", "file")

@@ -38,7 +38,7 @@ from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, render, supports
 from weft.render.source import Source
-from weft.runtime import launch, tuning
+from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure
 from weft.target import TARGETS, Target
@@ -78,11 +78,13 @@ def compile_graph(
     symbols: Mapping[Any, int] | None = None,
     target: Target | None = None,
     tuned: TunedSchedules = NONE,
+    rendered: Callable[[CompiledRegion], object] | None = None,
 ) -> Compilation:
     """All stages up to render for every region of a functional ATen graph.
 
     name: of every program, by default what it computes. symbols: likely values of the graph's symbolic sizes. target:
-    the machine to plan for; by default the one at hand. tuned: measured schedules, of any machines.
+    the machine to plan for; by default the one at hand. tuned: measured schedules, of any machines. rendered: is told
+    of each region as soon as its sources are there.
     """
     with in_stage("capture"):
         captured: Capture = capture(graph, name)
@@ -98,6 +100,8 @@ def compile_graph(
             refusals.append(compiled)
         else:
             regions.append(compiled)
+            if rendered is not None:
+                rendered(compiled)
     return Compilation(tuple(regions), tuple(refusals), captured.borders)
 
 
@@ -181,6 +185,12 @@ def check_device(planned: Plan, machine: Target) -> Refusal | None:
 def _no_backend(subject: str, device: str) -> Refusal:
     usable = [known for known in devices() if known != device]
     return Refusal("no_backend", subject, f"no backend for {device} yet", device, " or ".join(usable))
+
+
+def begin_build(region: CompiledRegion, options: Options) -> None:
+    """Have other processes begin with the kernels of a region while this one plans the next; ``build`` finds them."""
+    kernels = region.plan.kernels
+    head_start.begin(kernels, region.sources, [region.plan.hints] * len(kernels), options)
 
 
 def build(compilation: Compilation, options: Options) -> Compilation:

@@ -43,11 +43,12 @@ class Options:
     """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept;
     cache_bytes: how much it may hold, the least recently used kernels go first. cxx: the C++ compiler; empty:
     ``$CXX``, else the first of g++, clang++, c++ on the path. build_threads: kernels of a model that are
-    compiled side by side. check: when a kernel's outputs are compared with the reference: in its first call of
-    a process, in every call ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of
-    a GPU that kernels whose programs share out their work leave to other kernels, e.g. of communication; it
-    changes no result. tuned: whether kernels take the schedules that ``weft tune`` measured. logs: what is printed to
-    standard error, names of ``weft/logs.py``."""
+    compiled side by side; those of a GPU by TorchInductor's compile workers where they run, unless it is 1.
+    check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
+    ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of a GPU that kernels whose
+    programs share out their work leave to other kernels, e.g. of communication; it changes no result. tuned: whether
+    kernels take the schedules that ``weft tune`` measured. logs: what is printed to standard error, names of
+    ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""

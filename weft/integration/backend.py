@@ -28,6 +28,7 @@ from weft.runtime import launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
+from weft.runtime.triton_build import wake_workers
 
 
 class WeftPass(CustomGraphPass):
@@ -64,9 +65,10 @@ class WeftPass(CustomGraphPass):
     def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
         """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
         kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
-        for kind, prepare in (("cpu", warm_up), ("cuda", launcher.load)):
-            if kind in kinds:
-                Thread(target=prepare, args=(self.options,), daemon=True).start()  # beside capture and plan
+        if "cpu" in kinds:
+            Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
+        if "cuda" in kinds:
+            wake_workers(self.options)
         compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
@@ -74,7 +76,11 @@ class WeftPass(CustomGraphPass):
         return self._complete(rewrite(graph, compilation, self.options))
 
     def _compile(self, graph: fx.Graph) -> compiler.Compilation:
-        return compiler.compile_graph(graph, symbols=symbol_hints(graph), tuned=tuning.load(self.options))
+        def begin(region: compiler.CompiledRegion) -> None:
+            compiler.begin_build(region, self.options)
+
+        tuned = tuning.load(self.options)
+        return compiler.compile_graph(graph, symbols=symbol_hints(graph), tuned=tuned, rendered=begin)
 
     def _complete(self, compilation: compiler.Compilation) -> compiler.Compilation:
         if self.options.strict and compilation.refusals:
@@ -119,9 +125,11 @@ def weft_backend(
         patches = {**list_mode_options(mode), **patches}
     chosen = Options.read(own)
     turn_on(chosen.logs)
-    on_cpu = all(t.device.type == "cpu" for t in example_inputs if isinstance(t, torch.Tensor))
+    devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
+    if "cuda" in devices:
+        Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
     try:
-        if on_cpu:
+        if devices <= {"cpu"}:
             find_compiler(chosen)
     except CompilerNotFoundError as error:
         _warn_once(f"weft: the model runs in eager mode: {error}")

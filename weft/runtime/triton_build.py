@@ -9,15 +9,15 @@ import hashlib
 import io
 import json
 import linecache
+import logging
 import zipfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from threading import Lock, local
 from typing import Any
 
 from weft.errors import BuildError
@@ -27,10 +27,13 @@ from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
 from weft.render.triton_expressions import SIGNATURE_TYPES
+from weft.runtime import compile_workers
 from weft.runtime.build import private_folder
 from weft.runtime.cache import Cache
+from weft.runtime.compile_workers import Tasks, WorkerLostError
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage, resource_usage
+from weft.runtime.triton_files import own_cache
 
 ALIGNMENT_BYTES = 16
 """Of vector loads and stores. Addresses and numbers that are multiples of it are compiled in as such."""
@@ -40,6 +43,9 @@ fused kernel rounds where eager rounds."""
 FORMAT = 1
 """Of an artefact; part of its key."""
 
+_LOG = logging.getLogger(__name__)
+_BEGUN = Tasks()
+"""Artefacts that workers were asked for, by key."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -88,20 +94,70 @@ class Binary:
 
 def binaries(job: Job, options: Options) -> dict[str, Binary]:
     """The compiled functions of a source by name, from the cache if they are there. Raises BuildError."""
-    store = Cache(options.cache_dir, options.cache_bytes)
-    kept = store.get(_key(job), "triton", job.source.name, lambda: compile_artefact(job))
+    store, key = Cache(options.cache_dir, options.cache_bytes), _key(job)
+    kept = store.get(key, "triton", job.source.name, lambda: _make(job, key))
+    _BEGUN.take(key)
     counters.add(cache_hits=int(kept.found), builds=int(not kept.found))
     return read_artefact(kept.content)
 
 
 def all_binaries(jobs: Sequence[Job], options: Options) -> list[dict[str, Binary]]:
-    """The same for several, ``options.build_threads`` compiled at a time: Triton's passes and ptxas run outside
-    Python's lock, which its front end holds."""
+    """The same for several, side by side: by TorchInductor's compile workers, or where there are none, and for one job
+    alone, ``options.build_threads`` at a time in this process: Triton's passes and ptxas run outside Python's lock,
+    which its front end holds."""
     if not jobs:
         return []
     _triton()
+    if len(jobs) > 1:
+        begin(jobs, options)
     with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), options.build_threads))) as pool:
         return list(pool.map(partial(binaries, options=options), jobs))
+
+
+def begin(jobs: Sequence[Job], options: Options) -> None:
+    """Have compile workers, if there are any, start with artefacts that will be asked for; not with ``build_threads``
+    of 1. Whatever goes wrong is left for ``binaries`` to find."""
+    if options.build_threads <= 1 or not compile_workers.count():
+        return
+    store = Cache(options.cache_dir, options.cache_bytes)
+    with suppress(Exception):
+        for job in jobs:
+            if (key := _key(job)) not in _BEGUN and store.find(key) is None:
+                _BEGUN.submit(key, artefact_in_worker, job, key)
+
+
+def wake_workers(options: Options) -> None:
+    """Have all compile workers import what they need for artefacts, a fifth of a second, while nothing is planned."""
+    if options.build_threads > 1:
+        for _ in range(compile_workers.count()):
+            compile_workers.submit(_triton_is_there)
+
+
+def artefact_in_worker(job: Job, key: str) -> bytes | str | None:
+    """In a worker: the artefact, what the compiler said where it refused, or None where this process would make
+    another one: its environment or its Triton is not that of the process that asks."""
+    try:
+        return compile_artefact(job) if _key(job) == key else None
+    except BuildError as error:
+        return str(error)
+
+
+def _make(job: Job, key: str) -> bytes:
+    """An artefact that a worker has begun with, or else made here. Raises BuildError."""
+    task = _BEGUN.take(key)
+    try:
+        made = None if task is None else task.result()
+    except WorkerLostError as error:
+        _LOG.info("compiled again in this process: %s: %s", job.source.name, error)
+        made = None
+    if isinstance(made, str):
+        raise BuildError(made)
+    return compile_artefact(job) if made is None else made
+
+
+def _triton_is_there() -> None:
+    """Whoever finds this function by its name has imported what it stands beside."""
+    _triton()
 
 
 def compile_artefact(job: Job) -> bytes:
@@ -120,7 +176,7 @@ def compile_artefact(job: Job) -> bytes:
                 # by position: the text has other names for arguments that are called as something in Triton
                 types = dict(zip(function.arg_names, signature(job.kernel).values(), strict=True))
                 source = ASTSource(function, types, {}, attributes(job.kernel, job.variant))
-                with _own_cache(folder):
+                with own_cache(folder):
                     compiled = triton.compile(source, target=target, options=compile_options(launch))
                 usage = resource_usage(
                     compiled.asm["cubin"], launch.entry, compiled.metadata.shared, compiled.asm.get("ptx"), folder
@@ -232,62 +288,3 @@ def _triton() -> Any:
     except ImportError as error:
         raise BuildError(f"no Triton: {error}. Install it, e.g. `pip install triton`.") from error
     return triton
-
-
-class _Folders(local):
-    """Where a thread of weft's has Triton put its files."""
-
-    folder: Path | None = None
-
-
-class _Routing:
-    """Triton asks one setting of the process where its files go. While weft compiles it is ``_manager``, which hands
-    the calls of all other threads to what it was before."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.users = 0
-        self.before: Any = None
-        self.was_set = False
-
-
-_FOLDERS = _Folders()
-_ROUTING = _Routing()
-
-
-def _manager(key: str, override: bool = False, dump: bool = False) -> Any:
-    """A place for the files of one compile, as ``triton.runtime.cache.get_cache_manager`` wants it."""
-    from triton.runtime.cache import FileCacheManager
-
-    if _FOLDERS.folder is None or override or dump:
-        return (_ROUTING.before or FileCacheManager)(key, override=override, dump=dump)
-    own = FileCacheManager.__new__(FileCacheManager)
-    own.key = key
-    own.cache_dir = str(_FOLDERS.folder / key)
-    own.lock_path = str(_FOLDERS.folder / key / "lock")
-    (_FOLDERS.folder / key).mkdir(exist_ok=True)
-    return own
-
-
-@contextmanager
-def _own_cache(folder: Path) -> Generator[None]:
-    """Let Triton put the files of this thread into a folder."""
-    knobs = _triton().knobs.cache
-    with _ROUTING.lock:
-        if _ROUTING.users == 0:
-            _ROUTING.was_set = "manager_class" in vars(knobs)
-            _ROUTING.before = knobs.manager_class
-            knobs.manager_class = _manager
-        _ROUTING.users += 1
-    _FOLDERS.folder = folder
-    try:
-        yield
-    finally:
-        _FOLDERS.folder = None
-        with _ROUTING.lock:
-            _ROUTING.users -= 1
-            if _ROUTING.users == 0:
-                if _ROUTING.was_set:
-                    knobs.manager_class = _ROUTING.before
-                else:
-                    del knobs.manager_class
