@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.async_compile
 
 pytest.importorskip("triton")
 

@@ -40,13 +40,17 @@ _WORD_BYTES = 8
 """Of every argument: addresses, and numbers of 64 bits."""
 _TRITONS = 2
 """Arguments behind ours that Triton adds: memory it asks for itself, null in kernels that need none."""
+_ARGUMENTS = 16
+"""Triton's launcher of a kernel is C that it compiles for each list of argument types, a fifth of a second each. All of
+weft's are words, and a driver reads no more of them than a function has: zeros behind them make lists equal."""
 
 
 @dataclass(frozen=True)
 class Loaded:
     """A function on one device. run: Triton's launcher. per_unit: programs that an SM holds at a time. threads,
     shared_bytes: of a program. cooperative: programs wait for each other. arguments: how many it has, of a word each,
-    with those that Triton adds, which are null; 0 if it takes something else to start it."""
+    with those that Triton adds, which are null; 0 if it takes something else to start it. given: arguments that ``run``
+    takes, zeros behind the function's own."""
 
     compiled: Any
     run: Callable[..., None]
@@ -57,6 +61,7 @@ class Loaded:
     shared_bytes: int
     cooperative: bool
     arguments: int
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ class Start:
             enter = leave = None
         else:
             told = loaded.compiled.launch_metadata((first, second, 1), stream, *arguments)
-        loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments)
+        zeros = (0,) * (loaded.given - len(arguments))
+        loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments, *zeros)
 
 
 @dataclass(frozen=True)
@@ -236,20 +242,29 @@ def restore(binary: Binary, types: Mapping[str, str]) -> Any:
 def load(binary: Binary, kernel: Kernel) -> Loaded:
     """Load a function on the current device. Raises what the driver and Triton raise, e.g. OutOfResources."""
     compiled = restore(binary, triton_build.signature(kernel))
-    run = compiled.run  # loads the binary
     metadata = compiled.metadata
+    given = 0
+    if _is_plain(metadata):
+        given = -(-(len(compiled.src.signature) + _TRITONS) // _ARGUMENTS) * _ARGUMENTS
+        compiled.src.signature = {str(at): "*i8" for at in range(given)}
+    run = compiled.run  # loads the binary
     threads = metadata.num_warps * metadata.target.warp_size
     per_unit = programs_per_unit(compiled.function, threads, metadata.shared)
     _LOG.info("loaded: %s, %s, %d programs an SM", binary.entry, binary.usage, per_unit)
     function, packed, together = compiled.function, compiled.packed_metadata, bool(metadata.launch_cooperative_grid)
     words = _words(function, metadata)
-    return Loaded(compiled, run, function, packed, per_unit, threads, metadata.shared, together, words)
+    return Loaded(compiled, run, function, packed, per_unit, threads, metadata.shared, together, words, given)
+
+
+def _is_plain(metadata: Any) -> bool:
+    """Whether a function is started with nothing but its own words: Triton's own are null."""
+    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0, "launch_pdl": False}
+    return all(getattr(metadata, name, value) == value for name, value in plain.items())
 
 
 def _words(function: int, metadata: Any) -> int:
-    """Arguments of a function that is started with nothing but words, of which Triton's own are null; 0 for others."""
-    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0, "launch_pdl": False}
-    if any(getattr(metadata, name, value) != value for name, value in plain.items()):
+    """Arguments of a function that is started with nothing but words; 0 for others."""
+    if not _is_plain(metadata):
         return 0
     try:
         sizes = argument_bytes(function)
