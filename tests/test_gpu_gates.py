@@ -98,3 +98,11 @@ def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), Schedule("ONE_SHOT", ("m",), ("n",)))
     seen = gpu_gates.launched(lambda: [launch.find(launch.digest_of(kernel), str(kernel)) for _ in range(2)])
     assert seen == [kernel, kernel]
+
+
+def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:
+    for columns in (1024, 3072, 5120, 12288):
+        for elements in (2**25, 2**26):
+            cell = gpu_gates.Cell("rms_norm_forward", elements // columns, columns, "bf16")
+            assert cell.has_copy_bar
+    assert not gpu_gates.Cell("rms_norm_forward", 2**24 // 5120, 5120, "bf16").has_copy_bar

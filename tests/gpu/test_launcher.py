@@ -72,14 +72,14 @@ def test_other_inputs_are_read(entered: list[str]) -> None:
 def test_the_numbers_of_rows_are_passed_on(entered: list[str]) -> None:
     call = weft.fuse(WORKLOADS["rms_norm_backward"].fn, dynamic=True)
     counts: list[int] = []
-    for _ in range(2):
+    for _ in range(3):  # in the second round a graph that was compiled last may serve the first sizes too
         for rows in (1024, 1040, 777):
             inputs = inputs_of("rms_norm_backward", torch.bfloat16, (rows, 1024))
             eager = WORKLOADS["rms_norm_backward"].fn(*inputs)
             for mine, theirs in zip(listed(call(*inputs)), listed(eager), strict=True):
                 assert torch.allclose(mine.float(), theirs.float(), rtol=0.05, atol=0.05 * float(theirs.abs().max()))
         counts.append(len(entered))
-    assert counts[1] == counts[0] > 0
+    assert counts[2] == counts[1] > 0
 
 
 def test_unaligned_inputs_take_their_own_variant(entered: list[str]) -> None:

@@ -39,7 +39,7 @@ from weft.ir.dtypes import NAMES, TORCH_DTYPES
 from weft.options import Options
 from weft.plan import gpu_schedules
 from weft.plan.kernel import Kernel
-from weft.runtime import launch
+from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
@@ -93,13 +93,18 @@ class Cell:
     @property
     def where(self) -> str:
         """As it is called where a bar is missed."""
-        if self.elements >= SMALL and not self.is_wide:
+        if self.has_copy_bar:
             return f"{self.workload} {self.columns}{_marked(self)}"
         return f"{self.workload} {self.rows}x{self.columns}{_marked(self)}"
 
     @property
     def of_copy(self) -> float:
         return self.us["copy"] / self.us["weft"] if self.us else 0.0
+
+    @property
+    def has_copy_bar(self) -> bool:
+        """Whether there are rows enough for so many elements, or for as many whole rows as these are."""
+        return self.rows >= SMALL // self.columns and not self.is_wide
 
     def speedup(self, peer: str) -> float | None:
         """The peer's time over weft's."""
@@ -170,7 +175,7 @@ def measure(cell: Cell, against: Sequence[str], options: Options, rounds: int) -
 
 
 def launched(run: Callable[[], Any]) -> list[Kernel]:
-    """The kernels of weft that a call starts from Python, as all of those on a GPU are."""
+    """The kernels of weft that a call starts, all of them from Python this time."""
     seen: list[Kernel] = []
     find = launch.find
 
@@ -179,6 +184,7 @@ def launched(run: Callable[[], Any]) -> list[Kernel]:
         seen.append(executable.kernel)
         return executable
 
+    launcher.forget()
     with patch.object(launch, "find", recording):
         run()
     return seen
@@ -187,8 +193,10 @@ def launched(run: Callable[[], Any]) -> list[Kernel]:
 @contextmanager
 def looped() -> Generator[None]:
     """No row fits the registers; a graph that Inductor has kept was planned otherwise."""
+    gpu_schedules.forget()
     with patch.object(gpu_schedules, "WIDEST_ROW", 0), fresh_cache():
         yield
+    gpu_schedules.forget()
 
 
 def line(cell: Cell) -> str:
@@ -214,14 +222,14 @@ def report(cells: Sequence[Cell]) -> list[str]:
     missed += [f"{line(cell)}: left to TorchInductor" for cell in done if not cell.launches]
     for cell in done:
         bar = round(bar_of(cell.workload) - SMALLER_BY * (cell.elements <= SMALL), 2)
-        if _has_copy_bar(cell) and cell.of_copy < bar:
+        if cell.has_copy_bar and cell.of_copy < bar:
             missed.append(f"{cell.where}: {cell.of_copy:.3f} of copy, bar {bar}")
         missed += _misses_of_wide(cell)
         slower = {peer: x for peer in (cell.us or {}) if (x := cell.speedup(peer)) and peer not in ("copy", "weft")}
         fastest = min(slower.values(), default=1.0)
         if fastest * SLOWER_BAR < 1:
             missed.append(f"{cell.where}: {1 / fastest:.3f}x the fastest peer's time")
-    done = [cell for cell in done if _has_copy_bar(cell)]
+    done = [cell for cell in done if cell.has_copy_bar]
     forward = _mean(cell.of_copy for cell in done if cell.workload in FORWARDS)
     if forward is not None:
         console.print(f"forwards: {forward:.3f} of copy in geometric mean, bar {FORWARD_MEAN_BAR}")
@@ -234,10 +242,6 @@ def report(cells: Sequence[Cell]) -> list[str]:
     for each in missed:
         console.print(f"missed: {each}", highlight=False)
     return missed
-
-
-def _has_copy_bar(cell: Cell) -> bool:
-    return cell.elements >= SMALL and not cell.is_wide
 
 
 def _misses_of_wide(cell: Cell) -> list[str]:

@@ -51,10 +51,11 @@ COPIED = 2
 copied into shared memory without passing through registers."""
 _WIDTHS = {1: (1, 1024), 2: (128, 1024), 4: (1, WIDEST_ROW), 8: (512, WIDEST_ROW), 16: (4096, WIDEST_ROW)}
 """Columns of the widest piece for which so many warps are tried: outside they were never among the best."""
-LEAST_ELEMENTS, MOST_ELEMENTS, MOST_STREAMED_ELEMENTS = 8, 96, 48
+LEAST_ELEMENTS, MOST_ELEMENTS, MOST_STREAMED_ELEMENTS = 8, 96, 40
 """Elements of a thread: with fewer the exchange between threads is most of the time. More than the last are not worth
 what they risk where rows are streamed: of 64 elements in one warp some kernels were the best by half a percent, and of
-others ptxas spilled registers to stay at 128, 0.6 of a copy."""
+others ptxas spilled registers to stay at 128, 0.6 of a copy; of 48, one spilled or not by the order of its inputs, and
+no cell of the sweep loses by doing without."""
 PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
 FEWEST_ELEMENTS = 4
@@ -95,6 +96,11 @@ def _chosen(
     return next((s for s in in_order if _is_possible(demand, s, 1, target, LIKELY)), in_order[0])
 
 
+def forget() -> None:
+    """Choose anew, for whoever changes what there is to choose from."""
+    _chosen.cache_clear()
+
+
 def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping[str, int]) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model, or of any others that it is sure of; None if there is no other."""
@@ -124,11 +130,11 @@ def _order(
     columns = found[0].columns
     if found[0].scheme == "LOOP":
         return _loop_order
-    if found[0].scheme == "STREAM" and has_few_rows(found[0], Sizes(program, hints), target):
-        return _few_order
+    sizes = Sizes(program, hints)
     if not kinds_of(program, columns)[0]:
-        sizes = Sizes(program, hints)
         return lambda schedule: _column_order(schedule, sizes, target)
+    if has_few_rows(found[0], sizes, target):
+        return _few_order
     work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])
     return lambda schedule: (kernel_us(work, demand, schedule, target),)
 
@@ -147,9 +153,8 @@ def _few_order(schedule: Schedule) -> tuple[float, ...]:
 
 
 def has_few_rows(schedule: Schedule, sizes: Sizes, target: Target) -> bool:
-    """Whether column sums are of no more rows than there are multiprocessors: a program has one, and nothing to load
-    ahead."""
-    return schedule.finish != "none" and sizes.elements(schedule.rows) <= target.units
+    """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead."""
+    return sizes.elements(schedule.rows) <= target.units
 
 
 def _column_order(schedule: Schedule, sizes: Sizes, target: Target) -> tuple[float, ...]:
@@ -241,7 +246,8 @@ def _in_registers(
     start = Schedule(scheme, rows, columns, segments, backend="triton", finish=finish)
     demand = Demand.of(program, start)
     if has_few_rows(start, sizes, target):
-        yield from _one_row_each(replace(start, chunks=max(1, tall)), width, demand, target, slack)
+        if outer or not streams:
+            yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
         return
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
     ahead = (3, 4, 5) if streams else (1,)
@@ -271,11 +277,14 @@ def _in_registers(
                 yield given
 
 
-def _one_row_each(start: Schedule, width: int, demand: Demand, target: Target, slack: float) -> Iterator[Schedule]:
-    """A program has one row and adds nothing up; the sums are left to a second function, for which nobody waits."""
-    start = replace(start, rows_per_tile=1, stages=1, finish="separate")
+def _one_row_each(
+    start: Schedule, width: int, rows: int, demand: Demand, target: Target, slack: float
+) -> Iterator[Schedule]:
+    """A program has one row and adds nothing up; sums are left to a second function, for which nobody waits."""
+    if start.scheme == "STREAM":
+        start = replace(start, chunks=rows, finish="separate")
     for pieces, warps in product(splits_of(width), WARPS):
-        given = replace(start, pieces=pieces, warps=warps)
+        given = replace(start, rows_per_tile=1, stages=1, pieces=pieces, warps=warps)
         worth = sum(pieces) >= FEWEST_ELEMENTS * 32 * warps or warps == WARPS[0]
         if worth and _is_possible(demand, given, 1, target, slack):
             yield given
