@@ -17,9 +17,11 @@ from weft.bench import gpu_fit
 from weft.bench.gpu_fit import program_of
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
+from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
-from weft.plan.gpu_schedules import candidates, gpu_schedule, pieces_of, power_of_two, ranked, runner_up
+from weft.plan.gpu_schedules import gpu_schedule, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule
+from weft.plan.pieces import pieces_of, power_of_two
 from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
 from weft.runtime.counters import counters

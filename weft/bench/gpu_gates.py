@@ -37,7 +37,7 @@ from weft.bench.workloads import WORKLOADS
 from weft.errors import RefusedError
 from weft.ir.dtypes import NAMES, TORCH_DTYPES
 from weft.options import Options
-from weft.plan import gpu_schedules
+from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.kernel import Kernel
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
@@ -194,7 +194,7 @@ def launched(run: Callable[[], Any]) -> list[Kernel]:
 def looped() -> Generator[None]:
     """No row fits the registers; a graph that Inductor has kept was planned otherwise."""
     gpu_schedules.forget()
-    with patch.object(gpu_schedules, "WIDEST_ROW", 0), fresh_cache():
+    with patch.object(gpu_candidates, "WIDEST_ROW", 0), fresh_cache():
         yield
     gpu_schedules.forget()
 

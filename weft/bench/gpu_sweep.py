@@ -36,7 +36,7 @@ from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.options import Options
 from weft.plan.candidates import SLACK
-from weft.plan.gpu_schedules import candidates
+from weft.plan.gpu_candidates import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
 from weft.plan.resources import Demand, registers_per_thread, shared_bytes

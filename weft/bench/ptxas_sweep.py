@@ -36,7 +36,7 @@ from weft.ir.online import online
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import Sizes
-from weft.plan.gpu_schedules import candidates
+from weft.plan.gpu_candidates import candidates
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
 from weft.plan.partition import cut
 from weft.plan.planner import plan, plan_split

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import log2
 
-from weft.plan import gpu_schedules
+from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.cost import Sizes, estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.schedules import held_values, longest_chain, stored_values
@@ -29,8 +29,8 @@ def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tupl
 def _on_gpu(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[Schedule]:
     """What the planner considers, then what it takes to spill registers."""
     program, own = kernel.program, kernel.schedule
-    for slack in (gpu_schedules.LIKELY, SLACK):
-        found = gpu_schedules.candidates(program, own.rows, own.columns, own.segments, target, hints, slack)
+    for slack in (gpu_candidates.LIKELY, SLACK):
+        found = gpu_candidates.candidates(program, own.rows, own.columns, own.segments, target, hints, slack)
         yield from gpu_schedules.ranked(program, found, target, hints)
 
 

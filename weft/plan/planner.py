@@ -12,7 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
-from weft.plan.gpu_schedules import fits_registers, registers_of_widest
+from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,

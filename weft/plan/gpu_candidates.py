@@ -1,0 +1,243 @@
+"""Schedules that a kernel on a GPU can have: what fits registers and shared memory, and was ever among the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from weft.ir.program import Program
+from weft.plan.cost import Sizes
+from weft.plan.kernel import Finish, Schedule, Scheme
+from weft.plan.legality import kinds_of
+from weft.plan.pieces import pieces_of, power_of_two, splits_of
+from weft.plan.register_weights import SPILLING
+from weft.plan.resources import Demand, most_registers, registers_per_thread, shared_bytes, spills
+from weft.target import Target
+
+STREAMED_COLUMNS = 8192
+"""Columns of rows without column sums from which it was measured to be worth a thought to load the next rows while one
+is in registers: a layer norm at 16384 columns and 2^25 elements went from 0.84 of a copy to 0.91."""
+WIDEST_ROW = 65536
+"""Columns of a row in registers at the most: 64 of 1024 threads."""
+ROW_ELEMENTS = 4096
+"""Elements of a tile that is a part of a row; where a row is narrower than that, of several rows at the most a quarter
+of the largest tile."""
+WARPS = (1, 2, 4, 8, 16)
+SURE, LIKELY = 1.0, 1.001
+"""Of the registers up to which no kernel of the sweep with column sums spilled: of 759 that do not spill 58 need more,
+by the model. The second, of what is tried first, is no more than is needed to tell it from the first."""
+COPIED = 2
+"""Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
+copied into shared memory without passing through registers."""
+_WIDTHS = {1: (1, 1024), 2: (128, 1024), 4: (1, WIDEST_ROW), 8: (512, WIDEST_ROW), 16: (4096, WIDEST_ROW)}
+"""Columns of the widest piece for which so many warps are tried: outside they were never among the best."""
+LEAST_ELEMENTS, MOST_ELEMENTS, MOST_STREAMED_ELEMENTS = 8, 96, 40
+"""Elements of a thread: with fewer the exchange between threads is most of the time. More than the last are not worth
+what they risk where rows are streamed: of 64 elements in one warp some kernels were the best by half a percent, and of
+others ptxas spilled registers to stay at 128, 0.6 of a copy; of 48, one spilled or not by the order of its inputs, and
+in geometric mean the choices lose 0.01 % by doing without."""
+PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
+"""Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
+FEWEST_ELEMENTS = 4
+"""Of a thread where there are no more rows than multiprocessors."""
+MOST_WARPS_PER_SM = 16
+"""Of persistent programs: more leave too few registers for each."""
+
+
+def candidates(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+    slack: float = LIKELY,
+) -> tuple[Schedule, ...]:
+    """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
+    inner, outer = kinds_of(program, columns)
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    if not inner:
+        found = all_by_columns(program, rows, columns, segments, target, hints)
+        demand = Demand.of(program, found[0])
+        return tuple(s for s in found if is_possible(demand, s, 1, target, slack)) or found
+    wide = Sizes(program, hints).elements(columns) >= STREAMED_COLUMNS
+    schemes: tuple[Scheme, ...] = ("STREAM",) if outer else ("ONE_SHOT", "STREAM") if wide else ("ONE_SHOT",)
+    held = tuple(
+        s for each in schemes for s in _in_registers(program, ordered, columns, segments, each, target, hints, slack)
+    )
+    held = held or tuple(_in_registers(program, ordered, columns, segments, schemes[0], target, hints, SURE))
+    return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
+
+
+def fits_registers(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> bool:
+    """Whether one row, with what is held for its columns, fits the registers of a multiprocessor."""
+    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    return any(any(_in_registers(program, rows, columns, segments, scheme, target, hints, s)) for s in (LIKELY, SURE))
+
+
+def registers_of_widest(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> tuple[int, int]:
+    """Registers that a thread needs for one row where as many threads as can be share it, and how many it can have."""
+    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    pieces, warps = pieces_of(Sizes(program, hints).elements(columns)), WARPS[-1]
+    schedule = Schedule(scheme, rows, columns, (), 1, backend="triton", pieces=pieces, warps=warps, stages=2)
+    most = int(min(1.0, SPILLING[scheme]) * most_registers(warps, 1, target))
+    return registers_per_thread(Demand.of(program, schedule), schedule), most
+
+
+def has_few_rows(schedule: Schedule, sizes: Sizes, target: Target) -> bool:
+    """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead."""
+    return sizes.elements(schedule.rows) <= target.units
+
+
+def _in_registers(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    scheme: Scheme,
+    target: Target,
+    hints: Mapping[str, int],
+    slack: float = LIKELY,
+) -> Iterator[Schedule]:
+    """A row is in the registers of one program."""
+    if any(isinstance(program.size_of(c), str) for c in columns):
+        return  # no number of registers is enough for a width that is not known
+    sizes = Sizes(program, hints)
+    width = sizes.elements(columns)
+    if width > WIDEST_ROW:
+        return
+    streams, outer = scheme == "STREAM", kinds_of(program, columns)[1]
+    tall = sizes.elements(tuple(r for r in rows if r not in segments))
+    fitting = WARPS if streams else WARPS[1:]
+    finish: Finish = ("same" if target.exclusive else "separate") if outer else "none"
+    start = Schedule(scheme, rows, columns, segments, backend="triton", finish=finish)
+    demand = Demand.of(program, start)
+    if has_few_rows(start, sizes, target):
+        if outer or not streams:
+            yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
+        return
+    counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
+    ahead = (3, 4, 5) if streams else (1,)
+    for pieces, count, number, stages in product(splits_of(width), counts, fitting, ahead):
+        widest = max(pieces)
+        if start.pieces != pieces:
+            start = replace(start, pieces=pieces)
+        elements = count * sum(pieces) / (32 * number)
+        if streams and slack > SURE and number > 1 and len(pieces) > 1 and not replace(start, warps=number).folds:
+            continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
+        if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
+            continue
+        most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
+        if not LEAST_ELEMENTS <= elements <= most and (count, number) != (1, fitting[0]):
+            continue
+        several = [each for each in PROGRAMS_PER_SM if each == 1 or each * number <= MOST_WARPS_PER_SM]
+        for chunks in (each * target.units for each in several) if streams else (0,):
+            given = replace(
+                start,
+                rows_per_tile=count,
+                warps=number,
+                stages=stages,
+                chunks=max(1, chunks // max(1, sizes.elements(segments))) if streams else 0,
+            )
+            per_sm = -(-chunks // target.units) if streams else 1
+            if is_possible(demand, given, per_sm, target, slack):
+                yield given
+
+
+def _one_row_each(
+    start: Schedule, width: int, rows: int, demand: Demand, target: Target, slack: float
+) -> Iterator[Schedule]:
+    """A program has one row and adds nothing up; sums are left to a second function, for which nobody waits."""
+    if start.scheme == "STREAM":
+        start = replace(start, chunks=rows, finish="separate")
+    for pieces, warps in product(splits_of(width), WARPS):
+        given = replace(start, rows_per_tile=1, stages=1, pieces=pieces, warps=warps)
+        worth = sum(pieces) >= FEWEST_ELEMENTS * 32 * warps or warps == WARPS[0]
+        if worth and is_possible(demand, given, 1, target, slack):
+            yield given
+
+
+def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target, slack: float) -> bool:
+    """Whether so many programs have the registers and the shared memory of a multiprocessor."""
+    if spills(demand, schedule, target, slack if schedule.scheme == "STREAM" else max(1.0, slack / LIKELY)):
+        return False
+    if (
+        schedule.stages > 1
+        and schedule.pieces
+        and schedule.pieces[-1] * schedule.rows_per_tile < COPIED * 32 * schedule.warps
+    ):
+        return False
+    resident = slack * most_registers(schedule.warps, per_sm, target)
+    fits = per_sm == 1 or registers_per_thread(demand, schedule) <= resident
+    return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
+
+
+def all_by_columns(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+) -> tuple[Schedule, ...]:
+    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not."""
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    scheme: Scheme = "COLUMN" if kinds_of(program, columns)[1] else "ONE_SHOT"
+    return tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
+
+
+def _by_columns(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    scheme: Scheme,
+    target: Target,
+    hints: Mapping[str, int],
+) -> Iterator[Schedule]:
+    """Programs share a row: nothing is reduced along it."""
+    sizes = Sizes(program, hints)
+    wide, tall = max(1, sizes.elements(columns)), max(1, sizes.elements(rows))
+    segments_count = max(1, sizes.elements(segments))
+    outer = scheme == "COLUMN"
+    start = Schedule(scheme, rows, columns, segments, backend="triton", finish="separate" if outer else "none")
+    widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
+    for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
+        per_thread = width * count / (32 * warps)
+        if not (8 <= per_thread <= 64 or (per_thread < 8 and (width, count) == (widths[-1], 1))):
+            continue
+        given = replace(start, rows_per_tile=count, warps=warps, stages=1, pieces=(width,) if columns else ())
+        if not outer:
+            yield given
+            continue
+        blocks = -(-wide // width)
+        for stages, each in product((2, 3, 4), (1, 2, 4)):
+            parts = -(-each * target.units // (blocks * segments_count))
+            yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments_count * count)))))
+
+
+def _loops(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    outer: bool,
+    target: Target,
+    hints: Mapping[str, int],
+) -> Iterator[Schedule]:
+    """Programs loop over the columns of a row."""
+    start = Schedule("LOOP", rows, columns, segments, 1, backend="triton", finish="separate" if outer else "none")
+    chunks = -(-4 * target.units // max(1, Sizes(program, hints).elements(segments))) if outer else 0
+    for width, warps, stages in product((1024, 2048, 4096, 8192), (4, 8, 16), (1, 2, 3)):
+        if 8 <= width / (32 * warps) <= 32:
+            yield replace(start, pieces=(width,), warps=warps, stages=stages, chunks=chunks)
