@@ -86,6 +86,7 @@ def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     return given_registers(wanted_registers(demand, schedule), schedule.warps, FEWEST[schedule.scheme])
 
 
+@lru_cache(maxsize=4096)
 def given_registers(wanted: int, warps: int, fewest: float) -> int:
     """What ptxas gives a thread that could use ``wanted`` registers and can do with ``fewest`` of these: it orders
     instructions so that as many programs fit a multiprocessor as with the latter, and uses what they then leave."""
