@@ -106,6 +106,15 @@ def test_of_few_rows_each_program_has_one(rows: int, columns: int, warps: int) -
     assert (chosen.warps, chosen.finish) == (warps, "separate")
 
 
+def test_a_kernel_for_any_number_of_rows_is_one_for_many() -> None:
+    program, *split = split_of("layer_norm_backward", 1024)
+    dims = tuple(replace(d, size="s0") if d.name == "m" else d for d in program.dims)
+    program = replace(program, dims=dims, parameters=("s0",))
+    chosen = gpu_schedule(program, *split, H200, {"s0": 64})
+    assert chosen.stages > 1
+    assert chosen.chunks >= H200.units
+
+
 def test_of_more_rows_programs_load_ahead() -> None:
     chosen = gpu_schedule(*split_of("layer_norm_backward", 1024, 133), H200, {})
     assert chosen.stages > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 from weft.ir.program import Program
 from weft.plan.cost import Sizes
@@ -94,9 +95,11 @@ def registers_of_widest(
     return registers_per_thread(Demand.of(program, schedule), schedule), most
 
 
-def has_few_rows(schedule: Schedule, sizes: Sizes, target: Target) -> bool:
-    """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead."""
-    return sizes.elements(schedule.rows) <= target.units
+def has_few_rows(program: Program, rows: tuple[str, ...], target: Target) -> bool:
+    """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead. A kernel for a
+    number that is known at run time only, however small it is likely to be, has to do for many rows."""
+    known = [size for size in map(program.size_of, rows) if isinstance(size, int)]
+    return len(known) == len(rows) and prod(known) <= target.units
 
 
 def _in_registers(
@@ -122,7 +125,7 @@ def _in_registers(
     finish: Finish = ("same" if target.exclusive else "separate") if outer else "none"
     start = Schedule(scheme, rows, columns, segments, backend="triton", finish=finish)
     demand = Demand.of(program, start)
-    if has_few_rows(start, sizes, target):
+    if has_few_rows(program, rows, target):
         if outer or not streams:
             yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
         return

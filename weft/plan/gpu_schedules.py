@@ -101,7 +101,7 @@ def _order(
     sizes = Sizes(program, hints)
     if not kinds_of(program, columns)[0]:
         return lambda schedule: _column_order(schedule, sizes, target)
-    if has_few_rows(found[0], sizes, target):
+    if has_few_rows(program, found[0].rows, target):
         return _few_order
     work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])
     return lambda schedule: (kernel_us(work, demand, schedule, target),)
