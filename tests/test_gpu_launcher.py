@@ -246,7 +246,7 @@ def test_no_memory_left_is_pytorchs_own_error(driver: Driver, python: Played) ->
 
 
 def test_no_memory_for_partial_results_is_pythons(
-    driver: Driver, python: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    driver: Driver, python: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.test_gpu_launcher.WORKSPACE_BYTES", 2**62)
     run()
