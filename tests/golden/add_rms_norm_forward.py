@@ -40,10 +40,10 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     residual_at = residual + m * 5120
     out0_at = out0 + m * 5120
     out1_at = out1 + m * 5120
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
-    residual_tile_a = tl.load(residual_at + n_a)
-    residual_tile_b = tl.load(residual_at + n_b)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    residual_tile_a = tl.load(residual_at + n_a, eviction_policy="evict_last")
+    residual_tile_b = tl.load(residual_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(residual_tile_a)
     cast_1_a = w.to_f32(x_tile_a)
     add_a = cast_1_a + cast_a

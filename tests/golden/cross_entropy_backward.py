@@ -52,8 +52,8 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     dloss_row = tl.load(dloss)
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
     target_row = tl.load(target + m)
     maximum_row = tl.load(maximum + m)
     log_total_row = tl.load(log_total + m)

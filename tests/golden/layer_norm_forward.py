@@ -41,11 +41,11 @@ def weft_layer_norm_forward(x, weight, bias, out0):
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
-    x_tile_c = tl.load(x_at + n_c)
-    x_tile_d = tl.load(x_at + n_d)
-    x_tile_e = tl.load(x_at + n_e)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
+    x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
+    x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     cast_b = w.to_f32(x_tile_b)
     cast_c = w.to_f32(x_tile_c)

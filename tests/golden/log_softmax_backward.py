@@ -28,10 +28,10 @@ def weft_log_softmax_backward(dy, log_y, out0):
     dy_at = dy + m * 5120
     log_y_at = log_y + m * 5120
     out0_at = out0 + m * 5120
-    dy_tile_a = tl.load(dy_at + n_a)
-    dy_tile_b = tl.load(dy_at + n_b)
-    log_y_tile_a = tl.load(log_y_at + n_a)
-    log_y_tile_b = tl.load(log_y_at + n_b)
+    dy_tile_a = tl.load(dy_at + n_a, eviction_policy="evict_last")
+    dy_tile_b = tl.load(dy_at + n_b, eviction_policy="evict_last")
+    log_y_tile_a = tl.load(log_y_at + n_a, eviction_policy="evict_last")
+    log_y_tile_b = tl.load(log_y_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(dy_tile_a)
     cast_b = w.to_f32(dy_tile_b)
     sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)

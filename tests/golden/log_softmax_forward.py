@@ -27,8 +27,8 @@ def weft_log_softmax_forward(x, out0):
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     cast_b = w.to_f32(x_tile_b)
     max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)

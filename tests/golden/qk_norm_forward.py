@@ -34,8 +34,8 @@ def weft_qk_norm_forward(x, weight, out0):
     row = tile + tl.arange(0, 1)[:, None]
     x_at = x + (row // 4096) * 20971520 + ((row // 512) % 8) * 5120 + (row % 512) * 40960
     out0_at = out0 + row * 5120
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
     cast_b = w.to_f32(x_tile_b)

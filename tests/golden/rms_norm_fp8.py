@@ -43,11 +43,11 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out1_at = out1 + m * 5120
-    x_tile_a = tl.load(x_at + n_a)
-    x_tile_b = tl.load(x_at + n_b)
-    x_tile_c = tl.load(x_at + n_c)
-    x_tile_d = tl.load(x_at + n_d)
-    x_tile_e = tl.load(x_at + n_e)
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
+    x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
+    x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
     cast_b = w.to_f32(x_tile_b)

@@ -28,10 +28,10 @@ def weft_softmax_backward(dy, y, out0):
     dy_at = dy + m * 5120
     y_at = y + m * 5120
     out0_at = out0 + m * 5120
-    dy_tile_a = tl.load(dy_at + n_a)
-    dy_tile_b = tl.load(dy_at + n_b)
-    y_tile_a = tl.load(y_at + n_a)
-    y_tile_b = tl.load(y_at + n_b)
+    dy_tile_a = tl.load(dy_at + n_a, eviction_policy="evict_last")
+    dy_tile_b = tl.load(dy_at + n_b, eviction_policy="evict_last")
+    y_tile_a = tl.load(y_at + n_a, eviction_policy="evict_last")
+    y_tile_b = tl.load(y_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(dy_tile_a)
     cast_1_a = w.to_f32(y_tile_a)
     mul_a = cast_a * cast_1_a

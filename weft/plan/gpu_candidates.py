@@ -40,8 +40,9 @@ others ptxas spilled registers to stay at 128, 0.6 of a copy; of 48, one spilled
 in geometric mean the choices lose 0.01 % by doing without."""
 PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
-FEWEST_ELEMENTS = 4
-"""Of a thread where there are no more rows than multiprocessors."""
+FEWEST_ELEMENTS: Mapping[Scheme, int] = {"ONE_SHOT": 8, "STREAM": 4}
+"""Of a thread where there are no more rows than multiprocessors. Of 1 and 64 rows of 1024 columns on an H200 forwards
+took the least time, or 0.1 us more at the most, with as many as the first; backwards want more threads."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
@@ -165,7 +166,7 @@ def _one_row_each(
         start = replace(start, chunks=rows, finish="separate")
     for pieces, warps in product(splits_of(width), WARPS):
         given = replace(start, rows_per_tile=1, stages=1, pieces=pieces, warps=warps)
-        worth = sum(pieces) >= FEWEST_ELEMENTS * 32 * warps or warps == WARPS[0]
+        worth = sum(pieces) >= FEWEST_ELEMENTS[start.scheme] * 32 * warps or warps == WARPS[0]
         if worth and is_possible(demand, given, 1, target, slack):
             yield given
 

@@ -156,7 +156,7 @@ class Load:
         else:
             rounds = parts / (target.units * resident)
             rounds = math.ceil(rounds) if rounds < FEW_ROUNDS else rounds
-        elements = schedule.rows_per_tile * sum(schedule.pieces) / (32 * schedule.warps)
+        elements = schedule.elements
         tile_bytes = schedule.rows_per_tile * work.columns * work.read_bytes
         moved = work.segments * work.rows * work.columns * (work.read_bytes + work.written_bytes)
         vector = max(1, min(VECTOR, schedule.pieces[-1] * schedule.rows_per_tile // (32 * schedule.warps)))

@@ -53,6 +53,11 @@ class Schedule:
     chunks: int = 0
 
     @property
+    def elements(self) -> float:
+        """Of a row tile in a thread of a GPU."""
+        return self.rows_per_tile * sum(self.pieces) / (32 * self.warps)
+
+    @property
     def folds(self) -> bool:
         """Whether a row is several pieces of which every thread has columns in the same places, so that they can be
         laid on each other before threads exchange anything."""
