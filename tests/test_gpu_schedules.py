@@ -20,10 +20,11 @@ from weft.options import Options
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
 from weft.plan.gpu_schedules import gpu_schedule, ranked, runner_up
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.pieces import pieces_of, power_of_two
 from weft.plan.resources import Demand
 from weft.plan.schedules import segments_of
+from weft.render import triton
 from weft.runtime.counters import counters
 from weft.target import Target
 
@@ -119,6 +120,35 @@ def test_of_more_rows_programs_load_ahead() -> None:
     chosen = gpu_schedule(*split_of("layer_norm_backward", 1024, 133), H200, {})
     assert chosen.stages > 1
     assert chosen.finish == "same"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "inputs"),
+    [
+        ("rms_norm_forward", 8192, "normal"),  # 64 MiB of rows, a little more than one level-two cache
+        ("rms_norm_forward", 16384, "evict_last"),
+        ("rms_norm_backward", 4096, "normal"),
+        ("rms_norm_backward", 8192, "evict_last"),  # twice 64 MiB
+    ],
+)
+def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int, inputs: str) -> None:
+    program, *split = split_of(name, 4096, rows)
+    kernel = Kernel(program, gpu_schedule(program, *split, H200, {}))
+    assert kernel.schedule.inputs == inputs
+    assert parse_kernel(str(kernel)) == kernel
+    loads = [line for line in triton.render(kernel).text.splitlines() if "tl.load(" in line and "partial" not in line]
+    of_rows = [line for line in loads if "_at + n" in line]
+    assert of_rows
+    kept = [line for line in loads if "evict_last" in line]
+    assert kept == (of_rows if inputs == "evict_last" else [])
+
+
+@pytest.mark.parametrize(("rows", "columns", "beside"), [(64, 1024, True), (16384, 1024, False)])
+def test_weights_of_few_elements_are_loaded_beside_the_row(rows: int, columns: int, beside: bool) -> None:
+    program, *split = split_of("layer_norm_forward", columns, rows)
+    text = triton.render(Kernel(program, gpu_schedule(program, *split, H200, {}))).text
+    places = [text.index(line) for line in ("tl.load(weight + n)", "tl.load(bias + n)", "tl.sum(")]
+    assert (max(places[:2]) < places[2]) == beside
 
 
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:

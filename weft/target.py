@@ -22,11 +22,12 @@ class Target:
     launch. vector_op_us_per_mega: time of 2^20 float32 vector adds on data in cache. row_overhead_us: time of one loop
     over the columns of a row beyond its elements. chunk_overhead_us: time of a chunk of rows beyond its rows.
     strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM;
-    0 on a CPU. cache_bytes: of a core's own cache. resident_bytes: tensors that together are larger come from memory,
-    and are read faster one stream at a time than several; 0 where that makes no difference. measured: whether the
-    figures come from a measurement; origin: from which. exclusive: whether nobody else's kernels keep a GPU's
-    multiprocessors for long, so that programs of a kernel may wait for each other. device: the model of the machine at
-    hand, empty for one that is only planned for; it says what measurements are of and decides nothing else.
+    0 on a CPU. cache_bytes: of a core's own cache, of a GPU's level-two cache. resident_bytes: tensors that together
+    are larger come from memory, and are read faster one stream at a time than several; 0 where that makes no
+    difference. measured: whether the figures come from a measurement; origin: from which. exclusive: whether nobody
+    else's kernels keep a GPU's multiprocessors for long, so that programs of a kernel may wait for each other. device:
+    the model of the machine at hand, empty for one that is only planned for; it says what measurements are of and
+    decides nothing else.
     """
 
     name: str

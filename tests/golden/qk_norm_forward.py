@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
 # program qk_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 8

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=8 stages=4 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=8 stages=4 chunks=132 inputs=evict_last
 # program thunder_layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120

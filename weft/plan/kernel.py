@@ -19,6 +19,7 @@ Scheme = Literal["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"]
 Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
 Finish = Literal["none", "same", "separate"]
 Backend = Literal["cpp", "triton"]
+Inputs = Literal["normal", "evict_last"]
 
 
 VECTOR = 8
@@ -35,7 +36,7 @@ class Schedule:
     order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
     held: values kept from one loop over the columns to the next instead of being computed again: in the output
     that they are, or in memory of their own. finish: where column sums are completed: in the same launch or in a
-    separate one.
+    separate one. inputs: whether what is loaded of rows goes from a GPU's caches as all else does, or last.
     """
 
     scheme: Scheme
@@ -51,6 +52,7 @@ class Schedule:
     warps: int = 0
     stages: int = 0
     chunks: int = 0
+    inputs: Inputs = "normal"
 
     @property
     def elements(self) -> float:
@@ -71,9 +73,10 @@ class Schedule:
         )
         if self.backend == "cpp":
             return f"{split} rows_per_chunk={self.rows_per_chunk} held=({', '.join(self.held)}) finish={self.finish}"
+        inputs = "" if self.inputs == "normal" else f" inputs={self.inputs}"
         return (
             f"{split} finish={self.finish} backend={self.backend} pieces=({', '.join(map(str, self.pieces))}) "
-            f"warps={self.warps} stages={self.stages} chunks={self.chunks}"
+            f"warps={self.warps} stages={self.stages} chunks={self.chunks}{inputs}"
         )
 
 
@@ -227,7 +230,9 @@ class Plan:
 _TUPLE = r"\((.*?)\)"
 _SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
 _ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
-_ON_GPU = re.compile(rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warps=(\d+) stages=(\d+) chunks=(\d+)")
+_ON_GPU = re.compile(
+    rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warps=(\d+) stages=(\d+) chunks=(\d+)(?: inputs=(\w+))?"
+)
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -242,8 +247,12 @@ def parse_kernel(text: str) -> Kernel:
 def parse_schedule(text: str) -> Schedule:
     """The schedule that prints as ``text``; raises ParseError."""
     schedule = _schedule_of(text)
-    named = schedule is not None and schedule.scheme in get_args(Scheme) and schedule.finish in get_args(Finish)
-    if schedule is None or not named or schedule.backend not in get_args(Backend):
+    if schedule is None or not (
+        schedule.scheme in get_args(Scheme)
+        and schedule.finish in get_args(Finish)
+        and schedule.backend in get_args(Backend)
+        and schedule.inputs in get_args(Inputs)
+    ):
         raise ParseError(f"line 1: not a schedule: {text!r}")
     return schedule
 
@@ -252,9 +261,9 @@ def _schedule_of(line: str) -> Schedule | None:
     if (found := _ON_CPU.fullmatch(line)) is not None:
         rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
     elif (found := _ON_GPU.fullmatch(line)) is not None:
-        numbers = zip(("warps", "stages", "chunks"), map(int, found.groups()[8:]), strict=True)
-        pieces = tuple(map(int, _names(found[8])))
-        rest = {"finish": found[6], "backend": found[7], "pieces": pieces, **dict(numbers)}
+        numbers = zip(("warps", "stages", "chunks"), map(int, found.groups()[8:11]), strict=True)
+        pieces, inputs = tuple(map(int, _names(found[8]))), found[12] or "normal"
+        rest = {"finish": found[6], "backend": found[7], "pieces": pieces, **dict(numbers), "inputs": inputs}
     else:
         return None
     split = tuple(_names(found[i]) for i in (2, 3, 4))
