@@ -116,7 +116,7 @@ class Fake:
     def clock(self) -> float:
         return self.now
 
-    def start(self, seconds: float) -> None: ...
+    def start(self, job: Job, seconds: float) -> None: ...
 
     def open(self, job: Job, seconds: float) -> Attempt:
         self.opened_jobs.append(job)

@@ -152,8 +152,8 @@ class Measurer(Protocol):
     """What compiles, checks and times, where a kernel that crashes does no harm. Raises TimeoutError where the time
     that is left does not suffice."""
 
-    def start(self, seconds: float) -> None:
-        """Get ready for the first kernel."""
+    def start(self, job: Job, seconds: float) -> None:
+        """Get ready for the first kernel, which is this one."""
         ...
 
     def open(self, job: Job, seconds: float) -> Attempt:
@@ -186,7 +186,8 @@ def tune(
     found: dict[int, Tuning] = {}
     order = sorted(range(len(jobs)), key=lambda i: -_predicted_us(jobs[i]))
     with suppress(TimeoutError, WorkerError):  # what is wrong with it is said of the first kernel
-        measurer.start(budget_s)
+        if order:
+            measurer.start(jobs[order[0]], budget_s)
     for done, at in enumerate(order):
         left = max(0.0, end - clock())
         share = min(left, max(LEAST_SHARE_S, left / (len(jobs) - done)))

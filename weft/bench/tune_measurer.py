@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -58,7 +58,13 @@ class ProcessMeasurer:
         for worker in self._all:
             worker.close()
 
-    def start(self, seconds: float) -> None:
+    def start(self, job: Job, seconds: float) -> None:
+        """All processes at once: each imports PyTorch, which takes as long as many kernels."""
+        self._job = job
+        if device_of(job.kernel) == "cuda":
+            pool = self._compile_pool()
+            for _ in range(self._compilers.qsize()):
+                pool.submit(self._with_compiler, {"do": "start"})
         self._worker.ask({"do": "start"}, seconds)
 
     def open(self, job: Job, seconds: float) -> Attempt:
@@ -138,12 +144,16 @@ class ProcessMeasurer:
         self._is_open = "failed" not in answer
         return answer
 
-    def _submit(self, kernels: Sequence[Kernel]) -> None:
+    def _compile_pool(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads())
+        return self._pool
+
+    def _submit(self, kernels: Sequence[Kernel]) -> None:
+        pool = self._compile_pool()
         for kernel in kernels:
             if kernel not in self._compiled:
-                self._compiled[kernel] = self._pool.submit(self._compile, kernel)
+                self._compiled[kernel] = pool.submit(self._compile, kernel)
 
     def _compile(self, kernel: Kernel) -> str:
         """Into the cache; why not, if that fails. The C++ compiler is a process of its own, Triton needs one."""
@@ -155,8 +165,12 @@ class ProcessMeasurer:
             return ""
         assert self._job is not None
         major, minor = torch.cuda.get_device_capability()
+        arch, hints = 10 * major + minor, self._job.hints
+        return self._with_compiler({"do": "compile", "kernel": str(kernel), "arch": arch, "hints": hints})
+
+    def _with_compiler(self, request: Mapping[str, Any]) -> str:
+        """Have one of the processes that compile answer; why it could not."""
         worker = self._compilers.get()
-        request = {"do": "compile", "kernel": str(kernel), "arch": 10 * major + minor, "hints": self._job.hints}
         try:
             return worker.ask(request, self._timeout_s).get("failed", "")
         except WorkerError as error:
