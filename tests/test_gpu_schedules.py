@@ -127,8 +127,9 @@ def test_of_more_rows_programs_load_ahead() -> None:
     [
         ("rms_norm_forward", 8192, "normal"),  # 64 MiB of rows, a little more than one level-two cache
         ("rms_norm_forward", 16384, "evict_last"),
-        ("rms_norm_backward", 4096, "normal"),
-        ("rms_norm_backward", 8192, "evict_last"),  # twice 64 MiB
+        ("softmax_backward", 4096, "normal"),
+        ("softmax_backward", 8192, "evict_last"),  # twice 64 MiB
+        ("rms_norm_backward", 16384, "normal"),  # sums columns
     ],
 )
 def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int, inputs: str) -> None:

@@ -44,9 +44,9 @@ FEWEST_ELEMENTS: Mapping[Scheme, int] = {"ONE_SHOT": 8, "STREAM": 4}
 """Of a thread where there are no more rows than multiprocessors. Of 1 and 64 rows of 1024 columns on an H200 forwards
 took the least time, or 0.1 us more at the most, with as many as the first; backwards want more threads."""
 CACHES = 2
-"""Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more,
-40 forwards on an H200 took 1.2 % less in geometric mean, up to 4 %, of 30 backwards those with column sums 0.3 %; with
-once the cache softmax's and the norms' forwards took up to 2 % more, and with few rows a tenth of their time."""
+"""Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more 40
+forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; with once the cache those of 1024 columns took up to 2
+% more, and with 64 rows a tenth of their time. With column sums there is no difference (42 cells)."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
@@ -128,7 +128,7 @@ def _in_registers(
     tall = sizes.elements(tuple(r for r in rows if r not in segments))
     fitting = WARPS if streams else WARPS[1:]
     finish: Finish = ("same" if target.exclusive else "separate") if outer else "none"
-    inputs = _inputs(program, columns, sizes, target)
+    inputs: Inputs = "normal" if outer else _inputs(program, columns, sizes, target)
     start = Schedule(scheme, rows, columns, segments, backend="triton", finish=finish, inputs=inputs)
     demand = Demand.of(program, start)
     if has_few_rows(program, rows, target):
