@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=528 inputs=evict_last
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=528
 # program cross_entropy_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -55,8 +55,8 @@ def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial,
         for tile in tl.range(chunk, 32768, 528, num_stages=5):
             m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
-            x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-            x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
             target_row = tl.load(target + m)
             ne = target_row != -100
             where = tl.where(ne, target_row, 0)

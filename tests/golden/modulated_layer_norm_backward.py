@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=3 chunks=33 inputs=evict_last
+# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=3 chunks=33
 # program modulated_layer_norm_backward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -72,16 +72,16 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
             dy_at = dy + m0 * 20971520 + m1 * 5120
             x_at = x + m0 * 20971520 + m1 * 5120
             out0_at = out0 + m0 * 20971520 + m1 * 5120
-            dy_tile_a = tl.load(dy_at + n_a, eviction_policy="evict_last")
-            dy_tile_b = tl.load(dy_at + n_b, eviction_policy="evict_last")
-            dy_tile_c = tl.load(dy_at + n_c, eviction_policy="evict_last")
-            dy_tile_d = tl.load(dy_at + n_d, eviction_policy="evict_last")
-            dy_tile_e = tl.load(dy_at + n_e, eviction_policy="evict_last")
-            x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-            x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
-            x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
-            x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
-            x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
+            dy_tile_a = tl.load(dy_at + n_a)
+            dy_tile_b = tl.load(dy_at + n_b)
+            dy_tile_c = tl.load(dy_at + n_c)
+            dy_tile_d = tl.load(dy_at + n_d)
+            dy_tile_e = tl.load(dy_at + n_e)
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c)
+            x_tile_d = tl.load(x_at + n_d)
+            x_tile_e = tl.load(x_at + n_e)
             mean_row = tl.load(mean + m0 * 4096 + m1)
             rstd_row = tl.load(rstd + m0 * 4096 + m1)
             cast_a = w.to_f32(x_tile_a)

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=4 chunks=132 inputs=evict_last
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=4 chunks=132
 # program qk_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -45,10 +45,10 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             dy_at = dy + m * 5120
             x_at = x + m * 5120
             out0_at = out0 + m * 5120
-            dy_tile_a = tl.load(dy_at + n_a, eviction_policy="evict_last")
-            dy_tile_b = tl.load(dy_at + n_b, eviction_policy="evict_last")
-            x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-            x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+            dy_tile_a = tl.load(dy_at + n_a)
+            dy_tile_b = tl.load(dy_at + n_b)
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
             rstd_row = tl.load(rstd + m)
             cast_a = w.to_f32(x_tile_a)
             mul_a = cast_a * rstd_row

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396 inputs=evict_last
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396
 # program row_column_sum()
 #   dim m = 32768
 #   dim n = 5120
@@ -27,8 +27,8 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
         for tile in tl.range(chunk, 32768, 396, num_stages=3):
             m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
-            x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-            x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
             cast_a = w.to_f32(x_tile_a)
             sum_1_sum_a = sum_1_sum_a + cast_a
             cast_b = w.to_f32(x_tile_b)

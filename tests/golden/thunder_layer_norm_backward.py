@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=8 stages=4 chunks=132 inputs=evict_last
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=8 stages=4 chunks=132
 # program thunder_layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -75,16 +75,16 @@ def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2
             x_at = x + m * 5120
             out0_at = out0 + m * 5120
             mean_row = tl.load(mean + m)
-            dy_tile_a = tl.load(dy_at + n_a, eviction_policy="evict_last")
-            dy_tile_b = tl.load(dy_at + n_b, eviction_policy="evict_last")
-            dy_tile_c = tl.load(dy_at + n_c, eviction_policy="evict_last")
-            dy_tile_d = tl.load(dy_at + n_d, eviction_policy="evict_last")
-            dy_tile_e = tl.load(dy_at + n_e, eviction_policy="evict_last")
-            x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-            x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
-            x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
-            x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
-            x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
+            dy_tile_a = tl.load(dy_at + n_a)
+            dy_tile_b = tl.load(dy_at + n_b)
+            dy_tile_c = tl.load(dy_at + n_c)
+            dy_tile_d = tl.load(dy_at + n_d)
+            dy_tile_e = tl.load(dy_at + n_e)
+            x_tile_a = tl.load(x_at + n_a)
+            x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c)
+            x_tile_d = tl.load(x_at + n_d)
+            x_tile_e = tl.load(x_at + n_e)
             rstd_row = tl.load(rstd + m)
             mul_6 = rstd_row * rstd_row
             mul_7 = mul_6 * rstd_row

@@ -97,20 +97,25 @@ class Finish(Statements):
         own, columns = self._own(values[0]), sum_columns(self.kernel, values[0])
         others = self.places.count(s for s in self.schedule.segments if s not in own)
         parts = self.places.times(others, self.places.chunks())
-        together = self.together
-        steps = -(-parts // together) if isinstance(parts, int) else WRITTEN_STEPS + 1
-        for value in values:
-            self._start(value, self.width if columns else 1)
-        unrolled = "tl.static_range" if 1 < steps <= WRITTEN_STEPS else "range"
-        with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
-            self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
-            row = f"({self.places.segment} * {parts} + part)" if own else "part"
-            count = self.places.count(columns)
-            column = f" + {self.places.column}" if columns else ""
-            place = (row if count == 1 else f"{row} * {count}") + column
-            masks = " & ".join([f"(part < {parts})", *(["column_exists"] if columns and self.is_masked() else [])])
+        steps = -(-parts // self.together) if isinstance(parts, int) else WRITTEN_STEPS + 1
+        row = f"({self.places.segment} * {parts} + part)" if own else "part"
+        count = self.places.count(columns)
+        place = (row if count == 1 else f"{row} * {count}") + (f" + {self.places.column}" if columns else "")
+        exact = isinstance(parts, int) and parts % self.together == 0
+        found = [] if exact else [f"(part < {parts})"]
+        masks = " & ".join([*found, *(["column_exists"] if columns and self.is_masked() else [])])
+        if steps == 1:
+            self.out.line(f"part = tl.arange(0, {self.together})[:, None]")
             for value in values:
-                self._add(value, place, masks)
+                self._take(value, place, masks)
+        else:
+            for value in values:
+                self._start(value, self.width if columns else 1)
+            unrolled = "tl.static_range" if steps <= WRITTEN_STEPS else "range"
+            with self.out.block(f"for start in {unrolled}(0, {parts}, {self.together})"):
+                self.out.line(f"part = start + tl.arange(0, {self.together})[:, None]")
+                for value in values:
+                    self._add(value, place, masks)
         for value in values:
             self._end(value)
 
@@ -122,18 +127,29 @@ class Finish(Statements):
         nothing, kind = self._nothing(value), TRITON_TYPES[value.dtype]
         self.out.line(f"{value.name}_sum = tl.full([{self.together}, {width}], {nothing}, {kind})")
 
+    def _take(self, value: Value, place: str, masks: str) -> None:
+        """All parts of a value."""
+        names = self.states(value, 0) if value.op in ONLINE else [f"{value.name}_sum"]
+        for name, text in zip(names, self._loads(value, place, masks), strict=True):
+            self.out.line(f"{name} = {text}")
+
     def _add(self, value: Value, place: str, masks: str) -> None:
         """Some parts of a value."""
-
-        def load(number: int, other: str) -> str:
-            at = f"{partial_name(value, number)} + {place}"
-            return f'tl.load({at}, mask={masks}, other={other}, cache_modifier=".cg")'
-
+        loads = self._loads(value, place, masks)
         if value.op in ONLINE:
-            self._merge(value, [load(i, literal(x, value.dtype)) for i, (_, x) in enumerate(STATES[value.op])])
+            self._merge(value, loads)
             return
         total = f"{value.name}_sum"
-        self.out.line(f"{total} = {COMBINE[value.op].format(total, load(0, self._nothing(value)))}")
+        self.out.line(f"{total} = {COMBINE[value.op].format(total, loads[0])}")
+
+    def _loads(self, value: Value, place: str, masks: str) -> list[str]:
+        """Of the numbers that each part of a value is, with what changes nothing where there is no part."""
+        others = [other for _, other in STATES[value.op]] if value.op in ONLINE else [identity(value.op, value.dtype)]
+        texts: list[str] = []
+        for number, other in enumerate(others):
+            masked = f"mask={masks}, other={literal(other, value.dtype)}, " if masks else ""
+            texts.append(f'tl.load({partial_name(value, number)} + {place}, {masked}cache_modifier=".cg")')
+        return texts
 
     def _end(self, value: Value) -> None:
         """A value from all of its parts."""
