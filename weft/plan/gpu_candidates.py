@@ -45,8 +45,8 @@ FEWEST_ELEMENTS: Mapping[Scheme, int] = {"ONE_SHOT": 8, "STREAM": 4}
 took the least time, or 0.1 us more at the most, with as many as the first; backwards want more threads."""
 CACHES = 2
 """Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more 40
-forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; with once the cache those of 1024 columns took up to 2
-% more, and with 64 rows a tenth of their time. With column sums there is no difference (42 cells)."""
+forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; those of 1024 columns took up to 2 % more with once
+the cache, up to 5 % with half of it. With column sums there is no difference (42 cells)."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
