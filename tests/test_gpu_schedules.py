@@ -144,12 +144,20 @@ def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int,
     assert kept == (of_rows if inputs == "evict_last" else [])
 
 
-@pytest.mark.parametrize(("rows", "columns", "beside"), [(64, 1024, True), (16384, 1024, False)])
-def test_weights_of_few_elements_are_loaded_beside_the_row(rows: int, columns: int, beside: bool) -> None:
-    program, *split = split_of("layer_norm_forward", columns, rows)
-    text = triton.render(Kernel(program, gpu_schedule(program, *split, H200, {}))).text
-    places = [text.index(line) for line in ("tl.load(weight + n)", "tl.load(bias + n)", "tl.sum(")]
-    assert (max(places[:2]) < places[2]) == beside
+@pytest.mark.parametrize(
+    ("name", "rows", "elements", "beside"),
+    [
+        ("layer_norm_forward", 64, 8, True),
+        ("layer_norm_forward", 16384, 16, False),  # which exchanges twice
+        ("rms_norm_forward", 16384, 16, True),
+        ("rms_norm_forward", 16384, 32, False),
+    ],
+)
+def test_weights_of_few_elements_are_loaded_beside_the_row(name: str, rows: int, elements: int, beside: bool) -> None:
+    program, *split = split_of(name, 1024, rows)
+    schedule = replace(gpu_schedule(program, *split, H200, {}), warps=1024 // 32 // elements)
+    text = triton.render(Kernel(program, schedule)).text
+    assert (text.index("tl.load(weight + n)") < text.index("tl.sum(")) == beside
 
 
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
