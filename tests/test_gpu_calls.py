@@ -26,14 +26,15 @@ from weft.render import backends, triton_launch
 from weft.render.backends import Renderer
 from weft.render.triton_launch import Launch
 from weft.runtime import driver as cuda_driver
-from weft.runtime import gpu, launch, triton_build
+from weft.runtime import gpu, launch, triton_build, triton_load
 from weft.runtime.counters import counters
-from weft.runtime.gpu import GpuFunction, Loaded
+from weft.runtime.gpu import GpuFunction
 from weft.runtime.launch import Executable, digest_of
 from weft.runtime.layout import check_tensors
 from weft.runtime.occupancy import grid_of
 from weft.runtime.resource_usage import ResourceUsage
 from weft.runtime.triton_build import Binary, GpuTarget, Job, Variant
+from weft.runtime.triton_load import Loaded
 from weft.runtime.workspace import Workspace
 
 STREAM, UNITS, PER_UNIT = 77, 3, 2
@@ -82,7 +83,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setitem(backends.RENDERERS, "triton", Renderer("weft.render.triton", "cpu"))
     monkeypatch.setattr(triton_build, "binaries", played.binaries)
     monkeypatch.setattr(triton_build, "all_binaries", lambda jobs, o: [played.binaries(job, o) for job in jobs])
-    monkeypatch.setattr(gpu, "load", played.load)
+    monkeypatch.setattr(triton_load, "load", played.load)
     monkeypatch.setattr(gpu, "target_of", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: played.capturing)
@@ -226,14 +227,14 @@ def test_other_calls_are_not_repeated(reason: str, driver: Driver, monkeypatch: 
 def test_functions_that_take_words_alone_are_started_by_the_launcher(
     sizes: tuple[int, ...], words: int, metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "argument_bytes", lambda _: sizes)
+    monkeypatch.setattr(triton_load, "argument_bytes", lambda _: sizes)
     plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0}
-    assert gpu._words(5, SimpleNamespace(**{**plain, **metadata})) == words
+    assert triton_load._words(5, SimpleNamespace(**{**plain, **metadata})) == words
 
 
 def test_an_old_driver_leaves_starts_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_driver, "_driver", lambda: SimpleNamespace())
-    assert gpu._words(5, SimpleNamespace(num_ctas=1)) == 0
+    assert triton_load._words(5, SimpleNamespace(num_ctas=1)) == 0
 
 
 # which binary

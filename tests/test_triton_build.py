@@ -21,11 +21,12 @@ from weft.errors import BuildError
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.source import Source
-from weft.runtime import cache, gpu, resource_usage, triton_build, triton_files
+from weft.runtime import cache, resource_usage, triton_build, triton_files
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
 from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, attributes, binaries, signature
+from weft.runtime.triton_load import restore
 
 ALIGNED = Variant(True, (True,))
 H100, B200 = GpuTarget(90), GpuTarget(100)
@@ -67,7 +68,7 @@ def test_both_functions_are_compiled_without_a_gpu(target: GpuTarget, options: O
     assert [*made] == ["weft_p", "weft_p_finish"]
     for entry, binary in made.items():
         assert binary.content.startswith(b"\x7fELF")
-        compiled = gpu.restore(binary, signature(SEPARATE))
+        compiled = restore(binary, signature(SEPARATE))
         assert compiled.name == binary.entry == entry
         assert compiled.kernel == binary.content
         assert compiled.packed_metadata == (4, 1, compiled.metadata.shared)
@@ -83,7 +84,7 @@ def test_a_kernel_that_finishes_in_the_same_launch_is_cooperative(options: Optio
     )
     made = binaries(Job(SAME, Source("triton", "p", text), ALIGNED, H100), options)
     assert [*made] == ["weft_p"]
-    assert gpu.restore(made["weft_p"], signature(SAME)).metadata.launch_cooperative_grid is True
+    assert restore(made["weft_p"], signature(SAME)).metadata.launch_cooperative_grid is True
 
 
 def test_what_was_compiled_once_is_found(options: Options, compiles: list[str]) -> None:

@@ -50,7 +50,7 @@ class Calls(Protocol):
     def repeat(
         function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
     ) -> list[int]:
-        """What ``launcher.cpp`` needs to make the same call on tensors like these; nothing if it cannot."""
+        """What the launcher needs to make the same call on tensors like these; nothing if it cannot."""
         ...
 
 

@@ -9,11 +9,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -159,13 +160,15 @@ def private_folder() -> Generator[Path]:
     raise BuildError(f"no place for the compiler's files: {'; '.join(tried)}. Set TMPDIR to a folder with room.")
 
 
-def _compile(arguments: Sequence[str], what: str, text: str | None = None) -> bytes:
-    """What the compiler makes of a text or of the files among its arguments. Raises BuildError."""
+def _compile(arguments: Sequence[str], what: str, files: Mapping[str, str] | None = None) -> bytes:
+    """What the compiler makes of the first of the files, which may include the others, or of a file among its arguments.
+    files: texts by name. Raises BuildError."""
     with private_folder() as folder:
         made = folder / "made"
-        if text is not None:
-            (folder / "kernel.cpp").write_text(text)
-            arguments = [*arguments[:1], str(folder / "kernel.cpp"), *arguments[1:]]
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
+        if files:
+            arguments = [*arguments[:1], str(folder / next(iter(files))), *arguments[1:]]
         command = [*arguments, "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
         if done.returncode == 0:
@@ -181,11 +184,11 @@ def _precompile(compiler: str) -> bytes:
 
 def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
     """The shared library of a source; without the precompiled header if the compiler fails with it."""
-    command = [compiler, *flags(), *_link_flags()]
+    command, files = [compiler, *flags(), *_link_flags()], {"kernel.cpp": source.text}
     if (header := _HEADERS.find(store, compiler)) is not None:
         with suppress(BuildError):
-            return _compile([*command, "-include", str(header).removesuffix(".gch")], source.name, source.text)
-    compiled = _compile(command, source.name, source.text)
+            return _compile([*command, "-include", str(header).removesuffix(".gch")], source.name, files)
+    compiled = _compile(command, source.name, files)
     if header is not None:
         _HEADERS.give_up(store, compiler)
     return compiled
@@ -193,7 +196,7 @@ def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
 
 def compile_anew(source: Source, options: Options) -> bytes:
     """The shared library of a source, whatever the cache holds; not kept, and without the precompiled header."""
-    return _compile([find_compiler(options), *flags(), *_link_flags()], source.name, source.text)
+    return _compile([find_compiler(options), *flags(), *_link_flags()], source.name, {"kernel.cpp": source.text})
 
 
 def library(source: Source, options: Options) -> bytes:
@@ -218,12 +221,13 @@ def load(source: Source, options: Options) -> Callable[..., None]:
     return open_library(library(source, options), source.entry)
 
 
-def auxiliary(name: str, text: str, options: Options) -> bytes:
-    """The shared library of a text that is no kernel: it needs none of weft's headers, and is not counted."""
+def auxiliary(name: str, files: Mapping[str, str], options: Options) -> bytes:
+    """The shared library of a file that is no kernel: it needs none of weft's headers, and is not counted. files: its text
+    and those of the files that it includes, by name, it first."""
     compiler = find_compiler(options)
     store = Cache(options.cache_dir, options.cache_bytes)
-    make = partial(_compile, [compiler, *flags(), *_link_flags()], name, text)
-    return store.get(_key(name, text, compiler), "kernel", name, make).content
+    make = partial(_compile, [compiler, *flags(), *_link_flags()], name, files)
+    return store.get(_key(name, *chain(*files.items()), compiler), "kernel", name, make).content
 
 
 def open_library(content: bytes, entry: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Calls of C++ kernels from Python: ``function(pointers, parameters, threads)``. ``launcher.cpp`` repeats them."""
+"""Calls of C++ kernels from Python: ``function(pointers, parameters, threads)``. ``launcher/cpu.h`` repeats them."""
 
 from __future__ import annotations
 

@@ -1,87 +1,35 @@
-"""Calls of Triton kernels from Python: which binary fits a call, and starting it. ``launcher.cpp`` repeats them.
+"""Calls of Triton kernels from Python: which binary fits a call, and starting it. ``launcher/gpu.h`` repeats them.
 
 Nothing here touches a GPU before a kernel is built for it.
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from threading import Lock
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.errors import BuildError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
-from weft.runtime import launcher, triton_build
-from weft.runtime.build import private_folder
-from weft.runtime.driver import argument_bytes, programs_per_unit
+from weft.runtime import launcher, triton_build, triton_load
 from weft.runtime.layout import Fitting
 from weft.runtime.occupancy import grid_of
 from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
+from weft.runtime.triton_load import TRITONS, Loaded, Start
 from weft.runtime.workspace import Workspace
 
-_LOG = logging.getLogger(__name__)
 _CALL_LIMIT = 4096
-_WORD_BYTES = 8
-"""Of every argument: addresses, and numbers of 64 bits."""
-_TRITONS = 2
-"""Arguments behind ours that Triton adds: memory it asks for itself, null in kernels that need none."""
-_ARGUMENTS = 16
-"""Triton's launcher of a kernel is C that it compiles for each list of argument types, a fifth of a second each. All of
-weft's are words, and a driver reads no more of them than a function has: zeros behind them make lists equal."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A function on one device. run: Triton's launcher. per_unit: programs that an SM holds at a time. threads,
-    shared_bytes: of a program. cooperative: programs wait for each other. arguments: how many it has, of a word each,
-    with those that Triton adds, which are null; 0 if it takes something else to start it. given: arguments that ``run``
-    takes, zeros behind the function's own."""
-
-    compiled: Any
-    run: Callable[..., None]
-    function: int
-    packed: Any
-    per_unit: int
-    threads: int
-    shared_bytes: int
-    cooperative: bool
-    arguments: int
-    given: int = 0
-
-
-@dataclass(frozen=True)
-class Start:
-    """A function with the programs it is started with."""
-
-    loaded: Loaded
-    grid: tuple[int, int]
-
-    def __call__(self, stream: int, arguments: Sequence[int], hooks: Any) -> None:
-        """hooks: Triton's, which its profiler sets; what they are told is made only for them."""
-        loaded, (first, second) = self.loaded, self.grid
-        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
-        told = None
-        if not getattr(enter, "calls", enter) and not getattr(leave, "calls", leave):
-            enter = leave = None
-        else:
-            told = loaded.compiled.launch_metadata((first, second, 1), stream, *arguments)
-        zeros = (0,) * (loaded.given - len(arguments))
-        loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments, *zeros)
 
 
 @dataclass(frozen=True)
@@ -105,8 +53,8 @@ class Call:
 
     def repeat(self, aligned: bool, tensors: int) -> list[int]:
         """What the launcher needs to make this call again on the stream that is the current one, in the order of
-        ``launcher.cpp``; nothing where Python is needed. tensors: their number."""
-        known = tensors + self.workspace.words + len(self.parameters) + _TRITONS
+        ``launcher/gpu.h``; nothing where Python is needed. tensors: their number."""
+        known = tensors + self.workspace.words + len(self.parameters) + TRITONS
         listened_to = any(getattr(h, "calls", h) for h in (self.hooks.launch_enter_hook, self.hooks.launch_exit_hook))
         words = {start.loaded.arguments for start in self.starts}
         if listened_to or words != {known} or torch.cuda.is_current_stream_capturing():
@@ -189,7 +137,7 @@ class GpuFunction:
                     self._tell_of_capture()
                     return None
                 binaries = self.binaries(variant, target_of(device))
-                loaded = {entry: load(binary, self.kernel) for entry, binary in binaries.items()}
+                loaded = {entry: triton_load.load(binary, self.kernel) for entry, binary in binaries.items()}
                 self._loaded[variant, device.index] = loaded
         from triton import knobs
 
@@ -222,56 +170,6 @@ def _are_aligned(tensors: Sequence[int]) -> bool:
 def target_of(device: torch.device) -> GpuTarget:
     major, minor = torch.cuda.get_device_capability(device)
     return GpuTarget(10 * major + minor)
-
-
-def restore(binary: Binary, types: Mapping[str, str]) -> Any:
-    """Triton's ``CompiledKernel`` of a binary. types: of the arguments, in Triton's words."""
-    from triton.compiler import CompiledKernel
-
-    with private_folder() as folder:
-        group: dict[str, str] = {}
-        for suffix, content in (("json", binary.metadata.encode()), ("cubin", binary.content)):
-            path = Path(folder) / f"binary.{suffix}"
-            path.write_bytes(content)
-            group[f"binary.{suffix}"] = str(path)
-        # of its source it asks no more than this once there is a binary
-        source = SimpleNamespace(signature=dict(types), constants={})
-        return CompiledKernel(source, group, binary.entry)
-
-
-def load(binary: Binary, kernel: Kernel) -> Loaded:
-    """Load a function on the current device. Raises what the driver and Triton raise, e.g. OutOfResources."""
-    compiled = restore(binary, triton_build.signature(kernel))
-    metadata = compiled.metadata
-    given = 0
-    if _is_plain(metadata):
-        given = -(-(len(compiled.src.signature) + _TRITONS) // _ARGUMENTS) * _ARGUMENTS
-        compiled.src.signature = {str(at): "*i8" for at in range(given)}
-    run = compiled.run  # loads the binary
-    threads = metadata.num_warps * metadata.target.warp_size
-    per_unit = programs_per_unit(compiled.function, threads, metadata.shared)
-    _LOG.info("loaded: %s, %s, %d programs an SM", binary.entry, binary.usage, per_unit)
-    function, packed, together = compiled.function, compiled.packed_metadata, bool(metadata.launch_cooperative_grid)
-    words = _words(function, metadata)
-    return Loaded(compiled, run, function, packed, per_unit, threads, metadata.shared, together, words, given)
-
-
-def _is_plain(metadata: Any) -> bool:
-    """Whether a function is started with nothing but its own words: Triton's own are null."""
-    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0, "launch_pdl": False}
-    return all(getattr(metadata, name, value) == value for name, value in plain.items())
-
-
-def _words(function: int, metadata: Any) -> int:
-    """Arguments of a function that is started with nothing but words; 0 for others."""
-    if not _is_plain(metadata):
-        return 0
-    try:
-        sizes = argument_bytes(function)
-    except BuildError as error:
-        _LOG.info("started from Python: %s", error)
-        return 0
-    return len(sizes) if set(sizes) == {_WORD_BYTES} else 0
 
 
 # as weft/runtime/backends.py wants it

@@ -1,4 +1,4 @@
-"""Loads ``launcher.cpp``, the kernel of ``weft::launch`` that does calls like earlier ones without Python."""
+"""Loads what is in ``launcher/``, the kernel of ``weft::launch`` that does calls like earlier ones without Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.runtime.counters import counters
 
 _LOG = logging.getLogger(__name__)
 _OF_DRIVER = ("cuCtxGetDevice", "cuStreamIsCapturing", "cuLaunchKernel", "cuLaunchCooperativeKernel")
-"""What the launcher calls of a GPU's driver, behind PyTorch's current stream; in its order."""
+"""What the launcher calls of a GPU's driver, behind PyTorch's current stream; in the order of ``launcher/gpu.h``."""
 
 
 class _Launcher:
@@ -46,7 +46,7 @@ def load(options: Options) -> None:
         if _LAUNCHER.tried:
             return
         try:
-            library = build.open_auxiliary(build.auxiliary("weft_launcher", _text(), options), "weft_launcher")
+            library = build.open_auxiliary(build.auxiliary("weft_launcher", _files(), options), "weft_launcher")
             library.weft_launcher_forget.argtypes = [ctypes.c_char_p]
             library.weft_launcher_forget.restype = None
             _register(library, "_launch_probe", "CPU")
@@ -118,5 +118,8 @@ def reason_against() -> str | None:
     return None if is_loaded() else _LAUNCHER.reason
 
 
-def _text() -> str:
-    return resources.files("weft.runtime").joinpath("launcher.cpp").read_text()
+def _files() -> dict[str, str]:
+    """What is compiled: texts by name, the one that includes the others first."""
+    folder = resources.files("weft.runtime").joinpath("launcher")
+    headers = sorted(file.name for file in folder.iterdir() if file.name.endswith(".h"))
+    return {name: folder.joinpath(name).read_text() for name in ("launcher.cpp", *headers)}

@@ -34,7 +34,7 @@ def _madvise() -> Any | None:
 def prefer_large_pages(outputs: Sequence[Tensor]) -> None:
     """Ask for large pages where outputs span them. What is refused is refused silently: it is a hint.
 
-    ``launcher.cpp`` does the same for the calls it makes."""
+    ``launcher/cpu.h`` does the same for the calls it makes."""
     for tensor in outputs:
         size = large_page_bytes(tensor)
         if size > 0 and (advise := _madvise()) is not None:

@@ -1,0 +1,132 @@
+// Calls of kernels of a GPU, as weft/runtime/gpu.py makes them.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "fitting.h"
+
+namespace {
+
+/// What GPUs are used through: a function of PyTorch's, and of the CUDA driver. They return 0 if all went well.
+struct Gpu {
+  int (*current_stream)(int32_t device, void** stream);
+  int (*current_device)(int* device);
+  int (*is_capturing)(void* stream, int* status);
+  int (*start)(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
+               unsigned shared_bytes, void* stream, void** arguments, void** extra);
+  int (*start_together)(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
+                        unsigned shared_bytes, void* stream, void** arguments);
+};
+Gpu gpu;
+
+/// Memory of a GPU that is given back to PyTorch's allocator, for what comes later on the same stream only.
+class Workspace {
+ public:
+  /// On the device of a tensor; without memory if there is none.
+  Workspace(const AtenTensorHandle like, int64_t bytes) {
+    const Layout layout(like);
+    const int64_t stride = 1;
+    if (aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), layout.device, layout.index, &tensor_) != 0)
+      tensor_ = nullptr;
+    else if (aoti_torch_get_data_ptr(tensor_, &data) != 0)
+      data = nullptr;
+  }
+  Workspace(const Workspace&) = delete;
+  ~Workspace() {
+    if (tensor_ != nullptr) aoti_torch_delete_tensor_object(tensor_);
+  }
+
+  void* data = nullptr;
+
+ private:
+  AtenTensorHandle tensor_ = nullptr;
+};
+
+/// Functions of a GPU, as weft/runtime/gpu.py starts them.
+struct GpuFitting : Fitting {
+  struct Start {
+    void* function;
+    unsigned x, y, threads, shared_bytes;
+    bool together;  // programs wait for each other
+  };
+
+  int32_t device;
+  uintptr_t alignment_bytes;
+  bool aligned;       // whether every tensor is
+  uintptr_t counter;  // of programs that arrive at a barrier, 0 without one: for launches of one stream, in no graph
+  void* stream;       // that stream
+  size_t arguments;   // of each function; behind those that have values are null pointers
+  int64_t workspace_bytes;
+  std::vector<int64_t> slices;  // where in the workspace partial results are
+  std::vector<Start> starts;
+
+  GpuFitting(Likeness like, Numbers numbers) : Fitting(std::move(like), numbers) {
+    device = static_cast<int32_t>(numbers.next());
+    alignment_bytes = static_cast<uintptr_t>(numbers.next());
+    aligned = numbers.next() != 0;
+    counter = static_cast<uintptr_t>(numbers.next());
+    stream = reinterpret_cast<void*>(numbers.next());
+    arguments = static_cast<size_t>(numbers.next());
+    workspace_bytes = numbers.next();
+    slices.resize(static_cast<size_t>(numbers.next()));
+    for (auto& slice : slices) slice = numbers.next();
+    while (numbers.more()) {
+      auto& start = starts.emplace_back();
+      start.function = reinterpret_cast<void*>(numbers.next());
+      for (unsigned* const number : {&start.x, &start.y, &start.threads, &start.shared_bytes})
+        *number = static_cast<unsigned>(numbers.next());
+      start.together = numbers.next() != 0;
+    }
+  }
+
+  bool is_like(const Fitting& other) const override {
+    const auto* const same = dynamic_cast<const GpuFitting*>(&other);
+    return same != nullptr && Fitting::is_like(other) && same->aligned == aligned && same->stream == stream;
+  }
+
+  bool fits(const Call& call) const override {
+    if (!Fitting::fits(call)) return false;
+    uintptr_t all = 0;
+    for (void* const address : call.addresses()) all |= reinterpret_cast<uintptr_t>(address);
+    int current = -1;
+    if ((all % alignment_bytes == 0) != aligned || gpu.current_device(&current) != 0 || current != device) return false;
+    if (counter == 0) return true;
+    int capturing = 0;
+    return current_stream() == stream && gpu.is_capturing(stream, &capturing) == 0 && capturing == 0;
+  }
+
+  bool run(const Call& call) const override {
+    std::vector<void*> values = call.addresses();
+    values.reserve(arguments);
+    std::optional<Workspace> workspace;
+    if (!slices.empty()) {
+      workspace.emplace(call.tensors.front(), workspace_bytes);
+      if (workspace->data == nullptr) return false;
+      for (const auto slice : slices) values.push_back(static_cast<char*>(workspace->data) + slice);
+    }
+    if (counter != 0) values.push_back(reinterpret_cast<void*>(counter));
+    for (const auto parameter : likeness.parameters) values.push_back(reinterpret_cast<void*>(parameter));
+    values.resize(arguments, nullptr);
+    std::vector<void*> places(arguments);
+    std::transform(values.begin(), values.end(), places.begin(), [](void*& value) { return &value; });
+    void* const now = current_stream();
+    return std::all_of(starts.begin(), starts.end(), [&](const Start& s) {
+      return 0 == (s.together ? gpu.start_together(s.function, s.x, s.y, 1, s.threads, 1, 1, s.shared_bytes, now, places.data())
+                              : gpu.start(s.function, s.x, s.y, 1, s.threads, 1, 1, s.shared_bytes, now, places.data(), nullptr));
+    });
+  }
+
+ private:
+  void* current_stream() const {
+    void* found = nullptr;
+    require(gpu.current_stream(device, &found), "the current stream");
+    return found;
+  }
+};
+
+}  // namespace
