@@ -240,6 +240,35 @@ def test_a_kernel_that_does_not_compile_names_its_error(warm: Path) -> None:
     assert header_in(warm).exists()  # not the header's fault
 
 
+# what is no kernel
+
+SUM = {
+    "sum.cpp": '#include "first.h"\n\nextern "C" int sum() { return first + second; }\n',
+    "first.h": '#pragma once\n\n#include "second.h"\n\nconstexpr int first = 40;\n',
+    "second.h": "#pragma once\n\nconstexpr int second = 2;\n",
+}
+
+
+def sum_of(files: dict[str, str], folder: Path) -> int:
+    return build.open_auxiliary(build.auxiliary("sum", files, options(folder)), "sum").sum()
+
+
+def test_a_change_of_any_file_of_a_library_compiles_it_anew(tmp_path: Path, commands: list[list[str]]) -> None:
+    changes = [("sum.cpp", "+", "-", 38), ("first.h", "40", "50", 52), ("second.h", "2", "3", 43)]
+    for _ in range(2):
+        assert sum_of(SUM, tmp_path) == 42
+        for name, before, after, expected in changes:
+            assert sum_of({**SUM, name: SUM[name].replace(before, after)}, tmp_path) == expected
+        assert len(commands) == 4
+    assert (counters.builds, counters.cache_hits) == (0, 0)
+
+
+def test_an_error_names_the_file_that_it_is_in(tmp_path: Path) -> None:
+    broken = {**SUM, "second.h": SUM["second.h"].replace("2", "no_such_name")}
+    with pytest.raises(BuildError, match=r"refused sum:\n\S+/second\.h:3:\d+: error: .*no_such_name"):
+        sum_of(broken, tmp_path)
+
+
 # what is loaded
 
 

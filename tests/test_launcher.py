@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
+import shutil
 import signal
+import tomllib
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +24,7 @@ from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Schedule
 from weft.render import cpp
-from weft.runtime import launch, launcher
+from weft.runtime import build, launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.launch import Executable, digest_of, prepare
 
@@ -43,6 +46,8 @@ KERNEL = Kernel(PROGRAM, Schedule("STREAM", ("m",), ("n",), finish="same"))
 DIGEST, TEXT = digest_of(KERNEL), str(KERNEL)
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 MOST_FITTINGS = 16
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "weft" / "runtime" / "launcher"
 
 
 @pytest.fixture(autouse=True)
@@ -368,6 +373,38 @@ def test_inputs_that_want_gradients_are_taken(entered: list[str]) -> None:
         run([t.requires_grad_() for t in given], outputs, 5)
         assert right([t.detach() for t in given], outputs, 5)
     assert len(entered) == 1
+
+
+# the files that it is made of
+
+
+def test_a_change_of_any_file_compiles_the_launcher_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """launcher.cpp is what the compiler is given: all others are included, and nothing else is."""
+    folder = tmp_path / "launcher"
+    shutil.copytree(FOLDER, folder)
+    monkeypatch.setattr(launcher.resources, "files", lambda _: tmp_path)
+    compiled: list[list[str]] = []
+    monkeypatch.setattr(build, "_compile", lambda _, name, files: compiled.append([*files]) or b"a library")
+    names = sorted(path.name for path in FOLDER.iterdir())
+    for name in ["", *names]:
+        if name:
+            (folder / name).write_text((folder / name).read_text() + "// changed\n")
+        for _ in range(2):
+            build.auxiliary("weft_launcher", launcher._files(), Options.read({"cache_dir": str(tmp_path)}, {}))
+    assert len(compiled) == 1 + len(names)
+    assert compiled[0][0] == "launcher.cpp"
+    assert sorted(compiled[0]) == names
+    included = {name for path in FOLDER.iterdir() for name in re.findall(r'#include "(.*)"', path.read_text())}
+    assert included == {*names} - {"launcher.cpp"}
+
+
+def test_every_file_is_in_the_wheel() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    patterns = tools["setuptools"]["package-data"]["weft"]
+    package = ROOT / "weft"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {path for path in package.rglob("[!.]*.*") if path.suffix not in (".py", ".pyc")}
+    assert {*FOLDER.iterdir()} <= others == packed
 
 
 # processes

@@ -161,8 +161,8 @@ def private_folder() -> Generator[Path]:
 
 
 def _compile(arguments: Sequence[str], what: str, files: Mapping[str, str] | None = None) -> bytes:
-    """What the compiler makes of the first of the files, which may include the others, or of a file among its arguments.
-    files: texts by name. Raises BuildError."""
+    """What the compiler makes of a file among its arguments, or of the first of ``files``: texts by name, of which
+    it may include the others. Raises BuildError."""
     with private_folder() as folder:
         made = folder / "made"
         for name, text in (files or {}).items():
@@ -222,8 +222,8 @@ def load(source: Source, options: Options) -> Callable[..., None]:
 
 
 def auxiliary(name: str, files: Mapping[str, str], options: Options) -> bytes:
-    """The shared library of a file that is no kernel: it needs none of weft's headers, and is not counted. files: its text
-    and those of the files that it includes, by name, it first."""
+    """The shared library of a text that is no kernel: it needs none of weft's headers, and is not counted. files: this
+    text and then those that it includes, by name."""
     compiler = find_compiler(options)
     store = Cache(options.cache_dir, options.cache_bytes)
     make = partial(_compile, [compiler, *flags(), *_link_flags()], name, files)
