@@ -207,7 +207,7 @@ FAULTS: dict[str, Fault] = {
         "segments",
     ),
     "segments are not kept apart": Fault(
-        "weft.plan.schedules:segments_of",
+        "weft.plan.split:segments_of",
         "return tuple(r for r in rows if r in kept)",
         "return ()",
         "segments",

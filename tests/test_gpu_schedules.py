@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ from weft.plan.gpu_schedules import gpu_schedule, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.pieces import pieces_of, power_of_two
 from weft.plan.resources import Demand
-from weft.plan.schedules import segments_of
+from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime.counters import counters
 from weft.target import Target
@@ -57,21 +56,19 @@ def test_pieces_cover_the_row_and_fall(width: int) -> None:
     assert all(power_of_two(piece) == piece for piece in pieces)
 
 
-def split_of(
-    name: str, columns: int, rows: int = 8192
-) -> tuple[Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def split_of(name: str, columns: int, rows: int = 8192) -> Split:
     program = program_of(name, columns)
     program = replace(program, dims=tuple(replace(d, size=rows) if d.name == "m" else d for d in program.dims))
     names = tuple(d.name for d in program.dims)
-    return program, names[:-1], names[-1:], segments_of(program, names[:-1])
+    return Split.of(program, names[:-1], names[-1:], H200, {})
 
 
 @pytest.mark.parametrize("columns", [256, 1152, 5120, 8192])
 def test_the_chosen_schedule_has_the_shortest_predicted_time(columns: int) -> None:
-    program, rows, own, segments = split_of("layer_norm_backward", columns)
-    chosen = gpu_schedule(program, rows, own, segments, H200, {})
-    found = candidates(program, rows, own, segments, H200, {})
-    work, demand = Work.of(program, chosen, {}), Demand.of(program, chosen)
+    split = split_of("layer_norm_backward", columns)
+    chosen = gpu_schedule(split)
+    found = candidates(split)
+    work, demand = Work.of(split), Demand.of(split.program, chosen)
     times = {schedule: kernel_us(work, demand, schedule, H200) for schedule in found}
     assert times[chosen] == min(times.values())
     assert exchanges_of_pieces(chosen) == 1
@@ -81,12 +78,12 @@ def test_the_chosen_schedule_has_the_shortest_predicted_time(columns: int) -> No
 @pytest.mark.parametrize("columns", [8, 300, 4096, 100_000])
 def test_the_chosen_schedule_is_the_first_of_all_candidates(name: str, columns: int) -> None:
     """Of the first, which reduces nothing along rows, most candidates are not looked at."""
-    program, *split = split_of(name, columns)
+    split = split_of(name, columns)
     little, none = replace(H200, shared_bytes=40_000), replace(H200, shared_bytes=0)
-    chosen = {target: gpu_schedule(program, *split, target, {}) for target in (H200, little, none)}
+    chosen = {target: gpu_schedule(replace(split, target=target)) for target in (H200, little, none)}
     for target, schedule in chosen.items():
-        found = candidates(program, *split, target, {})
-        assert schedule == ranked(program, found, target, {})[0]
+        other = replace(split, target=target)
+        assert schedule == ranked(other, candidates(other))[0]
     if name == "gelu_backward_bias":
         assert chosen[H200].scheme == "COLUMN"
         assert chosen[little] != chosen[H200]  # which does not fit
@@ -95,29 +92,29 @@ def test_the_chosen_schedule_is_the_first_of_all_candidates(name: str, columns: 
 
 def test_where_others_run_no_program_waits_for_another() -> None:
     split = split_of("rms_norm_backward", 1024)
-    assert gpu_schedule(*split, H200, {}).finish == "same"
-    assert gpu_schedule(*split, replace(H200, exclusive=False), {}).finish == "separate"
+    assert gpu_schedule(split).finish == "same"
+    assert gpu_schedule(replace(split, target=replace(H200, exclusive=False))).finish == "separate"
 
 
 @pytest.mark.parametrize(("columns", "warps"), [(256, 2), (1024, 8), (4096, 16), (8192, 16)])
 @pytest.mark.parametrize("rows", [1, 64, 132])
 def test_of_few_rows_each_program_has_one(rows: int, columns: int, warps: int) -> None:
-    chosen = gpu_schedule(*split_of("layer_norm_backward", columns, rows), H200, {})
+    chosen = gpu_schedule(split_of("layer_norm_backward", columns, rows))
     assert (chosen.rows_per_tile, chosen.chunks, chosen.stages) == (1, rows, 1)
     assert (chosen.warps, chosen.finish) == (warps, "separate")
 
 
 def test_a_kernel_for_any_number_of_rows_is_one_for_many() -> None:
-    program, *split = split_of("layer_norm_backward", 1024)
-    dims = tuple(replace(d, size="s0") if d.name == "m" else d for d in program.dims)
-    program = replace(program, dims=dims, parameters=("s0",))
-    chosen = gpu_schedule(program, *split, H200, {"s0": 64})
+    split = split_of("layer_norm_backward", 1024)
+    dims = tuple(replace(d, size="s0") if d.name == "m" else d for d in split.program.dims)
+    program = replace(split.program, dims=dims, parameters=("s0",))
+    chosen = gpu_schedule(replace(split, program=program, hints=(("s0", 64),)))
     assert chosen.stages > 1
     assert chosen.chunks >= H200.units
 
 
 def test_of_more_rows_programs_load_ahead() -> None:
-    chosen = gpu_schedule(*split_of("layer_norm_backward", 1024, 133), H200, {})
+    chosen = gpu_schedule(split_of("layer_norm_backward", 1024, 133))
     assert chosen.stages > 1
     assert chosen.finish == "same"
 
@@ -133,8 +130,8 @@ def test_of_more_rows_programs_load_ahead() -> None:
     ],
 )
 def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int, inputs: str) -> None:
-    program, *split = split_of(name, 4096, rows)
-    kernel = Kernel(program, gpu_schedule(program, *split, H200, {}))
+    split = split_of(name, 4096, rows)
+    kernel = Kernel(split.program, gpu_schedule(split))
     assert kernel.schedule.inputs == inputs
     assert parse_kernel(str(kernel)) == kernel
     loads = [line for line in triton.render(kernel).text.splitlines() if "tl.load(" in line and "partial" not in line]
@@ -154,16 +151,16 @@ def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int,
     ],
 )
 def test_weights_of_few_elements_are_loaded_beside_the_row(name: str, rows: int, elements: int, beside: bool) -> None:
-    program, *split = split_of(name, 1024, rows)
-    schedule = replace(gpu_schedule(program, *split, H200, {}), warps=1024 // 32 // elements)
-    text = triton.render(Kernel(program, schedule)).text
+    split = split_of(name, 1024, rows)
+    schedule = replace(gpu_schedule(split), warps=1024 // 32 // elements)
+    text = triton.render(Kernel(split.program, schedule)).text
     assert (text.index("tl.load(weight + n)") < text.index("tl.sum(")) == beside
 
 
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
-    program, rows, own, segments = split_of("layer_norm_backward", 5120)
-    chosen = gpu_schedule(program, rows, own, segments, H200, {})
-    other = runner_up(program, chosen, H200, {})
+    split = split_of("layer_norm_backward", 5120)
+    chosen = gpu_schedule(split)
+    other = runner_up(Kernel(split.program, chosen), H200, {})
     assert other is not None
     assert (other.rows, other.columns, other.scheme) == (chosen.rows, chosen.columns, chosen.scheme)
     assert (chosen.warps, other.warps) == (4, 8)

@@ -12,7 +12,7 @@ from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Builder, Program
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.liveness import liveness
-from weft.plan.schedules import segments_of
+from weft.plan.split import Split
 from weft.target import Target
 
 NAMES = [name for name in WORKLOADS if "backward" in name and "cross_entropy" not in name]
@@ -39,18 +39,17 @@ def test_the_order_of_statements_makes_no_difference(name: str) -> None:
     program = gpu_fit.program_of(name, 1152)
     program = replace(program, dims=tuple(replace(d, size=8192) if d.name == "m" else d for d in program.dims))
     names = tuple(d.name for d in program.dims)
-    segments = segments_of(program, names[:-1])
-    split = ((*segments, *(n for n in names[:-1] if n not in segments)), names[-1:], segments)
-    known = liveness(program, *split), gpu_schedule(program, *split, H200, {})
+    split = Split.of(program, names[:-1], names[-1:], H200, {})
+    known = liveness(program, *split.dims), gpu_schedule(split)
     draw = random.Random(5)
     others = [shuffled(program, draw) for _ in range(6)]
     assert any(other != program for other in others)
     for other in others:
-        found = liveness(other, *split)
+        found = liveness(other, *split.dims)
         assert (found.across, found.alive, found.sums, found.invariant) == (
             known[0].across,
             known[0].alive,
             known[0].sums,
             known[0].invariant,
         )
-        assert gpu_schedule(other, *split, H200, {}) == known[1]
+        assert gpu_schedule(replace(split, program=other)) == known[1]

@@ -217,7 +217,7 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
         counters.add(model_misses=1)
         with suppress(Exception):  # the kernel at hand is slow, not wrong
             target = Target.named(region.plan.target)
-            schedule = runner_up(kernel.program, kernel.schedule, target, region.plan.hints)
+            schedule = runner_up(kernel, target, region.plan.hints)
             other = None if schedule is None else replace(kernel, schedule=schedule)
             if other is None or supports(other) is not None:
                 continue

@@ -38,7 +38,7 @@ from weft.plan.gpu_cost import Constants, Load, Work, way_of
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Schedule
 from weft.plan.resources import Demand
-from weft.plan.schedules import segments_of
+from weft.plan.split import Split
 from weft.target import Target
 
 BOUNDS = {
@@ -154,11 +154,11 @@ def planned(points: Sequence[Point]) -> dict[str, float]:
         cells[point.cell].append(point)
     found: dict[str, float] = {}
     for (name, rows, columns), own in cells.items():
-        program, split = program_of(name, columns), own[0].schedule
+        split = _split_of(name, columns)
         batch = _batch(rows) if split.segments else 1
         sizes = {split.columns[0]: columns} | ({split.rows[0]: batch} if split.segments else {})
-        dims = tuple(replace(d, size=sizes.get(d.name, rows // batch)) for d in program.dims)
-        chosen = gpu_schedule(replace(program, dims=dims), split.rows, split.columns, split.segments, TARGET, {})
+        dims = tuple(replace(d, size=sizes.get(d.name, rows // batch)) for d in split.program.dims)
+        chosen = gpu_schedule(replace(split, program=replace(split.program, dims=dims)))
         us = [p.measured_us for p in own if p.schedule == replace(chosen, inputs="normal")]
         found |= {f"{own[0].cell}": us[0] / min(p.measured_us for p in own)} if us else {}
     return found
@@ -169,15 +169,13 @@ def read_points() -> list[Point]:
     found: list[Point] = []
     for row in csv.DictReader((FOLDER / "h200.csv").read_text().splitlines()):
         name, rows, columns = row["workload"], int(row["rows"]), int(row["columns"])
-        program = program_of(name, columns)
-        names = tuple(d.name for d in program.dims)
-        segments = segments_of(program, names[:-1])
+        split = _split_of(name, columns)
         pieces = tuple(int(piece) for piece in row["pieces"].split("+"))
         numbers = {key: int(row[key]) for key in ("rows_per_tile", "warps", "stages", "chunks")}
-        split = ((*segments, *(n for n in names[:-1] if n not in segments)), names[-1:], segments)
-        schedule = Schedule(row["scheme"], *split, backend="triton", pieces=pieces, finish=row["finish"], **numbers)  # type: ignore[arg-type]
+        own = {"pieces": pieces, "finish": row["finish"], **numbers}
+        schedule = Schedule(row["scheme"], *split.dims, backend="triton", **own)  # type: ignore[arg-type]
         work, demand = facts_of(name, columns, row["scheme"])
-        batch = _batch(rows) if segments else 1
+        batch = _batch(rows) if split.segments else 1
         work = replace(work, rows=rows // batch, segments=batch)
         load = Load.of(work, demand, schedule, TARGET)
         found.append(Point((name, rows, columns), way_of(schedule, work.sums), load, schedule, float(row["us"])))
@@ -197,10 +195,17 @@ def program_of(name: str, columns: int) -> Program:
 @cache
 def facts_of(name: str, columns: int, scheme: str) -> tuple[Work, Demand]:
     """What the time of a workload's kernel of few rows depends on."""
+    split = _split_of(name, columns)
+    plain = Schedule(scheme, *split.dims, backend="triton")  # type: ignore[arg-type]
+    return Work.of(split), Demand.of(split.program, plain)
+
+
+@cache
+def _split_of(name: str, columns: int) -> Split:
+    """Of a workload's program of a few rows, its fastest dimension being the columns."""
     program = program_of(name, columns)
     names = tuple(d.name for d in program.dims)
-    plain = Schedule(scheme, names[:-1], names[-1:], segments_of(program, names[:-1]), backend="triton")  # type: ignore[arg-type]
-    return Work.of(program, plain, {}), Demand.of(program, plain)
+    return Split.of(program, names[:-1], names[-1:], TARGET, {})
 
 
 def _batch(rows: int) -> int:

@@ -40,7 +40,7 @@ from weft.plan.gpu_candidates import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
 from weft.plan.resources import Demand, registers_per_thread, shared_bytes
-from weft.plan.schedules import segments_of
+from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import gpu, triton_build
 from weft.runtime.layout import allocate
@@ -110,7 +110,7 @@ def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
     if analyse(whole, rows).pass_count != 1:
         print(f"{name} {shape}: more than one pass")
         return
-    found = candidates(whole, rows, columns, segments_of(whole, rows), TARGET, {}, SLACK)
+    found = candidates(Split.of(whole, rows, columns, TARGET, {}), SLACK)
     step = max(1, -(-len(found) // most))
     yield from dict.fromkeys(
         (*(chosen.kernels if len(chosen.kernels) == 1 else ()), *(Kernel(whole, s) for s in found[::step]))

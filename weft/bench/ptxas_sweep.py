@@ -35,12 +35,12 @@ from weft.errors import BuildError
 from weft.ir.online import online
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
-from weft.plan.cost import Sizes
 from weft.plan.gpu_candidates import candidates
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
 from weft.plan.partition import cut
 from weft.plan.planner import plan, plan_split
 from weft.plan.resources import Demand, features, shared_bytes
+from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import triton_build
 from weft.runtime.triton_build import GpuTarget, Job, Variant
@@ -165,11 +165,11 @@ def is_chosen(kernel: Kernel) -> bool:
 def schedules(kernel: Kernel) -> Iterator[Schedule]:
     """Every candidate, and more that do not fit. Of those that differ in the number of chunks alone, one: it makes a
     difference only to how often ptxas unrolls the loop of the finish."""
-    split = (kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.segments)
     target, seen = Target.named("h200"), set[Schedule]()
-    wide = Sizes(kernel.program, {}).elements(kernel.schedule.columns) >= NARROWEST_LOOP
+    split = Split.of_kernel(kernel, target, {})
+    wide = split.width >= NARROWEST_LOOP
     for slack in (SLACK, 0):
-        for schedule in candidates(kernel.program, *split, target, {}, slack):
+        for schedule in candidates(split, slack):
             alike = replace(schedule, chunks=min(schedule.chunks, target.units))
             per_thread = schedule.rows_per_tile * (sum(schedule.pieces) or 1) / (32 * schedule.warps)
             rendered = schedule.scheme != "LOOP" or (schedule.finish == "none" and wide)

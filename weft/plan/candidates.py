@@ -11,6 +11,7 @@ from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.cost import Sizes, estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.schedules import held_values, longest_chain, stored_values
+from weft.plan.split import Split
 from weft.target import Target
 
 SLACK = 1.5
@@ -28,10 +29,9 @@ def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tupl
 
 def _on_gpu(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[Schedule]:
     """What the planner considers, then what it takes to spill registers."""
-    program, own = kernel.program, kernel.schedule
+    split = Split.of_kernel(kernel, target, hints)
     for slack in (gpu_candidates.LIKELY, SLACK):
-        found = gpu_candidates.candidates(program, own.rows, own.columns, own.segments, target, hints, slack)
-        yield from gpu_schedules.ranked(program, found, target, hints)
+        yield from gpu_schedules.ranked(split, gpu_candidates.candidates(split, slack))
 
 
 def _on_cpu(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:

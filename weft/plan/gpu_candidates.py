@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import prod
 
-from weft.ir.program import Program
-from weft.plan.cost import Sizes
 from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
-from weft.plan.legality import kinds_of
 from weft.plan.pieces import pieces_of, power_of_two, splits_of
 from weft.plan.register_weights import SPILLING
 from weft.plan.resources import Demand, most_registers, registers_per_thread, shared_bytes, spills
+from weft.plan.split import Split
 from weft.target import Target
 
 STREAMED_COLUMNS = 8192
@@ -51,87 +48,52 @@ MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
 
-def candidates(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-    slack: float = LIKELY,
-) -> tuple[Schedule, ...]:
+def candidates(split: Split, slack: float = LIKELY) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
-    inner, outer = kinds_of(program, columns)
-    ordered = (*segments, *(r for r in rows if r not in segments))
-    if not inner:
-        found = all_by_columns(program, rows, columns, segments, target, hints)
-        demand = Demand.of(program, found[0])
-        return tuple(s for s in found if is_possible(demand, s, 1, target, slack)) or found
-    wide = Sizes(program, hints).elements(columns) >= STREAMED_COLUMNS
-    schemes: tuple[Scheme, ...] = ("STREAM",) if outer else ("ONE_SHOT", "STREAM") if wide else ("ONE_SHOT",)
-    held = tuple(
-        s for each in schemes for s in _in_registers(program, ordered, columns, segments, each, target, hints, slack)
-    )
-    held = held or tuple(_in_registers(program, ordered, columns, segments, schemes[0], target, hints, SURE))
-    return held or tuple(_loops(program, ordered, columns, segments, outer, target, hints))
+    if not split.has_inner:
+        found = all_by_columns(split)
+        demand = Demand.of(split.program, found[0])
+        return tuple(s for s in found if is_possible(demand, s, 1, split.target, slack)) or found
+    wide = split.width >= STREAMED_COLUMNS
+    schemes: tuple[Scheme, ...] = ("STREAM",) if split.has_outer else ("ONE_SHOT", "STREAM") if wide else ("ONE_SHOT",)
+    held = tuple(s for each in schemes for s in _in_registers(split, each, slack))
+    return held or tuple(_in_registers(split, schemes[0], SURE)) or tuple(_loops(split))
 
 
-def fits_registers(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-) -> bool:
+def fits_registers(split: Split) -> bool:
     """Whether one row, with what is held for its columns, fits the registers of a multiprocessor."""
-    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
-    return any(any(_in_registers(program, rows, columns, segments, scheme, target, hints, s)) for s in (LIKELY, SURE))
+    return any(any(_in_registers(split, _held_scheme(split), slack)) for slack in (LIKELY, SURE))
 
 
-def registers_of_widest(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> tuple[int, int]:
+def registers_of_widest(split: Split) -> tuple[int, int]:
     """Registers that a thread needs for one row where as many threads as can be share it, and how many it can have."""
-    scheme: Scheme = "STREAM" if kinds_of(program, columns)[1] else "ONE_SHOT"
-    pieces, warps = pieces_of(Sizes(program, hints).elements(columns)), WARPS[-1]
-    schedule = Schedule(scheme, rows, columns, (), 1, backend="triton", pieces=pieces, warps=warps, stages=2)
-    most = int(min(1.0, SPILLING[scheme]) * most_registers(warps, 1, target))
-    return registers_per_thread(Demand.of(program, schedule), schedule), most
+    scheme, pieces, warps = _held_scheme(split), pieces_of(split.width), WARPS[-1]
+    own = (split.rows, split.columns, ())
+    schedule = Schedule(scheme, *own, 1, backend="triton", pieces=pieces, warps=warps, stages=2)
+    most = int(min(1.0, SPILLING[scheme]) * most_registers(warps, 1, split.target))
+    return registers_per_thread(Demand.of(split.program, schedule), schedule), most
 
 
-def has_few_rows(program: Program, rows: tuple[str, ...], target: Target) -> bool:
-    """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead. A kernel for a
-    number that is known at run time only, however small it is likely to be, has to do for many rows."""
-    known = [size for size in map(program.size_of, rows) if isinstance(size, int)]
-    return len(known) == len(rows) and prod(known) <= target.units
+def _held_scheme(split: Split) -> Scheme:
+    """Of rows in registers, as a rule."""
+    return "STREAM" if split.has_outer else "ONE_SHOT"
 
 
-def _in_registers(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    scheme: Scheme,
-    target: Target,
-    hints: Mapping[str, int],
-    slack: float = LIKELY,
-) -> Iterator[Schedule]:
+def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedule]:
     """A row is in the registers of one program."""
-    if any(isinstance(program.size_of(c), str) for c in columns):
+    if any(isinstance(split.program.size_of(c), str) for c in split.columns):
         return  # no number of registers is enough for a width that is not known
-    sizes = Sizes(program, hints)
-    width = sizes.elements(columns)
+    width, target, outer = split.width, split.target, split.has_outer
     if width > WIDEST_ROW:
         return
-    streams, outer = scheme == "STREAM", kinds_of(program, columns)[1]
-    tall = sizes.elements(tuple(r for r in rows if r not in segments))
+    streams = scheme == "STREAM"
+    tall = split.sizes.elements(split.inside)
     fitting = WARPS if streams else WARPS[1:]
     finish: Finish = ("same" if target.exclusive else "separate") if outer else "none"
-    inputs: Inputs = "normal" if outer else _inputs(program, columns, sizes, target)
-    start = Schedule(scheme, rows, columns, segments, backend="triton", finish=finish, inputs=inputs)
-    demand = Demand.of(program, start)
-    if has_few_rows(program, rows, target):
+    inputs: Inputs = "normal" if outer else _inputs(split)
+    start = Schedule(scheme, *split.dims, backend="triton", finish=finish, inputs=inputs)
+    demand = Demand.of(split.program, start)
+    if split.has_few_rows:
         if outer or not streams:
             yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
         return
@@ -156,17 +118,18 @@ def _in_registers(
                 rows_per_tile=count,
                 warps=number,
                 stages=stages,
-                chunks=max(1, chunks // max(1, sizes.elements(segments))) if streams else 0,
+                chunks=max(1, chunks // split.segment_count) if streams else 0,
             )
             per_sm = -(-chunks // target.units) if streams else 1
             if is_possible(demand, given, per_sm, target, slack):
                 yield given
 
 
-def _inputs(program: Program, columns: tuple[str, ...], sizes: Sizes, target: Target) -> Inputs:
+def _inputs(split: Split) -> Inputs:
     """Which of the caches' bytes go first: those of whole rows that are read, or those that are written."""
-    rows = [b for b in program.inputs if set(b.dims) & set(columns) and set(b.dims) - set(columns)]
-    return "evict_last" if sum(map(sizes.bytes, rows)) > CACHES * target.cache_bytes else "normal"
+    columns = set(split.columns)
+    rows = [b for b in split.program.inputs if set(b.dims) & columns and set(b.dims) - columns]
+    return "evict_last" if sum(map(split.sizes.bytes, rows)) > CACHES * split.target.cache_bytes else "normal"
 
 
 def _one_row_each(
@@ -197,35 +160,17 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
-def all_by_columns(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-) -> tuple[Schedule, ...]:
+def all_by_columns(split: Split) -> tuple[Schedule, ...]:
     """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not."""
-    ordered = (*segments, *(r for r in rows if r not in segments))
-    scheme: Scheme = "COLUMN" if kinds_of(program, columns)[1] else "ONE_SHOT"
-    return tuple(_by_columns(program, ordered, columns, segments, scheme, target, hints))
+    return tuple(_by_columns(split))
 
 
-def _by_columns(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    scheme: Scheme,
-    target: Target,
-    hints: Mapping[str, int],
-) -> Iterator[Schedule]:
+def _by_columns(split: Split) -> Iterator[Schedule]:
     """Programs share a row: nothing is reduced along it."""
-    sizes = Sizes(program, hints)
-    wide, tall = max(1, sizes.elements(columns)), max(1, sizes.elements(rows))
-    segments_count = max(1, sizes.elements(segments))
-    outer = scheme == "COLUMN"
-    start = Schedule(scheme, rows, columns, segments, backend="triton", finish="separate" if outer else "none")
+    columns, outer, segments = split.columns, split.has_outer, split.segment_count
+    wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
+    scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
+    start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
     widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
     for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
         per_thread = width * count / (32 * warps)
@@ -237,22 +182,15 @@ def _by_columns(
             continue
         blocks = -(-wide // width)
         for stages, each in product((2, 3, 4), (1, 2, 4)):
-            parts = -(-each * target.units // (blocks * segments_count))
-            yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments_count * count)))))
+            parts = -(-each * split.target.units // (blocks * segments))
+            yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments * count)))))
 
 
-def _loops(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    outer: bool,
-    target: Target,
-    hints: Mapping[str, int],
-) -> Iterator[Schedule]:
+def _loops(split: Split) -> Iterator[Schedule]:
     """Programs loop over the columns of a row."""
-    start = Schedule("LOOP", rows, columns, segments, 1, backend="triton", finish="separate" if outer else "none")
-    chunks = -(-4 * target.units // max(1, Sizes(program, hints).elements(segments))) if outer else 0
+    finish: Finish = "separate" if split.has_outer else "none"
+    start = Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish)
+    chunks = -(-4 * split.target.units // split.segment_count) if split.has_outer else 0
     for width, warps, stages in product((1024, 2048, 4096, 8192), (4, 8, 16), (1, 2, 3)):
         if 8 <= width / (32 * warps) <= 32:
             yield replace(start, pieces=(width,), warps=warps, stages=stages, chunks=chunks)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,9 +18,8 @@ from typing import Any
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup
-from weft.ir.program import Buffer, Program
+from weft.ir.program import Buffer
 from weft.ir.structure import loops_of
-from weft.plan.cost import Sizes
 from weft.plan.finish import finish_steps
 from weft.plan.kernel import VECTOR, Schedule
 from weft.plan.resources import (
@@ -33,6 +31,7 @@ from weft.plan.resources import (
     registers_per_thread,
     shared_bytes,
 )
+from weft.plan.split import Split
 from weft.target import Target
 
 MOST_COST = 4.0
@@ -91,17 +90,15 @@ class Work:
     segments: int
 
     @staticmethod
-    def of(program: Program, schedule: Schedule, hints: Mapping[str, int]) -> Work:
-        """hints: likely values of run-time parameters."""
-        sizes, columns, segments = Sizes(program, hints), schedule.columns, schedule.segments
-        rows = tuple(r for r in schedule.rows if r not in segments)
-        loops = loops_of(program, schedule.rows, columns)
+    def of(split: Split) -> Work:
+        program, rows, columns = split.program, split.inside, split.columns
+        loops = loops_of(program, split.rows, columns)
         by_name, types = program.by_name(), program.types()
 
         def is_tall(buffer: Buffer) -> bool:
             return set(rows) <= set(buffer.dims) and bool(set(buffer.dims) & set(columns))
 
-        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(schedule.rows)}
+        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
         operations = sum(min(lookup(by_name[name].op).cost, MOST_COST) for name in vectors)
         return Work(
@@ -110,9 +107,9 @@ class Work:
             operations + sum(map(len, loops.inner)) + 2 * len(sums),
             sum(1 for names in loops.inner if names),
             len(sums),
-            max(1, sizes.elements(rows)),
-            max(1, sizes.elements(columns)),
-            max(1, sizes.elements(segments)),
+            max(1, split.sizes.elements(rows)),
+            max(1, split.width),
+            split.segment_count,
         )
 
 

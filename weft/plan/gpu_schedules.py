@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from weft.ir.program import Program
 from weft.ir.structure import KEPT
-from weft.plan.cost import Sizes
-from weft.plan.gpu_candidates import (
-    LIKELY,
-    ROW_ELEMENTS,
-    SURE,
-    all_by_columns,
-    candidates,
-    has_few_rows,
-    is_possible,
-)
+from weft.plan.gpu_candidates import LIKELY, ROW_ELEMENTS, SURE, all_by_columns, candidates, is_possible
 from weft.plan.gpu_cost import Work, kernel_us
-from weft.plan.kernel import Schedule
-from weft.plan.legality import kinds_of
+from weft.plan.kernel import Kernel, Schedule
 from weft.plan.resources import Demand, wanted_registers
+from weft.plan.split import Split
 from weft.target import Target
 
 LOOP_COLUMNS = 4096
@@ -32,79 +22,52 @@ CLEARLY_FEWER = 0.9
 are off by less than a tenth."""
 
 
-def gpu_schedule(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-) -> Schedule:
-    """The schedule of a kernel with the shortest predicted time, whether its rows fit the registers of a
-    multiprocessor or not."""
-    return _chosen(program, rows, columns, segments, target, tuple(sorted(hints.items())))
-
-
 @lru_cache(maxsize=KEPT)
-def _chosen(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    segments: tuple[str, ...],
-    target: Target,
-    hints: tuple[tuple[str, int], ...],
-) -> Schedule:
-    """Once for a pass that several splits have in common."""
-    known = dict(hints)
-    split = (rows, columns, segments)
-    if kinds_of(program, columns)[0]:
-        return _best(program, candidates(program, *split, target, known), target, known)
-    found = all_by_columns(program, *split, target, known)  # most cannot be the best: these are not looked at
-    demand, in_order = Demand.of(program, found[0]), ranked(program, found, target, known)
-    return next((s for s in in_order if is_possible(demand, s, 1, target, LIKELY)), in_order[0])
+def gpu_schedule(split: Split) -> Schedule:
+    """The schedule of a kernel with the shortest predicted time, whether its rows fit the registers of a
+    multiprocessor or not. Once for a pass that several splits have in common."""
+    if split.has_inner:
+        return _best(split, candidates(split))
+    found = all_by_columns(split)  # most cannot be the best: these are not looked at
+    demand, in_order = Demand.of(split.program, found[0]), ranked(split, found)
+    return next((s for s in in_order if is_possible(demand, s, 1, split.target, LIKELY)), in_order[0])
 
 
 def forget() -> None:
     """Choose anew, for whoever changes what there is to choose from."""
-    _chosen.cache_clear()
+    gpu_schedule.cache_clear()
 
 
-def runner_up(program: Program, chosen: Schedule, target: Target, hints: Mapping[str, int]) -> Schedule | None:
+def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model, or of any others that it is sure of; None if there is no other."""
-    split = (chosen.rows, chosen.columns, chosen.segments)
-    found = [s for s in candidates(program, *split, target, hints, SURE) if s != chosen]
-    demand = Demand.of(program, chosen)
+    split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
+    found = [s for s in candidates(split, SURE) if s != chosen]
+    demand = Demand.of(kernel.program, chosen)
     most = CLEARLY_FEWER * wanted_registers(demand, chosen)
     fewer = [s for s in found if wanted_registers(demand, s) <= most]
-    return _best(program, fewer or found, target, hints) if found else None
+    return _best(split, fewer or found) if found else None
 
 
-def _best(program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]) -> Schedule:
-    return min(found, key=_order(program, found, target, hints))
+def _best(split: Split, found: Sequence[Schedule]) -> Schedule:
+    return min(found, key=_order(split, found[0]))
 
 
-def ranked(
-    program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]
-) -> tuple[Schedule, ...]:
-    """Candidates of one kernel, the one with the shortest predicted time first."""
-    return tuple(sorted(found, key=_order(program, found, target, hints)))
+def ranked(split: Split, found: Sequence[Schedule]) -> tuple[Schedule, ...]:
+    """Its candidates, the one with the shortest predicted time first."""
+    return tuple(sorted(found, key=_order(split, found[0])))
 
 
-def _order(
-    program: Program, found: Sequence[Schedule], target: Target, hints: Mapping[str, int]
-) -> Callable[[Schedule], tuple[float, ...]]:
-    """Less is better. found: at least one, all of one kernel."""
-    columns = found[0].columns
-    if found[0].scheme == "LOOP":
+def _order(split: Split, first: Schedule) -> Callable[[Schedule], tuple[float, ...]]:
+    """Less is better. first: of the candidates."""
+    if first.scheme == "LOOP":
         return _loop_order
-    sizes = Sizes(program, hints)
-    if not kinds_of(program, columns)[0]:
-        return lambda schedule: _column_order(schedule, sizes, target)
-    if has_few_rows(program, found[0].rows, target):
+    if not split.has_inner:
+        return lambda schedule: _column_order(schedule, split)
+    if split.has_few_rows:
         return _few_order
-    work, demand = Work.of(program, found[0], hints), Demand.of(program, found[0])
-    return lambda schedule: (kernel_us(work, demand, schedule, target),)
+    work, demand = Work.of(split), Demand.of(split.program, first)
+    return lambda schedule: (kernel_us(work, demand, schedule, split.target),)
 
 
 def _loop_order(schedule: Schedule) -> tuple[float, ...]:
@@ -120,13 +83,13 @@ def _few_order(schedule: Schedule) -> tuple[float, ...]:
     return (-schedule.warps, len(schedule.pieces))
 
 
-def _column_order(schedule: Schedule, sizes: Sizes, target: Target) -> tuple[float, ...]:
+def _column_order(schedule: Schedule, split: Split) -> tuple[float, ...]:
     """Less is better, for kernels that reduce nothing along rows. Of 40 schedules of GELU's gradient with a bias on an
     H200 the first was the best at 1024 and at 4096 columns."""
     width = sum(schedule.pieces) or 1
-    blocks = -(-sizes.elements(schedule.columns) // width) if schedule.columns else 1
-    programs = schedule.chunks * blocks * max(1, sizes.elements(schedule.segments))
-    wanted = COLUMN_PROGRAMS * target.units
+    blocks = -(-split.width // width) if split.columns else 1
+    programs = schedule.chunks * blocks * split.segment_count
+    wanted = COLUMN_PROGRAMS * split.target.units
     return (
         abs(schedule.rows_per_tile * width - ROW_ELEMENTS),
         schedule.warps,

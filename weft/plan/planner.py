@@ -24,7 +24,8 @@ from weft.plan.legality import (
 )
 from weft.plan.partition import cut, separate
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, schedule_for, segments_of
+from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.split import Split
 from weft.plan.tuned import NONE, TunedSchedules, with_tuned
 from weft.target import Target
 
@@ -120,7 +121,7 @@ def _fitting(
     sums_columns = any(set(types[v.args[0]][1]) & set(own_columns) for v in outer)
     if target.kind == "cpu" or not (sums_columns and kinds_of(program, own_columns)[0]):
         return (program,)
-    if fits_registers(program, own_rows, own_columns, segments_of(program, own_rows), target, hints):
+    if fits_registers(Split.of(program, own_rows, own_columns, target, hints)):
         return (program,)
     return separate(program, own_rows, saving=True)
 
@@ -129,8 +130,8 @@ def _too_wide(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Decision:
     """Why the rows and the columns of a pass do not share a kernel."""
-    own = program.in_order(rows), program.in_order(columns)
-    need, most = registers_of_widest(program, *own, target, hints)
+    own = Split.of(program, program.in_order(rows), program.in_order(columns), target, hints)
+    need, most = registers_of_widest(own)
     message = "a row and its column sums take more registers than the threads of a multiprocessor have"
     refusal = Refusal("row_registers", program.name, message, need, most)
     return Decision(f"{program.name}: rows and columns in one kernel", refusal)

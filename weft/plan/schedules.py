@@ -8,10 +8,10 @@ from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
 from weft.ir.program import Program, Value
 from weft.ir.structure import loops_of, place_in_output
-from weft.plan.cost import Sizes
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
+from weft.plan.split import Split
 from weft.target import Target
 
 ROWS_PER_TILE = 4
@@ -39,57 +39,48 @@ def schedule_for(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Schedule:
     """The scheme follows from the kind of the kernel and, on a GPU, from whether a row fits the registers of an SM."""
-    inner, outer = kinds_of(program, columns)
-    segments = segments_of(program, rows)
-    ordered = (*segments, *(r for r in rows if r not in segments))
+    split = Split.of(program, rows, columns, target, hints)
     if target.kind == "gpu":
-        return gpu_schedule(program, rows, columns, segments, target, hints)
+        return gpu_schedule(split)
     held = held_values(program, rows, columns)
     held = (*held, *stored_values(program, rows, columns, held))
-    scheme: Scheme = "STREAM" if outer and inner else "COLUMN" if outer else "ONE_SHOT"
-    tiled = tuple(r for r in rows if r not in segments)
-    tile = rows_per_tile(program, tiled, columns, held, target, hints)
-    chunk = min(rows_per_chunk(program, tiled), longest_chain(program, tiled) * tile)
-    return Schedule(scheme, ordered, columns, segments, tile, chunk, held, "same" if outer else "none")
+    outer = split.has_outer
+    scheme: Scheme = "STREAM" if outer and split.has_inner else "COLUMN" if outer else "ONE_SHOT"
+    tile = rows_per_tile(split, held)
+    chunk = min(rows_per_chunk(program, split.inside), longest_chain(program, split.inside) * tile)
+    return Schedule(scheme, *split.dims, tile, chunk, held, "same" if outer else "none")
 
 
-def rows_per_tile(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    held: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-) -> int:
+def rows_per_tile(split: Split, held: tuple[str, ...]) -> int:
     """Rows of a tile: as many as half of the core's own cache holds, so that the later loops find them there; one where
     the machine reads rows from memory faster one after the other."""
-    sizes, types = Sizes(program, hints), program.types()
-    if not rows or _streams(program, rows, columns, target, sizes):
+    program, rows, types = split.program, split.inside, split.program.types()
+    if not rows or _streams(split):
         return 1
-    width = sizes.elements(columns)
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(columns))
+    per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns))
     scratch = [name for name in held if place_in_output(program, name) is None]
     per_row += sum(dtypes.itemsize(types[name][0]) for name in scratch)
-    fitting = target.cache_bytes // 2 // max(1, width * per_row)
+    fitting = split.target.cache_bytes // 2 // max(1, split.width * per_row)
     count = ROWS_PER_TILE
-    while count > 1 and count > min(fitting, sizes.elements(rows[-1:])):
+    while count > 1 and count > min(fitting, split.sizes.elements(rows[-1:])):
         count //= 2
     return count
 
 
-def _streams(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, sizes: Sizes) -> bool:
+def _streams(split: Split) -> bool:
     """Whether rows should be taken one by one: their neighbours follow in memory, they are written, and all of it is
     more than stays in the machine's caches. Long rows with column sums gain more from sharing the loads of those."""
+    program, resident = split.program, split.target.resident_bytes
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    if not target.resident_bytes or sum(map(sizes.bytes, buffers)) <= target.resident_bytes:
+    if not resident or sum(map(split.sizes.bytes, buffers)) <= resident:
         return False
-    tall = [b for b in buffers if rows[-1] in b.dims and columns and columns[-1] in b.dims]
-    width = sizes.elements(columns)
-    adjacent = all(dict(zip(b.dims, b.strides, strict=True))[rows[-1]] == width for b in tall)
+    row, columns, width = split.inside[-1], split.columns, split.width
+    tall = [b for b in buffers if row in b.dims and columns and columns[-1] in b.dims]
+    adjacent = all(dict(zip(b.dims, b.strides, strict=True))[row] == width for b in tall)
     written = any(o.buffer in tall for o in program.outputs)
     longest = max((width * dtypes.itemsize(b.dtype) for b in tall), default=0)
-    return adjacent and written and (not kinds_of(program, columns)[1] or longest < LONG_ROW_BYTES)
+    return adjacent and written and (not split.has_outer or longest < LONG_ROW_BYTES)
 
 
 def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
@@ -108,16 +99,6 @@ def longest_chain(program: Program, rows: tuple[str, ...]) -> int:
     """Tiles of a chunk at the most."""
     sums = [o.buffer for o in program.outputs if not set(o.buffer.dims) & set(rows)]
     return LONGEST_FLOAT32_CHAIN if any(b.dtype == "f32" for b in sums) else LONGEST_CHAIN
-
-
-def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:
-    """Row dimensions that some outer reduction keeps."""
-    types = program.types()
-    kept: set[str] = set()
-    for value in program.values:
-        if lookup(value.op).kind == "reduction" and set(value.attributes) <= set(rows):
-            kept |= set(types[value.name][1]) & set(rows)
-    return tuple(r for r in rows if r in kept)
 
 
 def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:

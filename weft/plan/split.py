@@ -1,0 +1,101 @@
+"""What a schedule is chosen for: a program under a split of its dimensions into rows and columns, on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from weft.ir.ops import lookup
+from weft.ir.program import Program
+from weft.plan.cost import Sizes
+from weft.plan.kernel import Kernel
+from weft.plan.legality import kinds_of
+from weft.target import Target
+
+
+@dataclass(frozen=True)
+class Split:
+    """A program that is one pass, its rows and columns, and the target.
+
+    rows: segments first, then the others, slowest first. segments: row dimensions that an outer reduction keeps. hints:
+    likely values of run-time parameters, sorted by name.
+    """
+
+    program: Program
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    segments: tuple[str, ...]
+    target: Target
+    hints: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def of(
+        program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+    ) -> Split:
+        """With the segments that the program's outer reductions ask for."""
+        segments = segments_of(program, rows)
+        ordered = (*segments, *(r for r in rows if r not in segments))
+        return Split(program, ordered, columns, segments, target, tuple(sorted(hints.items())))
+
+    @staticmethod
+    def of_kernel(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Split:
+        """That of its schedule."""
+        own = kernel.schedule
+        return Split(kernel.program, own.rows, own.columns, own.segments, target, tuple(sorted(hints.items())))
+
+    @property
+    def dims(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Rows, columns and segments, as a schedule has them."""
+        return self.rows, self.columns, self.segments
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Rows inside a segment."""
+        return tuple(r for r in self.rows if r not in self.segments)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return Sizes(self.program, dict(self.hints))
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return self.sizes.elements(self.columns)
+
+    @property
+    def segment_count(self) -> int:
+        """One at least."""
+        return max(1, self.sizes.elements(self.segments))
+
+    @cached_property
+    def _kinds(self) -> tuple[bool, bool]:
+        return kinds_of(self.program, self.columns)
+
+    @property
+    def has_inner(self) -> bool:
+        """Whether the program has inner reductions."""
+        return self._kinds[0]
+
+    @property
+    def has_outer(self) -> bool:
+        """Whether the program has outer reductions."""
+        return self._kinds[1]
+
+    @property
+    def has_few_rows(self) -> bool:
+        """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead. A kernel
+        for a number that is known at run time only, however small it is likely to be, has to do for many rows."""
+        known = [size for size in map(self.program.size_of, self.rows) if isinstance(size, int)]
+        return len(known) == len(self.rows) and prod(known) <= self.target.units
+
+
+def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:
+    """Row dimensions that some outer reduction keeps."""
+    types = program.types()
+    kept: set[str] = set()
+    for value in program.values:
+        if lookup(value.op).kind == "reduction" and set(value.attributes) <= set(rows):
+            kept |= set(types[value.name][1]) & set(rows)
+    return tuple(r for r in rows if r in kept)
