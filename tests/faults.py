@@ -19,7 +19,7 @@ from tests import (
     test_layouts,
     test_online,
     test_ops,
-    test_plan,
+    test_plan_partition,
     test_structure,
     test_workload_kernels,
 )
@@ -74,7 +74,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "segments": partial(test_layouts.check, "sums of every segment and of all", "exact"),
     "positions": partial(test_layouts.check, "positions of columns", "exact"),
     "shared rows": partial(test_layouts.check, "a sum over rows of what some rows share", "exact"),
-    "run-time strides of intermediates": test_plan.test_intermediates_of_run_time_sizes_have_run_time_strides,
+    "run-time strides of intermediates": test_plan_partition.test_intermediates_of_run_time_sizes_have_run_time_strides,
     "rows wait for column sums": test_structure.test_a_value_over_rows_waits_for_the_column_sum_it_depends_on,
     "straddling reductions": partial(
         test_structure.test_a_straddling_reduction_is_an_inner_one_and_then_an_outer_one, "sum"

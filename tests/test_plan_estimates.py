@@ -1,0 +1,134 @@
+"""Bytes, workspace, launches and times of kernels, estimated by hand."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tests.plan_cases import CPU, DATA, M, N, program, squares
+from weft.ir import Program
+from weft.ir.ops import ONLINE, states_of
+from weft.plan.cost import estimate, ideal
+from weft.plan.kernel import Kernel, Schedule
+from weft.render.triton_expressions import STATES
+from weft.target import Target
+
+EXAMPLE = replace(
+    CPU,
+    units=1,
+    lanes=16,
+    bandwidth_gbps=1e12,
+    launch_us=7.0,
+    vector_op_us_per_mega=2.0**20,
+    row_overhead_us=0.0,
+    strided_us_per_mega=0.0,
+)
+"""Only launches and vector operations take time: a microsecond for every element and operation."""
+
+
+def zeroed(target: Target, *names: str) -> Target:
+    """Overheads that an example does not speak of cost nothing."""
+    known = {f.name for f in fields(Target)}
+    return replace(target, **{name: 0.0 for name in names if name in known})
+
+
+def scheduled(given: Program, scheme: str, **changes: Any) -> Kernel:
+    return Kernel(given, replace(Schedule(scheme, M, N), **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(2, 32), (31, 32), (32, 32), (33, 64), (64, 64), (65, 96)])
+def test_lanes_without_columns_cost_as_much_as_others(columns: int, lanes: int) -> None:
+    """A multiplication and an addition for every lane of pairs of 16, of each of 10 rows."""
+    kernel = scheduled(squares(10, columns), "ONE_SHOT")
+    target = zeroed(EXAMPLE, "chunk_overhead_us")
+    found = estimate(kernel, target, {})
+    assert found.predicted_us == pytest.approx(7 + 10 * lanes * 2)
+    assert estimate(kernel, replace(target, units=4), {}).predicted_us == pytest.approx(7 + 10 * lanes * 2 / 4)
+
+
+def test_memory_and_arithmetic_overlap() -> None:
+    kernel = scheduled(squares(10, 32), "ONE_SHOT")
+    moved = 10 * 32 * 4 + 10 * 32 * 4 + 10 * 4
+    target = zeroed(replace(EXAMPLE, bandwidth_gbps=1e-3), "chunk_overhead_us")  # a byte a microsecond
+    found = estimate(kernel, target, {})
+    assert (found.bytes_read, found.bytes_written) == (10 * 32 * 4, moved - 10 * 32 * 4)
+    assert moved > 10 * 32 * 2
+    assert found.predicted_us == pytest.approx(7 + moved)
+    assert ideal(kernel, target, {}).predicted_us == pytest.approx(7 + moved)
+
+
+def test_workspace_is_a_row_of_partial_sums_a_chunk() -> None:
+    """100 rows in chunks of 16 are 7 chunks; a sum of floats and a maximum of doubles over 40 columns."""
+    data = """
+  dim m = 100
+  dim n = 40
+  input x: f32 [m:40, n:1]
+  input y: f64 [m:40, n:1]
+"""
+    body = """
+  total: f32{n} = sum[m](x)
+  largest: f64{n} = max[m](y)
+  output out0: f32 [n:1] = total
+  output out1: f64 [n:1] = largest
+"""
+    kernel = scheduled(program(data, body), "COLUMN", rows_per_chunk=16, finish="same")
+    found = estimate(kernel, CPU, {})
+    assert found.workspace_bytes == 7 * 40 * (4 + 8)
+    assert found.bytes_read == 100 * 40 * (4 + 8)
+    assert found.bytes_written == 40 * (4 + 8)
+    slow = zeroed(
+        replace(EXAMPLE, bandwidth_gbps=1e-3, vector_op_us_per_mega=0.0), "chunk_overhead_us", "row_overhead_us"
+    )
+    moved = found.bytes_read + found.bytes_written + 2 * found.workspace_bytes
+    assert estimate(kernel, slow, {}).predicted_us == pytest.approx(2 * 7 + moved)  # two parallel loops
+
+
+def test_chunks_do_not_straddle_segments() -> None:
+    """3 segments of 20 rows in chunks of 16 are two chunks each: a full one and one of 4 rows."""
+    data = """
+  dim b = 3
+  dim m = 20
+  dim n = 8
+  input x: f32 [b:160, m:8, n:1]
+"""
+    body = "total: f32{b, n} = sum[m](x)\n  output out0: f32 [b:8, n:1] = total"
+    schedule = Schedule("COLUMN", ("b", "m"), N, ("b",), rows_per_chunk=16, finish="same")
+    assert estimate(Kernel(program(data, body), schedule), CPU, {}).workspace_bytes == 3 * 2 * 8 * 4
+
+
+def test_a_gpu_keeps_one_number_more_of_a_variance() -> None:
+    """Means are relative to an element there: four numbers for each column of a partial result, not three."""
+    assert {op: states_of(op, pivoted=True) for op in ONLINE} == {op: len(parts) for op, parts in STATES.items()}
+    body = "squares: f32{n} = m2[m](x)\n  output out0: f32 [n:1] = squares"
+    kernel = scheduled(program(DATA, body), "COLUMN", finish="separate")
+    on_gpu = replace(kernel, schedule=replace(kernel.schedule, backend="triton"))
+    cpu, gpu = (estimate(each, CPU, {}).workspace_bytes for each in (kernel, on_gpu))
+    assert 4 * cpu == 3 * gpu > 0
+
+
+def test_a_separate_finish_is_one_more_launch() -> None:
+    body = "total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total"
+    same = scheduled(program(DATA, body), "COLUMN", finish="same")
+    apart = scheduled(program(DATA, body), "COLUMN", finish="separate")
+    for target, more in ((replace(EXAMPLE, kind="gpu"), EXAMPLE.launch_us), (EXAMPLE, 0.0)):
+        one, two = (estimate(k, target, {}) for k in (same, apart))
+        assert (one.launches, two.launches) == (1, 2)
+        assert two.predicted_us - one.predicted_us == pytest.approx(more)  # on a CPU both are a second parallel loop
+
+
+def test_elements_read_against_their_layout_cost_extra() -> None:
+    data = """
+  dim m = 64
+  dim n = 32
+  input x: f32 [n:64, m:1]
+  input w: f32 [m:1]
+"""
+    body = "y: f32{m, n} = mul(x, w)\n  output out0: f32 [m:32, n:1] = y"
+    kernel = scheduled(program(data, body), "ONE_SHOT")
+    free = replace(EXAMPLE, strided_us_per_mega=0.0)
+    costly = replace(EXAMPLE, strided_us_per_mega=2.0**20)
+    extra = estimate(kernel, costly, {}).predicted_us - estimate(kernel, free, {}).predicted_us
+    assert extra == pytest.approx(64 * 32)  # x; w lacks the columns and out0 has them side by side
+    assert ideal(kernel, costly, {}) == ideal(kernel, free, {})
