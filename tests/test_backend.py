@@ -21,6 +21,7 @@ from tests.cases import SMALL_MODELS
 from weft.bench.models import MODELS, make_batch
 from weft.integration import backend
 from weft.options import Options
+from weft.runtime.executable import Executable, digest_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -342,19 +343,18 @@ def test_an_input_that_is_mutated_is_read_before() -> None:
 
 def test_the_launch_operator_is_a_valid_operator() -> None:
     seen: list[tuple[Any, ...]] = []
-    from weft.runtime import launch
 
-    original = launch.Executable.__call__
+    original = Executable.__call__
 
-    def spy(self: launch.Executable, inputs: Any, outputs: Any, parameters: Any, check: str) -> None:
+    def spy(self: Executable, inputs: Any, outputs: Any, parameters: Any, check: str) -> None:
         text = str(self.kernel)
-        seen.append((launch.digest_of(self.kernel), text, list(inputs), list(outputs), list(parameters), check))
+        seen.append((digest_of(self.kernel), text, list(inputs), list(outputs), list(parameters), check))
         original(self, inputs, outputs, parameters, check)
 
-    launch.Executable.__call__ = spy  # type: ignore[method-assign]
+    Executable.__call__ = spy  # type: ignore[method-assign]
     try:
         weft.fuse(lambda x: F.softmax(x, -1))(torch.randn(8, 32))
     finally:
-        launch.Executable.__call__ = original  # type: ignore[method-assign]
+        Executable.__call__ = original  # type: ignore[method-assign]
     (arguments,) = seen
     torch.library.opcheck(torch.ops.weft.launch.default, arguments, test_utils=("test_schema", "test_faketensor"))

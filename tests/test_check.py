@@ -19,10 +19,10 @@ from weft.ir.interpret import Evaluation, interpret
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Schedule
-from weft.runtime import check, failures, launch, verdict
+from weft.runtime import check, executable, failures, launch, verdict
 from weft.runtime.check import chunked_dimension, compare, late_values
 from weft.runtime.counters import counters
-from weft.runtime.launch import Executable, digest_of
+from weft.runtime.executable import Executable, digest_of
 from weft.runtime.verdict import distinct
 
 MIXED = parse(
@@ -289,7 +289,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         seen.append(program)
         return compare(program, *rest)
 
-    monkeypatch.setattr(launch, "compare", spy)
+    monkeypatch.setattr(executable, "compare", spy)
     return seen
 
 
@@ -308,10 +308,10 @@ def test_nothing_is_compared_while_a_cuda_graph_is_captured(
 ) -> None:
     inputs, outputs = tensors()[0], poisoned()
     run = Executable(KERNEL, Function(inputs, outputs))
-    monkeypatch.setattr(launch, "_is_capturing", lambda _: True)
+    monkeypatch.setattr(executable, "_is_capturing", lambda _: True)
     run(inputs, outputs, [50], "first")
     assert not compared
-    monkeypatch.setattr(launch, "_is_capturing", lambda _: False)
+    monkeypatch.setattr(executable, "_is_capturing", lambda _: False)
     run(inputs, outputs, [50], "first")
     assert len(compared) == 1
 
@@ -408,7 +408,7 @@ def test_a_check_that_fails_itself_says_so_and_keeps_the_kernel(monkeypatch: pyt
     def broken(*_: Any) -> Any:
         raise MemoryError("none left")
 
-    monkeypatch.setattr(launch, "compare", broken)
+    monkeypatch.setattr(executable, "compare", broken)
     inputs, outputs = tensors()[0], poisoned()
     run = Executable(KERNEL, Function(inputs, outputs))
     with pytest.warns(UserWarning, match="kernel mixed could not be checked: MemoryError: none left"):

@@ -26,7 +26,7 @@ from weft.ir.parser import parse
 from weft.plan import planner
 from weft.plan.kernel import Kernel, Schedule
 from weft.runtime import build, failures, launch
-from weft.runtime.launch import Executable, digest_of
+from weft.runtime.executable import Executable, digest_of
 
 ERRORS = [KeyError("planned"), AssertionError("planned"), RecursionError("planned"), OSError("planned")]
 
@@ -334,13 +334,13 @@ def test_a_wrong_kernel_of_a_model_is_found_replaced_and_refused(
 CHECKED = """
     import json, os, torch, weft
     import torch.nn.functional as F
-    from weft.runtime import build, launch
+    from weft.runtime import build, executable
     from tests.test_failures import zero_the_last_output
     if os.environ.get("DAMAGE"):
         build.open_library = zero_the_last_output
     compared = []
-    original = launch.compare
-    launch.compare = lambda program, *rest: compared.append(program.name) or original(program, *rest)
+    original = executable.compare
+    executable.compare = lambda program, *rest: compared.append(program.name) or original(program, *rest)
     x = torch.arange(9 * 33, dtype=torch.float32).reshape(9, 33).sin()
     compiled = torch.compile(lambda x: F.softmax(x, -1), backend="weft", options=json.loads(os.environ["OPTIONS"]))
     right = all(torch.allclose(compiled(x), F.softmax(x, -1), atol=1e-6) for _ in range(3))

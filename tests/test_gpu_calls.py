@@ -28,8 +28,8 @@ from weft.render.triton_launch import Launch
 from weft.runtime import driver as cuda_driver
 from weft.runtime import gpu, launch, triton_build, triton_load
 from weft.runtime.counters import counters
+from weft.runtime.executable import Executable, digest_of
 from weft.runtime.gpu import GpuFunction
-from weft.runtime.launch import Executable, digest_of
 from weft.runtime.layout import check_tensors
 from weft.runtime.occupancy import grid_of
 from weft.runtime.resource_usage import ResourceUsage

@@ -14,6 +14,7 @@ from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import plan
 from weft.runtime import launch
+from weft.runtime.executable import digest_of
 from weft.target import Target
 
 H200 = Target.named("h200")
@@ -96,7 +97,7 @@ def test_sizes_are_marked_for_weft_and_its_peers_alike() -> None:
 def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_KERNELS", {})
     kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), Schedule("ONE_SHOT", ("m",), ("n",)))
-    seen = gpu_gates.launched(lambda: [launch.find(launch.digest_of(kernel), str(kernel)) for _ in range(2)])
+    seen = gpu_gates.launched(lambda: [launch.find(digest_of(kernel), str(kernel)) for _ in range(2)])
     assert seen == [kernel, kernel]
 
 

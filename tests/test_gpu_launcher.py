@@ -14,7 +14,7 @@ from weft.options import Options
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.driver import argument_bytes
-from weft.runtime.launch import Executable
+from weft.runtime.executable import Executable
 
 DIGEST, TEXT = "0123456789abcdef01234567", "a kernel of two functions"
 DEVICE, STREAM, COUNTER, FUNCTION, FINISH = 3, 0x7700, 0x5550, 0xF1, 0xF2

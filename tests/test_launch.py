@@ -20,7 +20,8 @@ from weft.ir.parser import parse
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.runtime import build, launch
 from weft.runtime.counters import Counters, counters
-from weft.runtime.launch import Executable, digest_of, find
+from weft.runtime.executable import Executable, digest_of
+from weft.runtime.launch import find
 from weft.runtime.layout import check_tensors
 
 PROGRAM = parse(

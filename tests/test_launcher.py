@@ -24,9 +24,10 @@ from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Schedule
 from weft.render import cpp
-from weft.runtime import build, launch, launcher
+from weft.runtime import build, executable, launch, launcher
 from weft.runtime.counters import counters
-from weft.runtime.launch import Executable, digest_of, prepare
+from weft.runtime.executable import Executable, digest_of
+from weft.runtime.launch import prepare
 
 PROGRAM = parse(
     """program repeated(s0)
@@ -266,8 +267,8 @@ def test_the_first_call_is_compared_even_if_others_came_before(
     entered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[str] = []
-    original = launch.compare
-    monkeypatch.setattr(launch, "compare", lambda p, *rest: compared.append(p.name) or original(p, *rest))
+    original = executable.compare
+    monkeypatch.setattr(executable, "compare", lambda p, *rest: compared.append(p.name) or original(p, *rest))
     for check in ("off", "off", "first", "first", "off", "first", "always", "always", "first"):
         checked_run(check=check)
     assert entered == ["off", "first", "always", "always"]
@@ -413,6 +414,7 @@ MODEL = """
     import json, logging, os, sys, torch, weft
     import torch.nn.functional as F
     from weft.runtime import build, launch, launcher
+    from weft.runtime.executable import Executable
     logging.getLogger("weft").setLevel(logging.INFO)
     logging.getLogger("weft").addHandler(logging.StreamHandler())
     def refuse(*_):
@@ -422,8 +424,8 @@ MODEL = """
     if os.environ.get("REFUSE") == "probe":
         launch.parse_kernel = refuse
     entered = []
-    original = launch.Executable.__call__
-    launch.Executable.__call__ = lambda *args: entered.append(1) or original(*args)
+    original = Executable.__call__
+    Executable.__call__ = lambda *args: entered.append(1) or original(*args)
     loaded = launcher.is_loaded()
     x = torch.arange(9 * 33, dtype=torch.float32).reshape(9, 33).sin()
     compiled = torch.compile(lambda x: F.softmax(x, -1), backend="weft", fullgraph=True)

@@ -12,7 +12,7 @@ from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.ir.parser import parse
-from weft.runtime.launch import digest_of
+from weft.runtime.executable import digest_of
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from weft.render import triton
 from weft.render.expressions import C_TYPES
 from weft.render.triton_expressions import TRITON_TYPES
 from weft.rules import RULES, Figure
-from weft.runtime.launch import Executable
+from weft.runtime.executable import Executable
 from weft.runtime.trust import check_folder
 from weft.target import Target
 

@@ -23,7 +23,7 @@ from weft.options import Options
 from weft.plan import planner
 from weft.runtime import launch
 from weft.runtime.counters import counters
-from weft.runtime.launch import Executable, digest_of
+from weft.runtime.executable import Executable, digest_of
 
 aten = torch.ops.aten
 Function = Callable[..., Any]

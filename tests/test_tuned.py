@@ -25,6 +25,7 @@ from weft.plan.planner import plan, plan_split
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
+from weft.runtime.executable import digest_of
 from weft.target import Target
 
 CPU = Target.current("cpu")
@@ -348,7 +349,7 @@ def test_a_compile_runs_the_measured_schedule(options: Options) -> None:
     assert found["schedule"] == str(wanted.schedule) != str(kernel.schedule)
     assert found["tuned"]["us"] == 8.0
     assert "  tuned: row_sum_rsqrt: measured 8.0 us, 10.0 us with the predicted schedule" in report.text().splitlines()
-    digests = [launch.digest_of(each) for each in (wanted, kernel)]
+    digests = [digest_of(each) for each in (wanted, kernel)]
     assert [digest in launch._KERNELS for digest in digests] == [True, False]
     assert launch._KERNELS[digests[0]].function is not None
     text = str(weft.explain(norm, x, weight))

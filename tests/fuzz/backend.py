@@ -28,7 +28,7 @@ from weft.ir.program import Program
 from weft.plan import planner
 from weft.plan.kernel import Plan
 from weft.runtime import launch, launcher
-from weft.runtime.launch import Executable, digest_of
+from weft.runtime.executable import Executable, digest_of
 from weft.target import Target
 
 

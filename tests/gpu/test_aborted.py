@@ -17,6 +17,7 @@ from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.render.backends import render
 from weft.runtime import launch
+from weft.runtime.executable import digest_of
 from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import allocate
 from weft.runtime.workspace import Workspace
@@ -106,7 +107,7 @@ def test_a_wrong_argument_spoils_no_later_call() -> None:
         "takes": bound[1:],
     }
     for message, tensors in wrong.items():
-        executable = launch.find(launch.digest_of(found.kernels[0]), str(found.kernels[0]))
+        executable = launch.find(digest_of(found.kernels[0]), str(found.kernels[0]))
         outputs = [t.clone() for t in first]
         with pytest.raises(LaunchError, match=re.escape(message)):
             executable(tensors, outputs, ())

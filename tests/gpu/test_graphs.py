@@ -16,6 +16,7 @@ from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.render.backends import render
 from weft.runtime import launch
+from weft.runtime.executable import digest_of
 
 STEPS = 8
 
@@ -197,7 +198,7 @@ def test_a_kernel_that_is_new_inside_a_capture_is_neither_built_nor_loaded(built
         made = launch.launch_plan(found, case.program, bound, (), Options.read())
     assert weft.counters.builds == before
     assert weft.counters.fallbacks == 1
-    assert launch.find(launch.digest_of(kernel), str(kernel)).function is not None
+    assert launch.find(digest_of(kernel), str(kernel)).function is not None
     call = compiled(found, case, inputs)
     for given in (inputs, inputs_of(MIXED, torch.bfloat16, seed=9)):
         for tensor, value in zip(inputs, given, strict=True):

@@ -14,7 +14,7 @@ import weft
 from tests.gpu.workloads import MIXED, equal, inputs_of
 from weft.bench.workloads import WORKLOADS
 from weft.runtime import launcher
-from weft.runtime.launch import Executable
+from weft.runtime.executable import Executable
 
 
 @pytest.fixture(autouse=True)

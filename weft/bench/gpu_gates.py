@@ -41,6 +41,7 @@ from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.kernel import Kernel
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
+from weft.runtime.executable import Executable
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
 BACKWARDS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward", "softmax_backward")
@@ -179,7 +180,7 @@ def launched(run: Callable[[], Any]) -> list[Kernel]:
     seen: list[Kernel] = []
     find = launch.find
 
-    def recording(digest: str, text: str) -> launch.Executable:
+    def recording(digest: str, text: str) -> Executable:
         executable = find(digest, text)
         seen.append(executable.kernel)
         return executable

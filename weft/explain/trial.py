@@ -22,7 +22,7 @@ from weft.options import Options
 from weft.plan.planner import plan_split
 from weft.render import cpp
 from weft.runtime import build, launcher
-from weft.runtime.launch import Executable
+from weft.runtime.executable import Executable
 from weft.target import Target
 
 PROGRAM = """

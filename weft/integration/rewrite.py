@@ -25,7 +25,7 @@ from weft.ir.program import Buffer, Size
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.backends import device_of
-from weft.runtime.launch import digest_of
+from weft.runtime.executable import digest_of
 
 aten = torch.ops.aten
 _DEFAULTS = Options()

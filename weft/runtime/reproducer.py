@@ -34,7 +34,8 @@ import torch
 from weft.ir.interpret import sizes_of
 from weft.plan.kernel import parse_kernel
 from weft.runtime.check import compare
-from weft.runtime.launch import digest_of, find
+from weft.runtime.executable import digest_of
+from weft.runtime.launch import find
 from weft.runtime.layout import allocate
 from weft.runtime.reproducer import read
 
