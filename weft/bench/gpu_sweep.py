@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=["rms_norm_backward"])
     parser.add_argument("--columns", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
+    parser.add_argument("--rows", type=int, nargs="+", help="in place of those that have so many elements")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=40, help="candidates of a cell, evenly thinned")
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
     dtype, options = getattr(torch, given.dtype), Options.read()
-    cells = [(name, (given.elements // n, n)) for name in given.workload for n in given.columns]
+    shapes = [(m, n) for n in given.columns for m in given.rows or [given.elements // n]]
+    cells = [(name, shape) for name in given.workload for shape in shapes]
     kernels = {
         cell: [_changed(k, given.finish, given.pieces) for k in _kernels(cell, dtype, given.most)] for cell in cells
     }
