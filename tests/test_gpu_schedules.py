@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import asdict, replace
 
@@ -16,12 +17,12 @@ from weft.bench import gpu_fit
 from weft.bench.gpu_fit import program_of
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
-from weft.plan.gpu_candidates import candidates
+from weft.plan.gpu_candidates import can_keep_tiles, candidates
 from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
-from weft.plan.gpu_schedules import gpu_schedule, ranked, runner_up
+from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.pieces import pieces_of, power_of_two
-from weft.plan.resources import Demand
+from weft.plan.resources import Demand, spills, wanted_registers
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime.counters import counters
@@ -157,13 +158,50 @@ def test_weights_of_few_elements_are_loaded_beside_the_row(name: str, rows: int,
     assert (text.index("tl.load(weight + n)") < text.index("tl.sum(")) == beside
 
 
+TILES = [("layer_norm_backward_bias", 5120), ("thunder_layer_norm_backward", 5120), ("rms_norm_backward", 12288)]
+
+
+@pytest.mark.parametrize(("name", "columns"), TILES)
+def test_a_row_whose_values_do_not_fit_is_kept_as_it_was_loaded(name: str, columns: int) -> None:
+    split = split_of(name, columns)
+    kernel = Kernel(split.program, gpu_schedule(split))
+    assert kernel.schedule.keeps == "tiles"
+    assert parse_kernel(str(kernel)) == kernel
+    plain = replace(kernel.schedule, keeps="values")
+    demands = [Demand.of(split.program, schedule) for schedule in (kernel.schedule, plain)]
+    assert [spills(d, s, H200) for d, s in zip(demands, (kernel.schedule, plain), strict=True)] == [False, True]
+    text = triton.render(kernel).text
+    text = text[: text.index("_finish(")]
+    exchange = text.index("w.sums(" if "w.sums(" in text else " = tl.sum(")
+    before, behind = text[:exchange], text[exchange:]
+    casts = re.compile(r"w\.(to_f32|to_f32_again)\(\w+_tile")
+    assert set(casts.findall(before)) == {"to_f32"}
+    assert set(casts.findall(behind)) == {"to_f32_again"}
+    assert len(casts.findall(before)) == len(casts.findall(behind))
+    assert "to_f32_again" not in triton.render(replace(kernel, schedule=plain)).text
+
+
+@pytest.mark.parametrize(("name", "columns"), [(name, 4096) for name, _ in TILES])
+def test_a_row_whose_values_fit_keeps_them(name: str, columns: int) -> None:
+    assert gpu_schedule(split_of(name, columns)).keeps == "values"
+
+
+def test_what_was_loaded_as_float32_is_not_kept_in_place_of_values() -> None:
+    split = split_of("layer_norm_backward_bias", 5120)
+    inputs = tuple(replace(b, dtype="f32") if b.name == "x" else b for b in split.program.inputs)
+    schedule = replace(gpu_schedule(split), keeps="tiles")
+    assert can_keep_tiles(Demand.of(split.program, schedule))
+    assert not can_keep_tiles(Demand.of(replace(split.program, inputs=inputs), schedule))
+
+
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
     split = split_of("layer_norm_backward", 5120)
     chosen = gpu_schedule(split)
     other = runner_up(Kernel(split.program, chosen), H200, {})
     assert other is not None
     assert (other.rows, other.columns, other.scheme) == (chosen.rows, chosen.columns, chosen.scheme)
-    assert (chosen.warps, other.warps) == (4, 8)
+    wanted = [wanted_registers(Demand.of(split.program, schedule), schedule) for schedule in (chosen, other)]
+    assert wanted[1] <= CLEARLY_FEWER * wanted[0]
 
 
 def test_more_bytes_and_less_in_flight_take_longer() -> None:
@@ -196,17 +234,15 @@ def test_the_constants_choose_well_among_what_was_measured() -> None:
     assert len(points) > 4000
     for ways in gpu_fit.FITS.values():
         values = [value for way in ways for value in asdict(constants()[way]).values()]
-        own = gpu_fit.Points([p for p in points if p.way in ways], ways)
+        own = gpu_fit.Points([p for p in points if p.way in ways and p.is_candidate], ways)
         found = own.regrets(values)
         assert len(found) > 60
         assert statistics.geometric_mean(found.values()) < 1.03
         assert max(found.values()) < 1.10
     found = gpu_fit.planned(points)
-    assert len(found) > 120
+    assert len(found) > 160
     assert statistics.geometric_mean(found.values()) < 1.03
-    assert (
-        max(found.values()) < 1.13
-    )  # thunder_layer_norm_backward at 5120: said to spill at 255 registers, which it does not
+    assert max(found.values()) < 1.10
 
 
 # a kernel that spills

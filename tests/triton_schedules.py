@@ -9,8 +9,10 @@ from math import prod
 
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
+from weft.plan.gpu_candidates import can_keep_tiles
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.pieces import pieces_of, power_of_two
+from weft.plan.resources import Demand
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)
@@ -62,6 +64,9 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
                     made = replace(
                         schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows, chunks=chunks, finish=finish
                     )
+                    tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
+                    if tiles and scheme == "STREAM" and rows == 1 and finish == "same":
+                        made = replace(made, keeps="tiles")
                     if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
                         yield made
 

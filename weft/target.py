@@ -21,13 +21,13 @@ class Target:
     bandwidth_gbps: attainable copy bandwidth in 10^9 bytes a second. launch_us: host and device time of one more
     launch. vector_op_us_per_mega: time of 2^20 float32 vector adds on data in cache. row_overhead_us: time of one loop
     over the columns of a row beyond its elements. chunk_overhead_us: time of a chunk of rows beyond its rows.
-    strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM;
-    0 on a CPU. cache_bytes: of a core's own cache, of a GPU's level-two cache. resident_bytes: tensors that together
-    are larger come from memory, and are read faster one stream at a time than several; 0 where that makes no
-    difference. measured: whether the figures come from a measurement; origin: from which. exclusive: whether nobody
-    else's kernels keep a GPU's multiprocessors for long, so that programs of a kernel may wait for each other. device:
-    the model of the machine at hand, empty for one that is only planned for; it says what measurements are of and
-    decides nothing else.
+    strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM; 0
+    on a CPU. cache_bytes: of a core's own cache, of a GPU's level-two cache. resident_bytes: tensors that together are
+    larger come from memory, and are read faster one stream at a time than several; 0 where that makes no difference.
+    architecture: of NVIDIA's GPUs, as 90 of sm_90; 0 of others. measured: whether the figures come from a measurement;
+    origin: from which. exclusive: whether nobody else's kernels keep a GPU's multiprocessors for long, so that programs
+    of a kernel may wait for each other. device: the model of the machine at hand, empty for one that is only planned
+    for; it says what measurements are of and decides nothing else.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Target:
     shared_bytes: int
     cache_bytes: int
     resident_bytes: int
+    architecture: int
     measured: bool
     origin: str
     exclusive: bool = True

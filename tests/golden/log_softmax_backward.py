@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=16 stages=1 chunks=0 inputs=evict_last
 # program log_softmax_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -34,7 +34,7 @@ def weft_log_softmax_backward(dy, log_y, out0):
     log_y_tile_b = tl.load(log_y_at + n_b, eviction_policy="evict_last")
     cast_a = w.to_f32(dy_tile_a)
     cast_b = w.to_f32(dy_tile_b)
-    sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+    sum = tl.sum(cast_a, 1, keep_dims=True) + tl.sum(cast_b, 1, keep_dims=True)
     cast_1_a = w.to_f32(log_y_tile_a)
     exp_a = tl.exp(cast_1_a)
     mul_a = exp_a * sum

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=2 stages=1 chunks=0 inputs=evict_last
 # program modulated_layer_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 4096

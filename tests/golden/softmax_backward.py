@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=8 stages=1 chunks=0 inputs=evict_last
 # program softmax_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -38,7 +38,7 @@ def weft_softmax_backward(dy, y, out0):
     cast_b = w.to_f32(dy_tile_b)
     cast_1_b = w.to_f32(y_tile_b)
     mul_b = cast_b * cast_1_b
-    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    sum = tl.sum(mul_a, 1, keep_dims=True) + tl.sum(mul_b, 1, keep_dims=True)
     mul_1_a = cast_1_a * sum
     sub_a = mul_a - mul_1_a
     cast_2_a = sub_a.to(tl.bfloat16)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=8 stages=1 chunks=0 inputs=evict_last
 # program softmax_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -20,25 +20,49 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_softmax_forward(x, out0):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
     x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
+    x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
+    x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     cast_b = w.to_f32(x_tile_b)
-    max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
+    cast_c = w.to_f32(x_tile_c)
+    cast_d = w.to_f32(x_tile_d)
+    cast_e = w.to_f32(x_tile_e)
+    max = w.max(w.maximum(w.maximum(w.maximum(w.maximum(cast_a, cast_b), cast_c), cast_d), cast_e), 1)
     sub_a = cast_a - max
     exp_a = tl.exp(sub_a)
     sub_b = cast_b - max
     exp_b = tl.exp(sub_b)
-    sum = tl.sum(w.fold_sum(exp_a, 1024) + exp_b, 1, keep_dims=True)
+    sub_c = cast_c - max
+    exp_c = tl.exp(sub_c)
+    sub_d = cast_d - max
+    exp_d = tl.exp(sub_d)
+    sub_e = cast_e - max
+    exp_e = tl.exp(sub_e)
+    sum = tl.sum(exp_a + exp_b + exp_c + exp_d + exp_e, 1, keep_dims=True)
     div_a = exp_a * tl.div_rn(1.0, sum)
     cast_1_a = div_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_1_a)
     div_b = exp_b * tl.div_rn(1.0, sum)
     cast_1_b = div_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_1_b)
+    div_c = exp_c * tl.div_rn(1.0, sum)
+    cast_1_c = div_c.to(tl.bfloat16)
+    tl.store(out0_at + n_c, cast_1_c)
+    div_d = exp_d * tl.div_rn(1.0, sum)
+    cast_1_d = div_d.to(tl.bfloat16)
+    tl.store(out0_at + n_d, cast_1_d)
+    div_e = exp_e * tl.div_rn(1.0, sum)
+    cast_1_e = div_e.to(tl.bfloat16)
+    tl.store(out0_at + n_e, cast_1_e)

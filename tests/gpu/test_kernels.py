@@ -90,6 +90,27 @@ def test_programs_that_share_many_chunks_change_no_bits(name: str) -> None:
     assert weft.counters.fallbacks == 0
 
 
+TILES = [("layer_norm_backward_bias", 5120), ("thunder_layer_norm_backward", 5120), ("rms_norm_backward", 12288)]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(("name", "columns"), TILES)
+def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, dtype: str) -> None:
+    exact = exact_inputs_of(name, DTYPES[dtype], (4096, columns))
+    case = program_of(name, exact)
+    found = plan_of(case, exact)
+    assert [kernel.schedule.keeps for kernel in found.kernels] == ["tiles"]
+    for mine, right in zip(compiled(found, case, exact)(), expected(case, exact), strict=True):
+        assert torch.equal(mine, right.to(mine.dtype))
+    inputs = inputs_of(name, DTYPES[dtype], (4096, columns))
+    call = compiled(found, case, inputs)
+    first = call()
+    for mine, right in zip(first, expected(case, inputs), strict=True):
+        assert rms(mine.double() - right) <= 0.01 * rms(right) + 1e-6
+    assert all(equal(first, call(sm_margin=margin)) for margin in (0, 0, 8, 64))
+    assert weft.counters.fallbacks == 0
+
+
 @pytest.mark.parametrize("offset", [1, 2, 4])
 @pytest.mark.parametrize("name", [MIXED, "softmax_forward"])
 def test_unaligned_tensors_take_another_variant(name: str, offset: int) -> None:

@@ -1,12 +1,12 @@
 """Fits the constants of ``plan/gpu_cost.py``: ``python -m weft.bench.gpu_fit`` prints them and how well they choose.
 
-``plan/calibration/schedules/h200.csv`` has times of candidate schedules from ``weft.bench.gpu_sweep``, without those
-that spilled. The *regret* of a cell (a workload and a shape) is the time of the schedule that the constants choose over
-that of the best one measured. Constants are fitted twice: to the times, near the best ones of each cell above all, and
-then, from there, to what is expected to be lost by a choice that takes schedules the likelier, the shorter they are
-predicted to be, with the errors of the times as a part of it, so that they stay times. Half of the cells, every other
-one, are fitted, and the regret of the other half is shown too. ``--write`` puts the constants into ``h200.json`` beside
-the data, fitted to all cells.
+``plan/calibration/schedules/h200.csv`` has times of schedules from ``weft.bench.gpu_sweep``, without those that
+spilled. Constants are fitted to those that the planner chooses from. The *regret* of a cell (a workload and a shape) is
+the time of the schedule that the constants choose over that of the best one measured of these. Constants are fitted
+twice: to the times, near the best ones of each cell above all, and then, from there, to what is expected to be lost by
+a choice that takes schedules the likelier, the shorter they are predicted to be, with the errors of the times as a part
+of it, so that they stay times. Half of the cells, every other one, are fitted, and the regret of the other half is
+shown too. ``--write`` puts the constants into ``h200.json`` beside the data, fitted to all cells.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from weft.ir.online import online
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.structure import split_straddling
+from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Constants, Load, Work, way_of
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Schedule
@@ -55,10 +56,14 @@ BOUNDS = {
     "compute_power": (1.0, 12.0),
     "power": (1.3, 20.0),
     "start_us": (0.0, 12.0),
+    "program_ns": (0.0, 200.0),
+    "later_us": (0.0, 3.0),
     "tail": (0.0, 8.0),
     "step_us": (0.0, 3.0),
 }
-START = Constants(1.1, 2.2e4, 2.2, 0.05, 0.3, 0.2, 14.0, 30.0, 10.0, 20.0, 3.0, 2.0, 3.5, 3.0, 0.35)
+COUNTED = {"program_ns": "programs", "later_us": "later", "step_us": "steps"}
+"""Constants of what not all schedules have, with what counts it."""
+START = Constants(1.1, 2.2e4, 2.2, 0.05, 0.3, 0.2, 14.0, 30.0, 10.0, 20.0, 3.0, 2.0, 3.5, 40.0, 0.5, 3.0, 0.35)
 NEAR, FLOOR = 0.2, 0.003
 """A schedule that takes as much longer than its cell's best one counts 1/e in the errors of the times; no less than the
 second counts any."""
@@ -79,13 +84,15 @@ Cell = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule that was timed. way: which constants its time is predicted with."""
+    """A schedule that was timed. way: which constants its time is predicted with. is_candidate: whether the planner
+    chooses from it and others, which asks the model of registers."""
 
     cell: Cell
     way: str
     load: Load
     schedule: Schedule
     measured_us: float
+    is_candidate: bool
 
 
 class Points:
@@ -124,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points = read_points()
     written: dict[str, dict[str, float]] = {}
     for name, ways in FITS.items():
-        own = [p for p in points if p.way in ways]
+        own = [p for p in points if p.way in ways and p.is_candidate]
         cells = sorted({p.cell for p in own})
         halves = [[p for p in own if p.cell in set(half)] for half in (cells[::2], cells[1::2])]
         some = fit(Points(halves[0], ways))
@@ -137,8 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}, fitted to all: {describe(every.regrets(whole))}; times near the best within {error:.1%}")
         for way, values in zip(ways, np.split(np.asarray(whole), len(ways)), strict=True):
             written[way] = {key: float(f"{value:.4g}") for key, value in zip(BOUNDS, values, strict=True)}
-            if not any(p.load.steps for p in own if p.way == way):
-                written[way]["step_us"] = 0.0  # nothing was fitted
+            for key, count in COUNTED.items():
+                if not any(getattr(p.load, count) for p in own if p.way == way):
+                    written[way][key] = 0.0  # nothing was fitted
             print(f"  {way}: {written[way]}")
     print(f"as planned with the constants before: {describe(planned(points))}")
     if given.write:
@@ -153,14 +161,10 @@ def planned(points: Sequence[Point]) -> dict[str, float]:
     for point in points:
         cells[point.cell].append(point)
     found: dict[str, float] = {}
-    for (name, rows, columns), own in cells.items():
-        split = _split_of(name, columns)
-        batch = _batch(rows) if split.segments else 1
-        sizes = {split.columns[0]: columns} | ({split.rows[0]: batch} if split.segments else {})
-        dims = tuple(replace(d, size=sizes.get(d.name, rows // batch)) for d in split.program.dims)
-        chosen = gpu_schedule(replace(split, program=replace(split.program, dims=dims)))
+    for cell, own in cells.items():
+        chosen = gpu_schedule(_split_at(*cell))
         us = [p.measured_us for p in own if p.schedule == replace(chosen, inputs="normal")]
-        found |= {f"{own[0].cell}": us[0] / min(p.measured_us for p in own)} if us else {}
+        found |= {f"{cell}": us[0] / min(p.measured_us for p in own)} if us else {}
     return found
 
 
@@ -172,13 +176,14 @@ def read_points() -> list[Point]:
         split = _split_of(name, columns)
         pieces = tuple(int(piece) for piece in row["pieces"].split("+"))
         numbers = {key: int(row[key]) for key in ("rows_per_tile", "warps", "stages", "chunks")}
-        own = {"pieces": pieces, "finish": row["finish"], **numbers}
+        own = {"pieces": pieces, "finish": row["finish"], "keeps": row["keeps"], **numbers}
         schedule = Schedule(row["scheme"], *split.dims, backend="triton", **own)  # type: ignore[arg-type]
-        work, demand = facts_of(name, columns, row["scheme"])
+        work, demand = facts_of(name, columns, row["scheme"], row["keeps"])
         batch = _batch(rows) if split.segments else 1
         work = replace(work, rows=rows // batch, segments=batch)
-        load = Load.of(work, demand, schedule, TARGET)
-        found.append(Point((name, rows, columns), way_of(schedule, work.sums), load, schedule, float(row["us"])))
+        load, cell = Load.of(work, demand, schedule, TARGET), (name, rows, columns)
+        measured_us, is_candidate = float(row["us"]), schedule in _candidates_at(*cell)
+        found.append(Point(cell, way_of(schedule, work.sums), load, schedule, measured_us, is_candidate))
     return found
 
 
@@ -193,10 +198,10 @@ def program_of(name: str, columns: int) -> Program:
 
 
 @cache
-def facts_of(name: str, columns: int, scheme: str) -> tuple[Work, Demand]:
+def facts_of(name: str, columns: int, scheme: str, keeps: str = "values") -> tuple[Work, Demand]:
     """What the time of a workload's kernel of few rows depends on."""
     split = _split_of(name, columns)
-    plain = Schedule(scheme, *split.dims, backend="triton")  # type: ignore[arg-type]
+    plain = Schedule(scheme, *split.dims, backend="triton", keeps=keeps)  # type: ignore[arg-type]
     return Work.of(split), Demand.of(split.program, plain)
 
 
@@ -206,6 +211,21 @@ def _split_of(name: str, columns: int) -> Split:
     program = program_of(name, columns)
     names = tuple(d.name for d in program.dims)
     return Split.of(program, names[:-1], names[-1:], TARGET, {})
+
+
+def _split_at(name: str, rows: int, columns: int) -> Split:
+    """The same with so many rows."""
+    split = _split_of(name, columns)
+    batch = _batch(rows) if split.segments else 1
+    sizes = {split.columns[0]: columns} | ({split.rows[0]: batch} if split.segments else {})
+    dims = tuple(replace(d, size=sizes.get(d.name, rows // batch)) for d in split.program.dims)
+    return replace(split, program=replace(split.program, dims=dims))
+
+
+@cache
+def _candidates_at(name: str, rows: int, columns: int) -> frozenset[Schedule]:
+    """What the planner chooses from, whatever becomes of inputs in the caches."""
+    return frozenset(replace(s, inputs="normal") for s in candidates(_split_at(name, rows, columns)))
 
 
 def _batch(rows: int) -> int:

@@ -92,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 COLUMNS = (
     *("workload", "rows", "columns", "chosen", "scheme", "rows_per_tile", "pieces", "warps", "stages", "chunks"),
-    *("finish", "predicted_registers", "registers", "spill_bytes", "shared_bytes", "us", "of_copy", "wrong", "failure"),
+    *("finish", "keeps", "predicted_registers", "registers", "spill_bytes", "shared_bytes"),
+    *("us", "of_copy", "wrong", "failure"),
 )
 
 
@@ -112,7 +113,8 @@ def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
     if analyse(whole, rows).pass_count != 1:
         print(f"{name} {shape}: more than one pass")
         return
-    found = candidates(Split.of(whole, rows, columns, TARGET, {}), SLACK)
+    split = Split.of(whole, rows, columns, TARGET, {})
+    found = list(dict.fromkeys((*candidates(split), *candidates(split, SLACK))))
     step = max(1, -(-len(found) // most))
     yield from dict.fromkeys(
         (*(chosen.kernels if len(chosen.kernels) == 1 else ()), *(Kernel(whole, s) for s in found[::step]))
@@ -157,6 +159,7 @@ def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
         "stages": s.stages,
         "chunks": s.chunks,
         "finish": s.finish,
+        "keeps": s.keeps,
         "predicted_registers": registers_per_thread(demand, s),
         "shared_bytes": shared_bytes(demand, s),
     }

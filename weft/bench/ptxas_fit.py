@@ -21,7 +21,7 @@ from typing import Any
 from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers
 
 FOLDER = Path(__file__).parent.parent / "plan"
-SCHEMES = ("ONE_SHOT", "LOOP", "COLUMN", "STREAM")
+GROUPS = ("ONE_SHOT", "LOOP", "COLUMN", "STREAM", "STREAM_TILES")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
@@ -34,6 +34,8 @@ CHOSEN_COUNTS, SPILLED_COUNTS = 2.0, 6.0
 LEAST_WANTED, MOST_WANTED = 16, 600
 """Registers; beyond it makes no difference."""
 SPILL_MARGIN = 0.005
+COUNTED = {90: (90,), 100: (90, 100)}
+"""Architectures whose spills tell where those of another begin: of Blackwell there are few."""
 ROUNDS, FORGIVEN = 8, 0.1
 """In each round, what lay outside in the one before counts less: as many as can be should lie inside, and how far off
 the others are matters little. ptxas gives two kernels that differ in nothing that is counted 128 and 241 registers."""
@@ -44,11 +46,11 @@ NARROW = 0.02
 @dataclass(frozen=True)
 class Fit:
     """weights: registers of each unit of a feature. fewest: share of the registers that a kernel wants and can do with.
-    spilling: share of all registers beyond which a kernel is said to spill."""
+    spilling: share of all registers beyond which a kernel is said to spill, by architecture."""
 
     weights: dict[str, float]
     fewest: float
-    spilling: float
+    spilling: dict[int, float]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for row in csv.DictReader(file) if not is_odd(row)]
     fits: dict[str, Fit] = {}
     notes: list[str] = []
-    for scheme in SCHEMES:
-        own = [row for row in rows if row["scheme"] == scheme]
+    for scheme in GROUPS:
+        own = [row for row in rows if group(row) == scheme]
         fits[scheme] = fit(own)
         half, rest = fit(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
         met = sum(is_within(row, half) for row in rest)
@@ -71,16 +73,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def group(row: dict[str, str]) -> str:
+    """Kernels with the same weights."""
+    return row["scheme"] if row["keeps"] == "values" else f"{row['scheme']}_TILES"
+
+
 def fit(rows: Sequence[dict[str, str]]) -> Fit:
     """Of one scheme."""
-    found = [_fit(rows, fewest) for fewest in FEWEST]
+    found = [_with_threshold(_weights(rows, fewest), rows, fewest) for fewest in FEWEST]
     return max(found, key=lambda each: sum(_worth(row) * is_within(row, each) for row in rows if not is_spilled(row)))
 
 
-def _fit(rows: Sequence[dict[str, str]], fewest: float) -> Fit:
+def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Fit:
+    shares = [(wanted(row, weights) / most_registers(row), int(row["arch"])) for row in rows if is_spilled(row)]
+    spilling: dict[int, float] = {}
+    for arch, counted in COUNTED.items():
+        threshold = min([1 / fewest, *(share - SPILL_MARGIN for share, other in shares if other in counted)])
+        spilling[arch] = int(threshold * 100) / 100
+    return Fit(weights, fewest, spilling)
+
+
+def _weights(every: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
+    """What spills for Blackwell alone says where spills begin there, and nothing of weights."""
     import numpy as np
     from scipy.optimize import linprog
 
+    rows = [row for row in every if row["arch"] == "90" or not is_spilled(row)]
     names = [key[2:] for key in rows[0] if key.startswith("n_")]
     a: Any = np.array([[float(row[f"n_{name}"]) for name in names] for row in rows])
     spilled = np.array([is_spilled(row) for row in rows])
@@ -106,10 +124,7 @@ def _fit(rows: Sequence[dict[str, str]], fewest: float) -> Fit:
         found: Any = linprog(price, A_ub=left, b_ub=right, bounds=(0, None), method="highs").x
         beyond = found[width : width + count] / tolerance
         weight = worth * np.where(spilled, SPILLED_COUNTS, 1 / (1 + beyond / FORGIVEN))
-    weights = {name: round(float(x), 3) for name, x in zip(names, found[:width], strict=True) if x >= 0.0005}
-    shares = [wanted(row, weights) / most_registers(row) for row in rows if is_spilled(row)]
-    threshold = min([1 / fewest, *(share - SPILL_MARGIN for share in shares)])
-    return Fit(weights, fewest, int(threshold * 100) / 100)
+    return {name: round(float(x), 3) for name, x in zip(names, found[:width], strict=True) if x >= 0.0005}
 
 
 def _range(row: dict[str, str], fewest: float) -> tuple[float, float]:
@@ -155,6 +170,11 @@ def is_spilled(row: dict[str, str]) -> bool:
     return int(row["spill_bytes"]) > 0 and int(row["registers"]) >= most_registers(row) - REGISTER_GRAIN
 
 
+def is_said_to_spill(row: dict[str, str], fitted: Fit) -> bool:
+    """Whether the model says so."""
+    return wanted(row, fitted.weights) > fitted.spilling[int(row["arch"])] * most_registers(row)
+
+
 def is_within(row: dict[str, str], fitted: Fit) -> bool:
     """Whether the prediction is within the tolerance."""
     return abs(predicted(row, fitted) - int(row["registers"])) <= _tolerance(row)
@@ -169,7 +189,7 @@ def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
     whole = [row for row in rows if not is_spilled(row)]
     chosen = [row for row in whole if row["chosen"] == "1"]
     met, chosen_met = (sum(is_within(row, fitted) for row in some) for some in (whole, chosen))
-    said = [wanted(row, fitted.weights) > fitted.spilling * most_registers(row) for row in rows]
+    said = [is_said_to_spill(row, fitted) for row in rows]
     fits = sum(is_spilled(row) and not yes for row, yes in zip(rows, said, strict=True))
     refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
     return (
@@ -193,12 +213,14 @@ def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
     for scheme, own in fits.items():
         entries = [f'        "{name}": {weight},' for name, weight in own.weights.items()]
         lines += [f'    "{scheme}": {{', *entries, "    },"]
-    spilling = ", ".join(f'"{scheme}": {own.spilling}' for scheme, own in fits.items())
+    spilling = [f'    "{scheme}": {own.spilling},' for scheme, own in fits.items()]
     fewest = ", ".join(f'"{scheme}": {own.fewest}' for scheme, own in fits.items())
     lines += [
         "}",
-        "# The share of all registers beyond which a kernel is said to spill.",
-        f"SPILLING = {{{spilling}}}",
+        "# The share of all registers beyond which a kernel is said to spill, by architecture.",
+        "SPILLING = {",
+        *spilling,
+        "}",
         "# The share of the registers that it wants with which a kernel can do.",
         f"FEWEST = {{{fewest}}}",
     ]

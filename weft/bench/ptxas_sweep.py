@@ -21,7 +21,7 @@ from functools import cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from rich.progress import track
@@ -35,8 +35,8 @@ from weft.errors import BuildError
 from weft.ir.online import online
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
-from weft.plan.gpu_candidates import candidates
-from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
+from weft.plan.gpu_candidates import can_keep_tiles, candidates
+from weft.plan.kernel import Keeps, Kernel, Plan, Schedule, parse_kernel
 from weft.plan.partition import cut
 from weft.plan.planner import plan, plan_split
 from weft.plan.resources import Demand, features, shared_bytes
@@ -75,6 +75,7 @@ COLUMNS = (
         "warps",
         "stages",
         "chunks",
+        "keeps",
     ),
     *("predicted_shared_bytes", "registers", "spill_bytes", "shared_bytes", "stack_bytes", "finish_registers"),
 )
@@ -88,6 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--columns", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtype", choices=list(SHARES), nargs="+", default=list(SHARES))
     parser.add_argument("--chosen", action="store_true", help="what the planner chooses, not what it could")
+    parser.add_argument(
+        "--keeps", choices=get_args(Keeps), default="values", help="while rows are reduced; of drawn ones"
+    )
+    parser.add_argument(
+        "--arch", type=int, choices=(90, 100), nargs="+", default=list(ARCHITECTURES), help="to draw from"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
@@ -97,7 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for columns in given.columns
         for dtype in given.dtype
         for name in given.workload
-        for at, kernel, arch in (_chosen(name, dtype, columns) if given.chosen else _drawn(name, dtype, columns, draw))
+        for at, kernel, arch in (
+            _chosen(name, dtype, columns)
+            if given.chosen
+            else _drawn(name, dtype, columns, given.keeps, given.arch, draw)
+        )
     ]
     draw.shuffle(jobs)
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool, given.csv.open("w") as file:
@@ -133,16 +144,19 @@ def line(labels: Sequence[Any], kernel: Kernel, arch: int, usage: Sequence[dict[
     own = (schedule.scheme, schedule.rows_per_tile, "+".join(map(str, schedule.pieces)), schedule.warps)
     finish = usage[1]["registers"] if len(usage) > 1 else ""
     figures = [usage[0][key] for key in ("registers", "spill_bytes", "shared_bytes", "stack_bytes")]
-    values = [*labels, arch, *own, schedule.stages, schedule.chunks, shared_bytes(demand, schedule), *figures, finish]
+    own = (*own, schedule.stages, schedule.chunks, schedule.keeps)
+    values = [*labels, arch, *own, shared_bytes(demand, schedule), *figures, finish]
     counts = {f"n_{name}": f"{count:g}" for name, count in features(demand, schedule).items()}
     return dict(zip(COLUMNS, values, strict=True)) | counts
 
 
-def _drawn(name: str, dtype: str, columns: int, draw: random.Random) -> Iterator[tuple[int, Kernel, int]]:
+def _drawn(
+    name: str, dtype: str, columns: int, keeps: Keeps, architectures: Sequence[int], draw: random.Random
+) -> Iterator[tuple[int, Kernel, int]]:
     for at, kernel in enumerate(kernels_of(name, dtype, columns)):
-        found = list(schedules(kernel))
+        found = list(schedules(kernel) if keeps == "values" else _with_tiles(kernel))
         for schedule in draw.sample(found, min(SHARES[dtype], len(found))):
-            yield at, Kernel(kernel.program, schedule), draw.choice(ARCHITECTURES)
+            yield at, Kernel(kernel.program, schedule), draw.choice(architectures)
 
 
 def _chosen(name: str, dtype: str, columns: int) -> Iterator[tuple[int, Kernel, int]]:
@@ -166,7 +180,7 @@ def schedules(kernel: Kernel) -> Iterator[Schedule]:
     """Every candidate, and more that do not fit. Of those that differ in the number of chunks alone, one: it makes a
     difference only to how often ptxas unrolls the loop of the finish."""
     target, seen = Target.named("h200"), set[Schedule]()
-    split = Split.of_kernel(kernel, target, {})
+    split = Split.of(kernel.program, kernel.schedule.rows, kernel.schedule.columns, target, {})
     wide = split.width >= NARROWEST_LOOP
     for slack in (SLACK, 0):
         for schedule in candidates(split, slack):
@@ -176,6 +190,15 @@ def schedules(kernel: Kernel) -> Iterator[Schedule]:
             if alike not in seen and rendered and per_thread <= MOST_PER_THREAD:
                 seen.add(alike)
                 yield alike
+
+
+def _with_tiles(kernel: Kernel) -> Iterator[Schedule]:
+    """Those of one row a tile that keep it as it was loaded."""
+    for schedule in schedules(kernel):
+        tiles = replace(schedule, keeps="tiles")
+        streamed = schedule.scheme == "STREAM" and schedule.rows_per_tile == 1
+        if streamed and can_keep_tiles(Demand.of(kernel.program, tiles)):
+            yield tiles
 
 
 @cache

@@ -28,6 +28,7 @@ from weft.plan.resources import (
     RESERVED_BYTES,
     SCHEDULERS,
     Demand,
+    is_converted,
     registers_per_thread,
     shared_bytes,
 )
@@ -54,8 +55,9 @@ class Constants:
     latency_ns: where nobody does. access: of a load or store of two bytes in so many operations, one for each vector.
     overhead: of a row tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a row tile, and
     for each exchange and each warp that takes part. compute_power, power: how much the two parts of a tile's time and
-    memory and tiles add up. start_us: of a launch. tail: row tiles that end after memory has. step_us: of each load of
-    the finish that waits for another one.
+    memory and tiles add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program, of
+    those that it starts before any ends; later_us: where some start only when others have ended. tail: row tiles that
+    end after memory has. step_us: of each load of the finish that waits for another one.
     """
 
     bandwidth: float
@@ -71,6 +73,8 @@ class Constants:
     compute_power: float
     power: float
     start_us: float
+    program_ns: float
+    later_us: float
     tail: float
     step_us: float
 
@@ -78,11 +82,13 @@ class Constants:
 @dataclass(frozen=True)
 class Work:
     """Of a program under a split. read_bytes, written_bytes: of a row's columns, each. operations: on an element, in
-    float32 additions. exchanges: of row sums between threads. sums: column sums. rows: inside a segment."""
+    float32 additions; again: those behind an exchange that were computed before it. exchanges: of row sums between
+    threads. sums: column sums. rows: inside a segment."""
 
     read_bytes: int
     written_bytes: int
     operations: float
+    again: float
     exchanges: int
     sums: int
     rows: int
@@ -100,11 +106,13 @@ class Work:
 
         vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
-        operations = sum(min(lookup(by_name[name].op).cost, MOST_COST) for name in vectors)
+        cost = {name: min(lookup(by_name[name].op).cost, MOST_COST) for name in vectors}
+        every = sum(cost.get(name, 0) for names in loops.values for name in names)
         return Work(
             sum(dtypes.itemsize(b.dtype) for b in program.inputs if is_tall(b)),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if is_tall(o.buffer)),
-            operations + sum(map(len, loops.inner)) + 2 * len(sums),
+            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
+            every - sum(cost.values()),
             sum(1 for names in loops.inner if names),
             len(sums),
             max(1, split.sizes.elements(rows)),
@@ -123,7 +131,9 @@ class Load:
     busy: the part of the programs' time that they have something to do. rounds: row tiles that a program takes one
     after the other. warps: of a multiprocessor, sharing four schedulers; program_warps: of a program. elements: of a
     thread in a row tile, operations: on each of them; accesses: loads and stores of two bytes that these take by
-    vectors. exchanges: between threads in a row tile. steps: of the finish."""
+    vectors. exchanges: between threads in a row tile, of row sums and of
+    weights. programs: of one row tile each that a
+    multiprocessor starts before any of them ends; later: whether others follow. steps: of the finish."""
 
     moved_us: Count
     in_flight_bytes: Count
@@ -135,6 +145,8 @@ class Load:
     operations: Count
     accesses: Count
     exchanges: Count
+    programs: Count
+    later: Count
     steps: Count
 
     @staticmethod
@@ -165,9 +177,11 @@ class Load:
             warps=resident * schedule.warps,
             program_warps=schedule.warps,
             elements=elements,
-            operations=work.operations,
+            operations=work.operations + (work.again if schedule.keeps == "tiles" else 0),
             accesses=elements * (work.read_bytes + work.written_bytes) / 2 / vector,
-            exchanges=work.exchanges * exchanges_of_pieces(schedule),
+            exchanges=work.exchanges * exchanges_of_pieces(schedule) + (not streams and converts(demand, schedule)),
+            programs=0 if streams else min(resident, -(-parts // target.units)),
+            later=int(not streams and rounds > 1),
             steps=finish_steps(schedule, work.columns, chunks, work.sums) if streams and work.sums else 0,
         )
 
@@ -182,7 +196,8 @@ class Load:
         wait_ns = wait_ns + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         both_us = _together(memory_us, self.rounds * tile_us, known.power)
-        return both_us + known.start_us + known.tail * tile_us + known.step_us * self.steps
+        start_us = known.start_us + 1e-3 * known.program_ns * self.programs + known.later_us * self.later
+        return both_us + start_us + known.tail * tile_us + known.step_us * self.steps
 
 
 def _together(one: Count, other: Count, power: float) -> Count:
@@ -203,6 +218,11 @@ def way_of(schedule: Schedule, sums: int) -> str:
 def exchanges_of_pieces(schedule: Schedule) -> int:
     """How often threads exchange what they have for one row sum: once for each piece that cannot be laid on others."""
     return 1 if schedule.folds else max(1, len(schedule.pieces))
+
+
+def converts(demand: Demand, schedule: Schedule) -> bool:
+    """Whether threads exchange weights, since these are laid out otherwise than the rows that they meet."""
+    return any(is_converted(demand, schedule, piece) for piece in schedule.pieces)
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import cache, lru_cache
 
 from weft.ir.structure import KEPT
 from weft.plan.gpu_candidates import LIKELY, ROW_ELEMENTS, SURE, all_by_columns, candidates, is_possible
 from weft.plan.gpu_cost import Work, kernel_us
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Keeps, Kernel, Schedule
 from weft.plan.resources import Demand, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
@@ -43,9 +44,8 @@ def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Sched
     the model, or of any others that it is sure of; None if there is no other."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
     found = [s for s in candidates(split, SURE) if s != chosen]
-    demand = Demand.of(kernel.program, chosen)
-    most = CLEARLY_FEWER * wanted_registers(demand, chosen)
-    fewer = [s for s in found if wanted_registers(demand, s) <= most]
+    most = CLEARLY_FEWER * wanted_registers(Demand.of(kernel.program, chosen), chosen)
+    fewer = [s for s in found if wanted_registers(Demand.of(kernel.program, s), s) <= most]
     return _best(split, fewer or found) if found else None
 
 
@@ -66,8 +66,13 @@ def _order(split: Split, first: Schedule) -> Callable[[Schedule], tuple[float, .
         return lambda schedule: _column_order(schedule, split)
     if split.has_few_rows:
         return _few_order
-    work, demand = Work.of(split), Demand.of(split.program, first)
-    return lambda schedule: (kernel_us(work, demand, schedule, split.target),)
+    work = Work.of(split)
+
+    @cache
+    def demand(keeps: Keeps) -> Demand:
+        return Demand.of(split.program, replace(first, keeps=keeps))
+
+    return lambda schedule: (kernel_us(work, demand(schedule.keeps), schedule, split.target),)
 
 
 def _loop_order(schedule: Schedule) -> tuple[float, ...]:

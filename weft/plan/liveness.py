@@ -1,11 +1,11 @@
 """What the threads of a Triton kernel hold at the same time: one scan of the statements of ``render/triton_rows.py``.
 
-Triton, LLVM and ptxas compute nothing again: a value lives from where it is computed to its last use, and so does a
-float32 copy of an input. What stands between two exchanges of threads they put in an order of their own, and so does
-the scan: the next statement is the one after which least is alive. That the same function traced in two ways has its
-statements in two orders makes no difference to what ptxas gives it, but for a few registers, nor to the count. A value
-has one element for each element of a row tile, for each column, for each row or for the whole tile, and how many of
-these a thread has depends on the schedule. So amounts are kept apart by that.
+Triton, LLVM and ptxas compute nothing again that is not written twice: a value lives from where it is computed to its
+last use, and so does a float32 copy of an input. What stands between two exchanges of threads they put in an order of
+their own, and so does the scan: the next statement is the one after which least is alive. That the same function traced
+in two ways has its statements in two orders makes no difference to what ptxas gives it, but for a few registers, nor to
+the count. A value has one element for each element of a row tile, for each column, for each row or for the whole tile,
+and how many of these a thread has depends on the schedule. So amounts are kept apart by that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Liveness:
     accumulators of outer reductions, but for the count of a variance, which is one for all columns. invariant: inputs
     that stay for all rows, in float32. tiles, row_inputs: inputs of rows that are loaded for each element and for each
     row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are stored, added up over rows, and
-    reduced along them. detached: those of the latter that are made from no vector input. loops: inputs of each loop
-    over columns.
+    reduced along them. detached: those of the latter that are made from no vector input. exchanges: between threads.
+    loops: inputs of each loop over columns.
     """
 
     across: tuple[Amount, ...]
@@ -54,6 +54,7 @@ class Liveness:
     outer: int
     inner: int
     detached: int
+    exchanges: int
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,12 @@ def liveness(
     columns: tuple[str, ...],
     segments: tuple[str, ...] = (),
     looped: bool = False,
+    again: bool = False,
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept."""
-    return _Scan(program, rows, columns, segments, looped).found()
+    kept. again: whether values with columns are computed again behind each exchange, from what was loaded, and inputs
+    without rows are loaded with each row tile."""
+    return _Scan(program, rows, columns, segments, looped, again).found()
 
 
 class _Scan:
@@ -86,8 +89,9 @@ class _Scan:
         columns: tuple[str, ...],
         segments: tuple[str, ...],
         looped: bool,
+        again: bool,
     ) -> None:
-        self.program, self.looped = program, looped
+        self.program, self.looped, self.again = program, looped, again
         self.rows, self.columns = set(rows) - set(segments), set(columns)
         self.loops = loops_of(program, rows, columns)
         self.types, self.by_name = program.types(), program.by_name()
@@ -121,6 +125,7 @@ class _Scan:
             stores=len(outputs),
             outer=len(outer),
             inner=sum(map(len, self.loops.inner)),
+            exchanges=sum(map(bool, self.loops.inner)),
             detached=sum(not self._is_attached(n) for names in self.loops.inner for n in names),
         )
 
@@ -137,9 +142,9 @@ class _Scan:
         return False
 
     def _key(self, name: str, stage: int) -> tuple[str, int]:
-        """What has columns is another value in each loop over them."""
-        vector = self.looped and set(self.types[name][1]) & self.columns
-        return name, stage if vector else -1
+        """What has columns is another value in each loop over them, and where it is computed again."""
+        new = self.looped or (self.again and name not in self.is_input)
+        return name, stage if new and set(self.types[name][1]) & self.columns else -1
 
     @cached_property
     def used(self) -> tuple[Buffer, ...]:
@@ -157,7 +162,7 @@ class _Scan:
         for buffer in self.used:
             if set(buffer.dims) & self.columns and (self.looped or self._is_late(buffer)):
                 continue
-            stays = any(self.loops.outer) and not set(buffer.dims) & self.rows
+            stays = any(self.loops.outer) and not set(buffer.dims) & self.rows and not self.again
             yield _Statement("last" if stays else "load", buffer.name)
             done.add(buffer.name)
         yield from self._scalars(done)
@@ -169,7 +174,7 @@ class _Scan:
                     yield _Statement("load", buffer.name, (), stage)
                     done.add(buffer.name)
             for name in names:
-                if (self.looped or name not in done) and self.by_name[name].op not in _FOLDED:
+                if (self.looped or self.again or name not in done) and self.by_name[name].op not in _FOLDED:
                     yield _Statement("value", name, self._operands(name), stage)
             done |= set(names)
             for output in self.loops.stores[stage]:

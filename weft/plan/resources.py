@@ -16,7 +16,7 @@ from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.plan.kernel import Kernel, Resources, Schedule, Scheme
+from weft.plan.kernel import Keeps, Kernel, Resources, Schedule, Scheme
 from weft.plan.liveness import Amount, Liveness, liveness
 from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
 from weft.target import Target
@@ -54,15 +54,21 @@ class Demand:
 
     @staticmethod
     def of(program: Program, schedule: Schedule) -> Demand:
-        """Of all schedules with this scheme and this split."""
-        return _demand(program, schedule.rows, schedule.columns, schedule.segments, schedule.scheme == "LOOP")
+        """Of all schedules with this scheme and this split that keep the same of a row."""
+        looped, again = schedule.scheme == "LOOP", schedule.keeps == "tiles"
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, looped, again)
 
 
 @lru_cache(maxsize=KEPT)
 def _demand(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], segments: tuple[str, ...], looped: bool
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    looped: bool,
+    again: bool,
 ) -> Demand:
-    live = liveness(program, rows, columns, segments, looped)
+    live = liveness(program, rows, columns, segments, looped, again)
     sizes = {d.name: d.size for d in program.dims}
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None
@@ -83,7 +89,7 @@ def resources(kernel: Kernel, target: Target) -> Resources:
 
 def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
-    return given_registers(wanted_registers(demand, schedule), schedule.warps, FEWEST[schedule.scheme])
+    return given_registers(wanted_registers(demand, schedule), schedule.warps, FEWEST[weights_of(schedule)])
 
 
 @lru_cache(maxsize=4096)
@@ -106,22 +112,35 @@ def _steps(warps: int) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
-    own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
+    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.pieces, schedule.warps)
     wanted = _but_for_finish(demand, *own, schedule.stages > 1, bool(schedule.segments))
     if schedule.finish == "same":
-        wanted += WEIGHTS[schedule.scheme].get("finish", 0.0) * _finish_loads(demand, schedule)
+        wanted += WEIGHTS[weights_of(schedule)].get("finish", 0.0) * _finish_loads(demand, schedule)
     return max(LEAST_REGISTERS, round(wanted))
 
 
 @lru_cache(maxsize=4096)
 def _but_for_finish(
-    demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, staged: bool, segmented: bool
+    demand: Demand,
+    scheme: Scheme,
+    keeps: Keeps,
+    rows: int,
+    pieces: tuple[int, ...],
+    warps: int,
+    staged: bool,
+    segmented: bool,
 ) -> float:
     """From what many candidates have in common: they differ in chunks, which the finish alone depends on, and in how
     many stages there are."""
     split = ((), (), ("",) if segmented else ())
-    found = features(demand, Schedule(scheme, *split, rows, pieces=pieces, warps=warps, stages=1 + staged))
-    return sum(weight * found[name] for name, weight in WEIGHTS[scheme].items())
+    schedule = Schedule(scheme, *split, rows, pieces=pieces, warps=warps, stages=1 + staged, keeps=keeps)
+    found = features(demand, schedule)
+    return sum(weight * found[name] for name, weight in WEIGHTS[weights_of(schedule)].items())
+
+
+def weights_of(schedule: Schedule) -> str:
+    """Which weights hold."""
+    return schedule.scheme if schedule.keeps == "values" else f"{schedule.scheme}_TILES"
 
 
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
@@ -132,8 +151,13 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
     """
     if demand.live.detached and len(schedule.pieces) > 1 and schedule.rows_per_tile == 1:
         return True
-    limit = slack * SPILLING[schedule.scheme] * most_registers(schedule.warps, 1, target)
-    return wanted_registers(demand, schedule) > limit
+    return wanted_registers(demand, schedule) > slack * most_wanted(schedule, target)
+
+
+def most_wanted(schedule: Schedule, target: Target) -> float:
+    """Registers beyond which a thread that wants them spills: what compilers do without differs by architecture."""
+    shares = SPILLING[weights_of(schedule)]
+    return shares.get(target.architecture, min(shares.values())) * most_registers(schedule.warps, 1, target)
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:
@@ -145,20 +169,21 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     """What the registers that a thread wants are a sum of, by name; ``register_weights.py`` has the weights.
 
-    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread
-    has: of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that
-    are kept while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows
-    are finished one after the other. alive: values that are there at the same time at most, of as many rows. sums,
-    lone_sums, invariant: column sums, those of several rows in a single warp, which ptxas does not finish one after
-    the other, and weights that stay for all rows. loaded, loads: what is loaded of a tile, in registers and in
-    tensors. stores, adders, row_loads, reductions: tensors with columns that are stored, added up over rows; inputs
-    of rows without columns; row reductions. converted: elements that change their layout to meet weights. pieces:
-    those beyond one; equal ones are as one, whose vectors lie further apart. lone_rows: whether a row is in one
-    warp. finish: partial results that are on their way to a thread at once where column sums are completed in the
-    same launch. segmented: whether column sums are of segments. wide: whether addresses are computed in 64 bits.
-    staged, staged_elements: whether loads run ahead, and for how many elements. blocks, remainder: of a loop over
-    columns: blocks in flight, and whether the last one is not whole. unaligned: elements of rows that are no whole
-    number of vectors. narrow: elements that are stored in 8 bits, rounded in several steps.
+    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
+    of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept
+    while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows are finished
+    one after the other. beside: inputs without rows that are loaded with a row, and wait. alive: values that are there
+    at the same time at most, of as many rows. sums, lone_sums, invariant: column sums, those of several rows in a
+    single warp, which ptxas does not finish one after the other, and weights that stay for all rows. loaded, loads:
+    what is loaded of a tile, in registers and in tensors. stores, adders, row_loads, reductions: tensors with columns
+    that are stored, added up over rows; inputs of rows without columns; row reductions. converted: elements that change
+    their layout to meet weights. pieces: those beyond one; equal ones are as one, whose vectors lie further apart.
+    lone_rows: whether a row is in one warp. finish: partial results that are on their way to a thread at once where
+    column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether
+    addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements.
+    blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned:
+    elements of rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several
+    steps.
     """
     live, pieces = demand.live, schedule.pieces or (1,)
     parts = [_share(demand, schedule, piece) for piece in pieces]
@@ -167,6 +192,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     lone = bool(live.inner) and all(part.warps == 1 for part in parts)
     blocks, layouts = (demand.width or 0) / sum(pieces), len(set(parts))
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
+    beside = schedule.scheme == "ONE_SHOT" and bool(live.exchanges) and schedule.loads_beside(live.exchanges)
 
     def registers(amount: Amount, of: int = rows) -> float:
         return each * of / rows * amount[0] + columns * amount[1] + of * amount[2] + amount[3]
@@ -182,6 +208,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "several_rows": int(rows > 1),
         "waiting": most(live.across),
         "alive": most(live.alive),
+        "beside": sum(map(registers, _lasting(live.lasting))) if beside else 0,
         "sums": registers(live.sums),
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
@@ -194,7 +221,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "converted": sum(
             part.columns * part.rows
             for part, piece in zip(parts, pieces, strict=True)
-            if _is_converted(demand, schedule, piece)
+            if is_converted(demand, schedule, piece)
         ),
         "pieces": layouts - 1,
         "lone_rows": int(lone),
@@ -222,6 +249,10 @@ def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
     return [(dtypes.itemsize(b.dtype) / 4, 0.0, 0.0, 0.0) for b in buffers]
 
 
+def _lasting(buffers: tuple[Buffer, ...]) -> list[Amount]:
+    return [(0.0, dtypes.itemsize(b.dtype) / 4, 0.0, 0.0) for b in buffers]
+
+
 @dataclass(frozen=True)
 class _Share:
     """Columns and rows of a piece of a row tile that a thread has, and warps that share a row of it."""
@@ -242,7 +273,7 @@ def _share(demand: Demand, schedule: Schedule, piece: int) -> _Share:
     return _Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
 
 
-def _is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
+def is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
     """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
     elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
     threads, vector = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes
@@ -253,14 +284,16 @@ def _is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
 
 def shared_bytes(demand: Demand, schedule: Schedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
-    own = (schedule.scheme, schedule.rows_per_tile, schedule.pieces, schedule.warps)
+    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.pieces, schedule.warps)
     return _shared_bytes(demand, *own, schedule.stages)
 
 
 @lru_cache(maxsize=4096)
-def _shared_bytes(demand: Demand, scheme: Scheme, rows: int, pieces: tuple[int, ...], warps: int, stages: int) -> int:
+def _shared_bytes(
+    demand: Demand, scheme: Scheme, keeps: Keeps, rows: int, pieces: tuple[int, ...], warps: int, stages: int
+) -> int:
     """What many candidates have in common: it does not depend on chunks, nor on the finish."""
-    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=stages)
+    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=stages, keeps=keeps)
     summed = 4 * schedule.rows_per_tile * sum(schedule.pieces) if demand.live.outer and schedule.warps > 8 else 0
     used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
     return RESERVED_BYTES + used if used else 0
@@ -281,7 +314,8 @@ def stage_bytes(demand: Demand, schedule: Schedule) -> int:
         return elements * max((sum(dtypes.itemsize(b.dtype) for b in loop) for loop in live.loops), default=0)
     if schedule.scheme == "ONE_SHOT":
         return 0
-    tiles = elements * sum(dtypes.itemsize(b.dtype) for b in live.tiles)
+    along = (*live.tiles, *live.lasting) if schedule.keeps == "tiles" else live.tiles
+    tiles = elements * sum(dtypes.itemsize(b.dtype) for b in along)
     return tiles + rows * sum(dtypes.itemsize(b.dtype) for b in live.row_inputs)
 
 
@@ -292,7 +326,7 @@ def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
     reduced = 4 * schedule.warps * rows * live.inner
     vector, threads = VECTOR_BYTES // demand.item_bytes, 32 * schedule.warps
     several = len(set(schedule.pieces)) > 1 and any(p // threads < vector for p in schedule.pieces)
-    converted = [p for p in schedule.pieces if several or _is_converted(demand, schedule, p)]
+    converted = [p for p in schedule.pieces if several or is_converted(demand, schedule, p)]
     if schedule.scheme == "LOOP" and demand.width is not None and demand.width % VECTOR_BYTES:
         converted = [*schedule.pieces]
     if schedule.scheme == "COLUMN" and schedule.rows_per_tile * sum(schedule.pieces) < 16 * 32 * schedule.warps:

@@ -13,10 +13,6 @@ from weft.render.triton_launch import is_persistent, partial_name, sum_columns
 
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
-MOST_BESIDE = 16
-"""Elements of a thread, times exchanges between threads, up to which weights are loaded beside a row, not where they
-are needed, until when they hold no registers. On an H200 layer norm of one row of 1024 columns took 1.6 us beside it in
-place of 1.9, with 8 elements; rms norm of 1000 to 4096 rows up to 8 % less, layer norm 2 % more, with 16."""
 
 
 class Rows(ColumnLoop):
@@ -75,10 +71,10 @@ class Rows(ColumnLoop):
         return range(len(self.schedule.pieces)) if self.schedule.columns else range(1)
 
     def _invariants(self) -> None:
-        """Inputs that are the same for all rows of a segment."""
-        used = self._used_inputs()
-        for buffer in used:
-            if not self.places.has_rows(buffer) and not (self.looped and self.places.has_columns(buffer)):
+        """Inputs that are the same for all rows of a segment, and stay in registers."""
+        loaded_again = self.looped or self.schedule.keeps == "tiles"
+        for buffer in self._used_inputs():
+            if not self.places.has_rows(buffer) and not (loaded_again and self.places.has_columns(buffer)):
                 self._load_pieces(buffer)
 
     def _used_inputs(self) -> list[Buffer]:
@@ -105,7 +101,7 @@ class Rows(ColumnLoop):
             wanted = not columns or (rows and not self.looped)
             if wanted and buffer.name not in self.defined:
                 self._load_pieces(buffer)
-        if not self.looped and self.schedule.elements * sum(map(bool, self.loops.inner)) <= MOST_BESIDE:
+        if self.schedule.loads_beside(sum(map(bool, self.loops.inner))):
             for stage in range(len(self.loops.values)):
                 self._load_late(stage)
         self._scalars()
@@ -153,7 +149,8 @@ class Rows(ColumnLoop):
     def _stage(self, stage: int) -> None:
         """What is computed from the results of the row reductions so far, piece by piece."""
         self._load_late(stage)
-        new = [n for n in self.loops.values[stage] if n not in self.defined]
+        self.again = self.schedule.keeps == "tiles" and any(self.loops.inner[:stage])
+        new = [n for n in self.loops.values[stage] if self.again or n not in self.defined]
         for piece in self._pieces():
             for name in new:
                 self.define(name, piece)

@@ -33,6 +33,8 @@ class Statements:
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
         """Whether columns behind the last one are guarded against, where there are any."""
+        self.again = False
+        """Whether what is computed has been computed before, and is not to be kept in between."""
 
     def extent(self, name: str) -> tuple[bool, bool]:
         """Whether the tensor that is computed for a value has rows, and columns: what is made of expanded inputs alone
@@ -100,6 +102,8 @@ class Statements:
                 if value.op == "div" and self.rounded_again and self._is_of_row(value):
                     return f"{operands[0]} * tl.div_rn(1.0, {operands[1]})"
                 source = self.types[value.args[0]][0]
+                if value.op == "cast" and self.again and self._is_taken_out(value, source):
+                    return f"w.to_f32_again({operands[0]})"
                 if value.op == "cast" and self._is_cast_in_pairs(value, source):
                     return f"w.to_{value.dtype}({operands[0]})"
                 again = self.rounded_again and self.is_vector(value.name)
@@ -113,6 +117,11 @@ class Statements:
         if value.dtype == "f32":
             return source == "bf16"
         return source == "f32" and value.dtype in ("bf16", "f16") and value.name in self.computed_with
+
+    def _is_taken_out(self, value: Value, source: str) -> bool:
+        """Whether floats are made of those of 16 bits that were loaded."""
+        loaded = value.args[0] in self.inputs and self.extent(value.name)[1]
+        return loaded and value.dtype == "f32" and source in ("bf16", "f16")
 
     def _is_of_row(self, value: Value) -> bool:
         """Whether a float32 row is divided by one number, whose reciprocal is had once."""

@@ -39,6 +39,33 @@ def to_f32(x):
 
 
 @triton.jit
+def to_f32_again(x):
+    """What ``to_f32`` gives, in other words: a compiler that saw that it is the same would keep the first result until
+    here, in twice the registers. x: bfloat16 or float16."""
+    if not _in_pairs():
+        result = x.to(tl.float32)
+    elif x.dtype == tl.bfloat16:
+        result = tl.inline_asm_elementwise(
+            "{ prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244; }",
+            "=r,=r,r",
+            [x],
+            tl.float32,
+            is_pure=False,
+            pack=2,
+        )
+    else:
+        result = tl.inline_asm_elementwise(
+            "{ .reg .b16 low, high; mov.b32 {low, high}, $2; cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }",
+            "=f,=f,r",
+            [x],
+            tl.float32,
+            is_pure=False,
+            pack=2,
+        )
+    return result
+
+
+@triton.jit
 def to_bf16(x):
     """Rounded to nearest even. x: float32."""
     if _in_pairs():

@@ -11,9 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.render.weft_casts import to_bf16, to_f8e4m3, to_f8e4m3_saturated, to_f8e5m2, to_f16, to_f32
+from weft.render.weft_casts import to_bf16, to_f8e4m3, to_f8e4m3_saturated, to_f8e5m2, to_f16, to_f32, to_f32_again
 
-__all__ = ["to_bf16", "to_f8e4m3", "to_f8e4m3_saturated", "to_f8e5m2", "to_f16", "to_f32"]
+__all__ = ["to_bf16", "to_f8e4m3", "to_f8e4m3_saturated", "to_f8e5m2", "to_f16", "to_f32", "to_f32_again"]
 
 if triton.knobs.runtime.interpret:
     from weft.render import triton_interpreted as libdevice
