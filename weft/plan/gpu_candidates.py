@@ -43,6 +43,9 @@ CACHES = 2
 """Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more 40
 forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; those of 1024 columns took up to 2 % more with once
 the cache, up to 5 % with half of it. With column sums there is no difference (42 cells)."""
+PROGRAM_NS = 80.0
+"""In which a multiprocessor starts a program, whatever else goes on: on an H200 twelve kernels with 1000 to 2000 of
+them on each multiprocessor, with one or two rows of 256 or 512 columns, took 80 to 82 ns a program."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
@@ -99,6 +102,9 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
             yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
         return
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
+    if not streams:
+        least = _least_rows(split)
+        counts = [r for r in counts if r >= least] or counts[-1:]
     ahead = (3, 4, 5) if streams else (1,)
     for pieces, count, number, stages in product(splits_of(width), counts, WARPS, ahead):
         widest = max(pieces)
@@ -110,7 +116,8 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
         if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
             continue
         most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
-        if not LEAST_ELEMENTS <= elements <= most and (count, number) != (1, WARPS[0]):
+        few = elements < LEAST_ELEMENTS and (count, number) != (counts[-1], WARPS[0])
+        if few or elements > most:
             continue
         held = demand
         if wide and count == 1:
@@ -138,6 +145,15 @@ def can_keep_tiles(demand: Demand) -> bool:
     at 5120), four at 1152 columns 6 to 32 % more."""
     live, tiles = demand.live, demand.live.tiles
     return bool(live.inner and live.outer and tiles) and all(b.dtype in ("bf16", "f16") for b in tiles)
+
+
+def _least_rows(split: Split) -> float:
+    """Of a program of many, so that what they move takes as long as to start them."""
+    columns, target = set(split.columns), split.target
+    buffers = [*split.program.inputs, *(o.buffer for o in split.program.outputs)]
+    whole = sum(split.sizes.bytes(b) for b in buffers if set(b.dims) & columns and set(b.dims) & set(split.rows))
+    rows = max(1, split.sizes.elements(split.rows))
+    return PROGRAM_NS * target.bandwidth_gbps / target.units * rows / max(1, whole)
 
 
 def _inputs(split: Split) -> Inputs:
