@@ -194,6 +194,23 @@ def test_what_was_loaded_as_float32_is_not_kept_in_place_of_values() -> None:
     assert not can_keep_tiles(Demand.of(replace(split.program, inputs=inputs), schedule))
 
 
+@pytest.mark.parametrize(
+    ("name", "columns", "rows", "least"),
+    [
+        ("rms_norm_forward", 64, 2**20, 16),  # 128 bytes of a row read, as many written; a start is worth 2545
+        ("rms_norm_forward", 256, 2**18, 4),
+        ("add_rms_norm_forward", 256, 2**18, 2),
+        ("rms_norm_forward", 4096, 2**14, 1),
+        ("rms_norm_forward", 64, 256, 16),
+        ("rms_norm_forward", 32, 140, 32),
+    ],
+)
+def test_a_program_of_many_moves_what_it_takes_to_start_it(name: str, columns: int, rows: int, least: int) -> None:
+    found = candidates(split_of(name, columns, rows))
+    assert min(schedule.rows_per_tile for schedule in found if schedule.scheme == "ONE_SHOT") == least
+    assert all(schedule.elements >= 8 for schedule in found)
+
+
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
     split = split_of("layer_norm_backward", 5120)
     chosen = gpu_schedule(split)

@@ -241,8 +241,8 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: row_sum_column_sum: a row and its column sums take more registers than the threads of a "
-    "multiprocessor have (have 365 registers, limit 128)",
-    365,
+    "multiprocessor have (have 230 registers, limit 128)",
+    230,
     128,
 )
 def _(*_: Any) -> Refusal:

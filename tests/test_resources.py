@@ -218,7 +218,7 @@ def test_a_long_row_of_a_forward_fits() -> None:
 def test_what_does_not_fit_is_spilled() -> None:
     (*_, whole) = kernels_of("rms_norm_backward", "bf16", 16384)
     held = {"rows_per_tile": 1, "pieces": (16384,), "warps": 8, "stages": 2}
-    schedule = replace(whole.schedule, scheme="STREAM", finish="separate", **held)
+    schedule = replace(whole.schedule, scheme="STREAM", finish="separate", keeps="values", **held)
     found = resources(Kernel(whole.program, schedule), H200)
     assert found.registers_per_thread == 255
     assert found.spill_bytes is not None
