@@ -17,12 +17,13 @@ from weft.bench import gpu_fit
 from weft.bench.gpu_fit import program_of
 from weft.compiler import Compilation, compile_graph
 from weft.options import Options
+from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import can_keep_tiles, candidates
 from weft.plan.gpu_cost import Work, constants, exchanges_of_pieces, kernel_us, programs_per_sm
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.pieces import pieces_of, power_of_two
-from weft.plan.resources import Demand, spills, wanted_registers
+from weft.plan.resources import spills, wanted_registers
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime.counters import counters

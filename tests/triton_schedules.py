@@ -9,10 +9,10 @@ from math import prod
 
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
+from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import can_keep_tiles
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.pieces import pieces_of, power_of_two
-from weft.plan.resources import Demand
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)

@@ -35,11 +35,11 @@ from weft.ir.online import online
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.structure import split_straddling
+from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Constants, Load, Work, constants, way_of
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Schedule
-from weft.plan.resources import Demand
 from weft.plan.split import Split
 from weft.target import Target
 

@@ -36,10 +36,11 @@ from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.options import Options
 from weft.plan.candidates import SLACK
+from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
 from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.resources import Demand, registers_per_thread, shared_bytes
+from weft.plan.resources import registers_per_thread, shared_bytes
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import gpu, triton_build

@@ -1,11 +1,11 @@
 """What ptxas gives kernels under their candidate schedules: ``python -m weft.bench.ptxas_sweep --csv FILE``; no GPU.
 
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
-under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what
-the planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` is such a sweep
-of 1490 kernels, about ten minutes of two cores: 669 that were chosen at twelve widths in bf16, and 821 others, drawn or
-compiled for an H200. ``weft/bench/ptxas_fit.py`` finds the
-weights of ``weft/plan/resources.py`` from it.
+under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what the
+planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 2481 kernels of
+such sweeps, about a quarter of an hour of two cores: 669 that were chosen at twelve widths in bf16, 799 that keep rows
+as they were loaded (``--keeps tiles``), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py``
+finds the weights of ``weft/plan/resources.py`` from it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from weft.errors import BuildError
 from weft.ir.online import online
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
+from weft.plan.demand import Demand, features
 from weft.plan.gpu_candidates import can_keep_tiles, candidates
 from weft.plan.kernel import Keeps, Kernel, Plan, Schedule, parse_kernel
 from weft.plan.partition import cut
 from weft.plan.planner import plan, plan_split
-from weft.plan.resources import Demand, features, shared_bytes
+from weft.plan.resources import shared_bytes
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import triton_build

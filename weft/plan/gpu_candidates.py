@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
+from weft.plan.demand import Demand
 from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
 from weft.plan.pieces import pieces_of, power_of_two, splits_of
-from weft.plan.resources import Demand, most_registers, most_wanted, registers_per_thread, shared_bytes, spills
+from weft.plan.resources import most_registers, most_wanted, registers_per_thread, shared_bytes, spills
 from weft.plan.split import Split
 from weft.target import Target
 

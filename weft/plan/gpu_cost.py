@@ -20,6 +20,7 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer
 from weft.ir.structure import loops_of
+from weft.plan.demand import Demand, is_converted
 from weft.plan.finish import finish_steps
 from weft.plan.kernel import VECTOR, Schedule
 from weft.plan.resources import (
@@ -27,8 +28,6 @@ from weft.plan.resources import (
     REGISTER_GRAIN,
     RESERVED_BYTES,
     SCHEDULERS,
-    Demand,
-    is_converted,
     registers_per_thread,
     shared_bytes,
 )

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 from weft.ir.structure import KEPT
+from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import LIKELY, ROW_ELEMENTS, SURE, all_by_columns, candidates, is_possible
 from weft.plan.gpu_cost import Work, kernel_us
 from weft.plan.kernel import Keeps, Kernel, Schedule
-from weft.plan.resources import Demand, wanted_registers
+from weft.plan.resources import wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
 

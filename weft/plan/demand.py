@@ -1,0 +1,174 @@
+"""What a program needs under a split, counted: what the model of registers in ``plan/resources.py`` is a sum of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from weft.ir import dtypes
+from weft.ir.program import Buffer, Program
+from weft.ir.structure import KEPT
+from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
+from weft.plan.kernel import Schedule
+from weft.plan.liveness import Amount, Liveness, liveness
+
+VECTOR_BYTES = 16
+"""What a thread loads or stores at once."""
+MOST_BLOCKS = 4
+"""Blocks of a loop over columns that ptxas has in flight at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What a program needs under a split, as far as it does not depend on the rest of the schedule: found once for all
+    candidates.
+
+    width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
+    the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits.
+    """
+
+    live: Liveness
+    width: int | None
+    item_bytes: int
+    dynamic: bool
+
+    @staticmethod
+    def of(program: Program, schedule: Schedule) -> Demand:
+        """Of all schedules with this scheme and this split that keep the same of a row."""
+        looped, again = schedule.scheme == "LOOP", schedule.keeps == "tiles"
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, looped, again)
+
+
+@lru_cache(maxsize=KEPT)
+def _demand(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    segments: tuple[str, ...],
+    looped: bool,
+    again: bool,
+) -> Demand:
+    live = liveness(program, rows, columns, segments, looped, again)
+    sizes = {d.name: d.size for d in program.dims}
+    numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
+    width = prod(numbers) if len(numbers) == len(columns) else None
+    item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
+    return Demand(live, width, item_bytes, any(isinstance(s, str) for s in sizes.values()))
+
+
+def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
+    """What the registers that a thread wants are a sum of, by name; ``register_weights.py`` has the weights.
+
+    base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
+    of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept
+    while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows are finished
+    one after the other. beside: inputs without rows that are loaded with a row, and wait. alive: values that are there
+    at the same time at most, of as many rows. sums, lone_sums, invariant: column sums, those of several rows in a
+    single warp, which ptxas does not finish one after the other, and weights that stay for all rows. loaded, loads:
+    what is loaded of a tile, in registers and in tensors. stores, adders, row_loads, reductions: tensors with columns
+    that are stored, added up over rows; inputs of rows without columns; row reductions. converted: elements that change
+    their layout to meet weights. pieces: those beyond one; equal ones are as one, whose vectors lie further apart.
+    lone_rows: whether a row is in one warp. finish: partial results that are on their way to a thread at once where
+    column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether
+    addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements.
+    blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned:
+    elements of rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several
+    steps.
+    """
+    live, pieces = demand.live, schedule.pieces or (1,)
+    parts = [_share(demand, schedule, piece) for piece in pieces]
+    each, columns = sum(part.columns * part.rows for part in parts), sum(part.columns for part in parts)
+    rows = max(part.rows for part in parts)
+    lone = bool(live.inner) and all(part.warps == 1 for part in parts)
+    blocks, layouts = (demand.width or 0) / sum(pieces), len(set(parts))
+    looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
+    beside = schedule.scheme == "ONE_SHOT" and bool(live.exchanges) and schedule.loads_beside(live.exchanges)
+
+    def registers(amount: Amount, of: int = rows) -> float:
+        return each * of / rows * amount[0] + columns * amount[1] + of * amount[2] + amount[3]
+
+    def most(amounts: Iterable[Amount]) -> float:
+        return max((registers(amount, 1 if lone else rows) for amount in amounts), default=0)
+
+    return {
+        "base": 1,
+        "elements": each,
+        "columns": columns,
+        "rows": rows,
+        "several_rows": int(rows > 1),
+        "waiting": most(live.across),
+        "alive": most(live.alive),
+        "beside": sum(map(registers, _lasting(live.lasting))) if beside else 0,
+        "sums": registers(live.sums),
+        "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
+        "invariant": registers(live.invariant),
+        "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
+        "loads": len(live.tiles) * layouts,
+        "stores": live.stores * layouts,
+        "adders": live.outer * layouts,
+        "row_loads": len(live.row_inputs),
+        "reductions": live.inner,
+        "converted": sum(
+            part.columns * part.rows
+            for part, piece in zip(parts, pieces, strict=True)
+            if is_converted(demand, schedule, piece)
+        ),
+        "pieces": layouts - 1,
+        "lone_rows": int(lone),
+        "finish": finish_loads(demand, schedule) if schedule.finish == "same" else 0,
+        "segmented": int(bool(schedule.segments)),
+        "wide": int(demand.dynamic),
+        "staged": int(staged),
+        "staged_elements": each * staged,
+        "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
+        "remainder": int(looped and blocks % 1 != 0),
+        "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
+        "narrow": each * (demand.item_bytes == 1),
+    }
+
+
+def finish_loads(demand: Demand, schedule: Schedule) -> float:
+    """Partial results of one sum that a thread of the finish loads before it needs the first."""
+    width = finish_columns(schedule, demand.width)
+    together = finish_chunks(schedule, width)
+    steps = -(-max(1, schedule.chunks) // together)
+    return together * width / (32 * schedule.warps) * (steps if steps <= WRITTEN_STEPS else 1)
+
+
+def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
+    return [(dtypes.itemsize(b.dtype) / 4, 0.0, 0.0, 0.0) for b in buffers]
+
+
+def _lasting(buffers: tuple[Buffer, ...]) -> list[Amount]:
+    return [(0.0, dtypes.itemsize(b.dtype) / 4, 0.0, 0.0) for b in buffers]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Columns and rows of a piece of a row tile that a thread has, and warps that share a row of it."""
+
+    columns: int
+    rows: int
+    warps: int
+
+
+def _share(demand: Demand, schedule: Schedule, piece: int) -> _Share:
+    """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
+    along the row, then its warps, then the next rows."""
+    threads, rows = 32 * schedule.warps, schedule.rows_per_tile
+    vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
+    lanes = min(32, piece // vector)
+    warps = min(schedule.warps, max(1, piece // (vector * lanes)))
+    rows_at_once = threads // (lanes * warps)
+    return _Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
+
+
+def is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
+    """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
+    elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
+    threads, vector = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes
+    vector = min(vector, schedule.rows_per_tile * piece // threads)
+    lasting = bool(demand.live.lasting) and schedule.scheme != "LOOP"
+    return lasting and schedule.rows_per_tile > 1 and piece // threads < vector
