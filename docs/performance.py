@@ -77,8 +77,8 @@ difference. Missed:
 
 {tablesums}
 
-Up to 12288 columns a row and its column sums fit the registers of a multiprocessor, of RMS norm up to 16384; where they
-do not, rows and columns are two kernels that read the data twice.
+Up to 12288 columns a row and its column sums fit the registers of a multiprocessor, of three sums up to 10240, of RMS
+norm up to 16384; where they do not, rows and columns are two kernels that read the data twice.
 
 ## Rows of 50257
 

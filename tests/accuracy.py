@@ -39,13 +39,14 @@ def rounding_excess(mine: Tensor, eager: Tensor, exact: Tensor, is_weight_gradie
     """What is wrong with the errors of ``mine``, or None.
 
     The root-mean-square error may be at most 1.25 times eager's (1.02 times for gradients of weights in 16 bits), plus
-    a tenth of the dtype's epsilon times the root mean square of the float64 result; of a single number, one epsilon.
+    a tenth of the dtype's epsilon times the root mean square of the float64 result; of fewer than sixteen numbers, one
+    epsilon.
     """
     error, allowed = rms(mine.double() - exact), rms(eager.double() - exact)
     tight = is_weight_gradient and mine.itemsize == 2
     eps = torch.finfo(mine.dtype).eps
     bound = (WEIGHT_FACTOR if tight else FACTOR) * allowed + EPSILONS * eps * rms(exact)
-    if exact.numel() == 1:  # no average over many roundings: which of two is nearer is luck
+    if exact.numel() < AVERAGED_ROWS:  # no average over many roundings: which of two is nearer is luck
         bound = max(bound, eps * rms(exact))
     if error <= bound:
         return None

@@ -24,6 +24,7 @@ from weft.plan.demand import Demand, is_converted
 from weft.plan.finish import finish_steps
 from weft.plan.kernel import VECTOR, Schedule
 from weft.plan.resources import (
+    MOST_PROGRAMS,
     MOST_WARPS,
     REGISTER_GRAIN,
     RESERVED_BYTES,
@@ -36,8 +37,6 @@ from weft.target import Target
 
 MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
-MOST_PROGRAMS = 32
-"""That a multiprocessor holds at a time."""
 FEW_ROUNDS = 4
 """Up to which a last round of programs that is not full takes as long as a full one."""
 

@@ -22,8 +22,8 @@ REGISTER_GRAIN = 8
 LEAST_REGISTERS = 16
 RESERVED_BYTES = 1024
 """Shared memory of a program that the system takes, from Hopper on."""
-REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
-"""Of a multiprocessor of NVIDIA GPUs."""
+REGISTERS, SCHEDULERS, MOST_WARPS, MOST_PROGRAMS = 65536, 4, 64, 32
+"""Of a multiprocessor of NVIDIA GPUs; the last two, that it holds at a time."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 
