@@ -60,7 +60,6 @@ OFF_AT_ONCE: dict[tuple[str, str], tuple[int, ...]] = {
     ("layer_norm_backward_bias", "gb200"): (16384,),
     ("log_softmax_backward", "h200"): (12288,),
     ("log_softmax_backward", "gb200"): (12288,),
-    ("log_softmax_forward", "h200"): (256,),
     ("modulated_layer_norm_backward", "h200"): (16384,),
     ("modulated_layer_norm_backward", "gb200"): (16384,),
     ("qk_norm_forward", "h200"): (16384,),
