@@ -106,6 +106,9 @@ behind four others, and the largest difference of a loss from eager's. The first
 
 {tabletraining}
 
+Of the schedules before programs of few rows were measured; [the notes](notes/gpu_backend.md) have what a step took with
+an early form of those of today, and why. Not measured again since.
+
 ## Time on the host
 
 Of calls on data so small that the device never holds them up: `{commandhost}`
