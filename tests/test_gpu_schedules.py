@@ -212,6 +212,14 @@ def test_a_program_of_many_moves_what_it_takes_to_start_it(name: str, columns: i
     assert all(schedule.elements >= 8 for schedule in found)
 
 
+@pytest.mark.parametrize("columns", [2, 3, 4, 8, 16, 100])
+@pytest.mark.parametrize("name", ["rms_norm_forward", "softmax_forward", "layer_norm_backward"])
+def test_narrow_rows_are_taken_many_at_a_time(name: str, columns: int) -> None:
+    chosen = gpu_schedule(split_of(name, columns, 2**20))
+    assert chosen.scheme in ("ONE_SHOT", "STREAM")
+    assert chosen.rows_per_tile >= 16
+
+
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
     split = split_of("layer_norm_backward", 5120)
     chosen = gpu_schedule(split)

@@ -52,8 +52,8 @@ CACHES = 2
 forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; those of 1024 columns took up to 2 % more with once
 the cache, up to 5 % with half of it. With column sums there is no difference (42 cells)."""
 PROGRAM_NS = 80.0
-"""In which a multiprocessor starts a program, whatever else goes on: on an H200 twelve kernels with 1000 to 2000 of
-them on each multiprocessor, with one or two rows of 256 or 512 columns, took 80 to 82 ns a program."""
+"""In which a multiprocessor starts a program, whatever else goes on: on an H200 twenty kernels with 500 to 2000 of
+them on each multiprocessor, of one or two rows of 256 or 512 columns, took 80 to 84 ns a program."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
@@ -103,12 +103,12 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
     inputs: Inputs = "normal" if outer else _inputs(split)
     start = Schedule(scheme, *split.dims, backend="triton", finish=finish, inputs=inputs)
     demand = Demand.of(split.program, start)
-    wide = width > ROW_ELEMENTS and can_keep_tiles(demand)
-    tiles = Demand.of(split.program, replace(start, keeps="tiles")) if wide else demand
     if split.has_few_rows:
         if outer or not streams:
             yield from _one_row_each(start, width, max(1, tall), demand, target, slack)
         return
+    wide = width > ROW_ELEMENTS and can_keep_tiles(demand)
+    tiles = Demand.of(split.program, replace(start, keeps="tiles")) if wide else demand
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
     if not streams:
         least = _least_rows(split)
@@ -127,7 +127,7 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
         few = elements < LEAST_ELEMENTS and (count, number) != (counts[-1], WARPS[0])
         if few or elements > most:
             continue
-        if number == 1 and not streams and tall > count * MOST_PROGRAMS * target.units:
+        if number == 1 and not streams and count < counts[-1] and tall > count * MOST_PROGRAMS * target.units:
             continue  # on an H200 16 such forwards took 0.7 % less time with more warps, at most 4 %
         held = demand
         if wide and count == 1:

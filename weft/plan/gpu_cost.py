@@ -129,9 +129,8 @@ class Load:
     busy: the part of the programs' time that they have something to do. rounds: row tiles that a program takes one
     after the other. warps: of a multiprocessor, sharing four schedulers; program_warps: of a program. elements: of a
     thread in a row tile, operations: on each of them; accesses: loads and stores of two bytes that these take by
-    vectors. exchanges: between threads in a row tile, of row sums and of
-    weights. programs: of one row tile each that a
-    multiprocessor starts before any of them ends; later: whether others follow. steps: of the finish."""
+    vectors. exchanges: between threads in a row tile, of row sums and of weights. programs: of one row tile each
+    that a multiprocessor starts before any of them ends; later: whether others follow. steps: of the finish."""
 
     moved_us: Count
     in_flight_bytes: Count
