@@ -117,20 +117,19 @@ def _viewed(made: Tensor, nodes: Sequence[fx.Node]) -> Tensor:
     return made
 
 
-def planned(case: Case, target: str = "cpu") -> Plan:
+def planned(case: Case, target: str | Target = "cpu") -> Plan:
     """The plan that is chosen; what is not worthwhile at this size runs under the natural split all the same."""
     found = plan_or_refusal(case, target)
     assert isinstance(found, Plan), found
     return found
 
 
-def plan_or_refusal(case: Case, target: str = "cpu") -> Plan | Refusal:
+def plan_or_refusal(case: Case, target: str | Target = "cpu") -> Plan | Refusal:
     """As ``planned``, but says why there is none."""
     program, hints = case.program, dict(zip(case.program.parameters, case.parameters, strict=True))
-    found = plan(program, Target.named(target), hints)
+    machine = Target.named(target) if isinstance(target, str) else target
+    found = plan(program, machine, hints)
     if isinstance(found, Refusal) and found.rule == "not_worthwhile":
         rows = tuple(d.name for d in program.dims if d.name != "n")
-        found = plan_split(
-            program, rows, tuple(d.name for d in program.dims if d.name == "n"), Target.named(target), hints
-        )
+        found = plan_split(program, rows, tuple(d.name for d in program.dims if d.name == "n"), machine, hints)
     return found

@@ -45,8 +45,8 @@ def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
 @pytest.fixture(scope="module")
 def trained() -> Explanation:
     """A function whose inputs need gradients."""
-    x = torch.randn(32, 64, requires_grad=True)
-    return weft.explain(add_norm, x, torch.randn(32, 64), torch.ones(64, requires_grad=True), target="h200")
+    x = torch.randn(160, 64, requires_grad=True)
+    return weft.explain(add_norm, x, torch.randn(160, 64), torch.ones(64, requires_grad=True), target="h200")
 
 
 # what the figures say

@@ -106,6 +106,25 @@ def test_of_few_rows_each_program_has_one(rows: int, columns: int, warps: int) -
     assert (chosen.warps, chosen.finish) == (warps, "separate")
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "width", "tile", "warps"),
+    [(16, 1024, 16, 16, 4), (64, 1024, 16, 64, 4), (64, 4096, 32, 64, 4), (132, 1024, 16, 256, 8), (2, 8, 8, 2, 4)],
+)
+def test_of_few_rows_a_program_adds_up_all(rows: int, columns: int, width: int, tile: int, warps: int) -> None:
+    split = split_of("gelu_backward_bias", columns, rows)
+    chosen = gpu_schedule(split)
+    assert (chosen.scheme, chosen.finish, chosen.chunks, chosen.stages) == ("COLUMN", "none", 1, 1)
+    assert (chosen.pieces, chosen.rows_per_tile, chosen.warps) == ((width,), tile, warps)
+    assert gpu_schedule(split_of("gelu_backward_bias", columns, 133)).finish == "separate"
+
+
+@pytest.mark.parametrize("columns", [50257, 2**20])
+def test_all_rows_of_wide_columns_fit_the_threads(columns: int) -> None:
+    for schedule in candidates(split_of("gelu_backward_bias", columns, 100)):
+        assert schedule.elements <= 32
+        assert schedule.rows_per_tile >= 1
+
+
 def test_a_kernel_for_any_number_of_rows_is_one_for_many() -> None:
     split = split_of("layer_norm_backward", 1024)
     dims = tuple(replace(d, size="s0") if d.name == "m" else d for d in split.program.dims)

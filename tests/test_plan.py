@@ -123,6 +123,35 @@ def test_registers_decide(name: str) -> None:
             assert refusal.have > 16 >= refusal.limit  # of 512 threads
 
 
+@pytest.mark.parametrize("name", [n for n in BACKWARDS if n != "softmax_backward"])
+def test_few_rows_are_read_twice(name: str) -> None:
+    """By kernels of rows and of columns, neither of which has partial results, up to a row a multiprocessor."""
+    target = replace(Target.named("h200"), units=64)
+    few = planned(workload(name, COLUMNS, dynamic=False, rows=64), target)
+    assert [kernel.schedule.scheme for kernel in few.kernels] == ["ONE_SHOT", "COLUMN"]
+    assert {kernel.schedule.finish for kernel in few.kernels} == {"none"}
+    assert [(e.launches, e.workspace_bytes) for e in few.estimates] == [(1, 0)] * 2
+    (refusal,) = few.cuts
+    assert (refusal.rule, refusal.have, refusal.limit) == ("few_rows", 64, 65)
+    many = planned(workload(name, COLUMNS, dynamic=False, rows=80), target)
+    assert [kernel.schedule.scheme for kernel in many.kernels] == ["STREAM"]
+    assert not many.cuts
+
+
+def test_few_rows_share_a_kernel_where_their_sums_keep_several_sets_of_segments() -> None:
+    data = "dim b = 4\n  dim m = 8\n  dim n = 32\n  input x: f32 [b:256, m:32, n:1]"
+    body = """
+  row: f32{b, m} = sum[n](x)
+  shifted: f32{b, m, n} = sub(x, row)
+  every: f32{n} = sum[b, m](shifted)
+  each: f32{b, n} = sum[m](shifted)
+  output out0: f32 [n:1] = every
+  output out1: f32 [b:32, n:1] = each"""
+    chosen = plan_split(program(data, body), ("b", "m"), N, Target.named("h200"), {})
+    assert isinstance(chosen, Plan)
+    assert [kernel.schedule.finish for kernel in chosen.kernels] == ["separate"]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_lone_column_sum_is_a_column_kernel(target: str) -> None:
     body = "total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total"
@@ -130,6 +159,9 @@ def test_a_lone_column_sum_is_a_column_kernel(target: str) -> None:
     assert isinstance(chosen, Plan)
     assert chosen.kinds == ("outer",)
     assert chosen.kernels[0].schedule.scheme == "COLUMN"
+    assert chosen.kernels[0].schedule.finish == ("none" if target in GPUS else "same")
+    chosen = plan_split(program(DATA.replace("64", "640"), body), M, N, Target.named(target), {})
+    assert isinstance(chosen, Plan)
     assert chosen.kernels[0].schedule.finish == ("separate" if target in GPUS else "same")
 
 

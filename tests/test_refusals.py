@@ -253,6 +253,19 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "few_rows: row_sum_column_sum: so few rows are read a second time sooner than partial column sums are written and "
+    "added up (have 64 rows, needs 133)",
+    64,
+    133,
+)
+def _(*_: Any) -> Refusal:
+    workload = WORKLOADS["rms_norm_backward"]
+    inputs = workload.make_inputs((64, 1024), torch.bfloat16)
+    (region,) = compiled(workload.fn, *inputs, target=Target.named("h200")).regions
+    return cut_of(region.plan)
+
+
+@says(
     "epilogue_reduction: max: reduces sum, which is complete only after the pass, where a kernel reduces nothing "
     "(have 1 reduction, limit 0)",
     1,

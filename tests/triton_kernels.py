@@ -33,8 +33,11 @@ from weft.render.triton_places import Places
 from weft.runtime.check import compare
 from weft.target import Target
 
-GPU = "h200"
+GPU = replace(Target.named("h200"), units=4)
+"""With so few multiprocessors that the rows here are many."""
+WHOLE_GPU = Target.named("h200")
 SHAPES = ((1, 37), (7, 1000), (24, 96))
+FEW_SHAPES = ((23, 200), (131, 40))
 MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
@@ -64,6 +67,13 @@ def shapes() -> Iterator[tuple[str, Check]]:
     yield from _at_shapes(SHAPES, ("bf16",))
 
 
+def few_rows() -> Iterator[tuple[str, Check]]:
+    """No more than there are multiprocessors."""
+    for rows, columns in FEW_SHAPES:
+        for name in NAMES:
+            yield f"{name} {rows}x{columns}", lambda n=name, s=(rows, columns): _agrees(n, s, "bf16", WHOLE_GPU)
+
+
 def dtypes() -> Iterator[tuple[str, Check]]:
     yield from _at_shapes(((20, 72),), ("f32",))
 
@@ -84,11 +94,11 @@ def _inputs(name: str, shape: tuple[int, int], kind: str) -> tuple[Tensor, ...]:
     return WORKLOADS[name].make_inputs(shape, DTYPES[kind], "cpu", 3)
 
 
-def _agrees(name: str, shape: tuple[int, int], kind: str) -> str | None:
+def _agrees(name: str, shape: tuple[int, int], kind: str, target: Target = GPU) -> str | None:
     """What is wrong with the schedule that is chosen."""
     inputs = _inputs(name, shape, kind)
     case = make_case(name, inputs)
-    return _compared(case.program, planned(case, GPU), case.bind(inputs))
+    return _compared(case.program, planned(case, target), case.bind(inputs))
 
 
 def _compared(
@@ -243,7 +253,7 @@ def _all_schedules(given: Written) -> str | None:
         inputs = [input_tensor(b, sizes, "random", 1) for b in program.inputs]
         for columns in given.columns:
             rows = tuple(d.name for d in program.dims if d.name not in columns)
-            base = plan_split(program, rows, columns, Target.named(GPU), {})
+            base = plan_split(program, rows, columns, GPU, {})
             assert isinstance(base, Plan), base
             if given.keeps_names:
                 (kernel,) = base.kernels
@@ -275,7 +285,7 @@ def _far(steps: int) -> str | None:
     x = data.as_strided((steps + 1, 8), (apart, 1))
     x.copy_(torch.arange(8 * (steps + 1)).reshape(steps + 1, 8))
     program = parse(FAR.format(rows=steps + 1, apart=apart))
-    plan = plan_split(program, ("m",), ("n",), Target.named(GPU), {})
+    plan = plan_split(program, ("m",), ("n",), GPU, {})
     assert isinstance(plan, Plan)
     (made,) = run_plan(plan, program, [x])
     if any(Places(kernel).is_wide != (steps > 1) for kernel in plan.kernels):
@@ -286,7 +296,7 @@ def _far(steps: int) -> str | None:
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
-        *(shapes, dtypes, schedules, looped, rows, layouts, programs, wide),
+        *(shapes, few_rows, dtypes, schedules, looped, rows, layouts, programs, wide),
         *(more_shapes, more_schedules, more_layouts),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 from weft.ir.interpret import resolve
@@ -55,20 +56,19 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
         if not any(set(types[v.args[0]][1]) & set(schedule.columns) for v in outer):
             ways += [("LOOP", (w,)) for w in (16, 64, 1024)]
     tall = prod(sizes[d] for d in tiled_rows(kernel))
+    finishes = list(product(("separate", "same"), CHUNKS)) if outer else []
+    finishes += [("none", 1 if outer else 0)] if schedule.finish == "none" else []
     for scheme, pieces in ways:
         for rows in (1, 2, 8, 64, 512, 4096):
             if rows > 1 and (rows >= 2 * tall or rows * sum(pieces) > MOST_ELEMENTS):
                 continue
-            for finish in ("separate", "same") if outer else (schedule.finish,):
-                for chunks in CHUNKS if outer else (0,):
-                    made = replace(
-                        schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows, chunks=chunks, finish=finish
-                    )
-                    tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
-                    if tiles and scheme == "STREAM" and rows == 1 and finish == "same":
-                        made = replace(made, keeps="tiles")
-                    if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
-                        yield made
+            for finish, chunks in finishes:
+                made = replace(schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows, chunks=chunks, finish=finish)
+                tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
+                if tiles and scheme == "STREAM" and rows == 1 and finish == "same":
+                    made = replace(made, keeps="tiles")
+                if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
+                    yield made
 
 
 def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:

@@ -195,6 +195,14 @@ _TABLE = (
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
+        "few_rows",
+        "plan",
+        "There are no more rows than multiprocessors. Rows and columns are done in two kernels: the second reads the "
+        "data again, from the caches, and nobody has to write partial column sums and add them up.",
+        NOTHING,
+        Figures("rows", "rows that are worth one kernel", "row", "rows"),
+    ),
+    Rule(
         "tuned_schedule",
         "plan",
         "A stored schedule of `weft tune` is none that the kernel can have: it is from another release of weft, or the "

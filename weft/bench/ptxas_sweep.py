@@ -174,7 +174,7 @@ def _chosen(name: str, dtype: str, columns: int) -> Iterator[tuple[int, Kernel, 
 def is_chosen(kernel: Kernel) -> bool:
     """Not a pass that was taken apart, whose schedule is that of one of its parts."""
     outer = bool(Demand.of(kernel.program, kernel.schedule).live.outer)
-    return outer == (kernel.schedule.finish != "none")
+    return outer == (kernel.schedule.finish != "none" or kernel.schedule.scheme == "COLUMN")
 
 
 def schedules(kernel: Kernel) -> Iterator[Schedule]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
+from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
 from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
 from weft.plan.pieces import pieces_of, power_of_two, splits_of
@@ -54,6 +55,8 @@ the cache, up to 5 % with half of it. With column sums there is no difference (4
 PROGRAM_NS = 80.0
 """In which a multiprocessor starts a program, whatever else goes on: on an H200 twenty kernels with 500 to 2000 of
 them on each multiprocessor, of one or two rows of 256 or 512 columns, took 80 to 84 ns a program."""
+MOST_COLUMN_ELEMENTS = 32
+"""Of a thread where a program has all rows of some columns."""
 MOST_WARPS_PER_SM = 16
 """Of persistent programs: more leave too few registers for each."""
 
@@ -212,6 +215,9 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
     start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
+    if completes_sums(split):
+        yield from _all_rows(replace(start, finish="none"), wide, split)
+        return
     widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
     for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
         per_thread = width * count / (32 * warps)
@@ -225,6 +231,27 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         for stages, each in product((2, 3, 4), (1, 2, 4)):
             parts = -(-each * split.target.units // (blocks * segments))
             yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments * count)))))
+
+
+def completes_sums(split: Split) -> bool:
+    """Whether a program of a kernel that reduces nothing along its rows had best take all of them: there are few, so
+    that partial sums would take longer than the sums, and what is made of the sums keeps their segments."""
+    if split.has_inner or not split.has_outer or not split.has_few_rows:
+        return False
+    loops, types = loops_of(split.program, split.rows, split.columns), split.program.types()
+    kept = [types[name][1] for names in loops.outer for name in names]
+    kept += [o.buffer.dims for o in loops.epilogue_stores]
+    return all(set(dims) & set(split.rows) == set(split.segments) for dims in kept)
+
+
+def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
+    """A program has all rows of some columns, in one tile if it can be."""
+    rows = power_of_two(max(1, split.sizes.elements(split.inside)))
+    widths = [w for w in (16, 32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
+    for width, warps in product(widths if split.columns else [1], (4, 8)):
+        count = max(1, min(rows, MOST_COLUMN_ELEMENTS * 32 * warps // width))
+        pieces = (width,) if split.columns else ()
+        yield replace(start, rows_per_tile=count, warps=warps, stages=1, pieces=pieces, chunks=1)
 
 
 def _loops(split: Split) -> Iterator[Schedule]:

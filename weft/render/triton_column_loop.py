@@ -142,7 +142,7 @@ class ColumnLoop(Statements):
             guard += self.once(output.buffer.dims, piece, self.places.rows)
         elif self.is_spread(output.value):
             guard.append(f"({self.places.row} == 0)")
-        elif self.places.rows:
+        elif self.places.rows and not self.places.has_one_tile:
             guard.append("(tile == 0)")
         if along:
             guard += self.once(output.buffer.dims, piece, self.schedule.columns)

@@ -11,6 +11,7 @@ from weft.ir.structure import Loops
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
+from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
 from weft.render.triton_statements import Statements
@@ -42,7 +43,7 @@ class Finish(Statements):
         return " & ".join([*found, *others])  # type: ignore[misc]
 
     def _block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
-        needed = self._needed([o.value for o in outputs])
+        needed = values_for(self, outputs)
         vector = any(self.places.has_columns(o.buffer) for o in outputs)
         count = self.places.count(self.schedule.columns) if vector else 1
         blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
@@ -64,21 +65,7 @@ class Finish(Statements):
                     self.out.line(f"column_exists = {self.places.column} < {count}")
             for alike in self._alike([v for v in self.outer if v.name in needed]):
                 self._totals(alike)
-            arguments = {a for n in needed if n in self.by_name for a in self._arguments(n)} | needed
-            for buffer in self.program.inputs:
-                if buffer.name in arguments:
-                    self.load(buffer, 0)
-            for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
-                if name in needed:
-                    self.define(name, 0)
-            for output in outputs:
-                self._store(output, f"({block} == 0)" if vector and blocks != 1 else "")
-
-    def _store(self, output: Output, first: str) -> None:
-        """first: what holds for one of the tasks that have a result without columns."""
-        along = self.is_vector(output.value) or self.places.has_columns(output.buffer)
-        guard = self.once(output.buffer.dims, 0, self.schedule.columns) if along else [first] if first else []
-        self.store(output, 0, guard)
+            epilogue(self, outputs, needed, f"({block} == 0)" if vector and blocks != 1 else "")
 
     def _alike(self, values: Iterable[Value]) -> list[list[Value]]:
         """Values whose partial results lie in the same parts of segments and columns: they are loaded side by side, so
@@ -168,18 +155,3 @@ class Finish(Statements):
         for name, text in zip(more, loads, strict=True):
             self.out.line(f"{name} = {text}")
         self.out.line(f"{', '.join(states)} = w.{value.op}_merge({', '.join([*states, *more])})")
-
-    def _arguments(self, name: str) -> tuple[str, ...]:
-        value = self.by_name[name]
-        return () if value in self.outer else value.args
-
-    def _needed(self, roots: list[str]) -> set[str]:
-        """What the finish computes for these results: nothing behind an outer reduction."""
-        needed: set[str] = set()
-        stack = list(roots)
-        while stack:
-            name = stack.pop()
-            if name not in needed:
-                needed.add(name)
-                stack.extend(self._arguments(name) if name in self.by_name else ())
-        return needed

@@ -1,8 +1,9 @@
 """What a Triton kernel is started with: its functions, their arguments and programs, and memory for partial results.
 
 A kernel with column sums is one function whose programs stay and loop over chunks of rows, and the finish: a second
-function, or the end of the first one where all programs wait for each other. All functions of a kernel take the same
-arguments: inputs, outputs, partial results, the counter of the barrier if there is one, run-time parameters.
+function, or the end of the first one where all programs wait for each other; of few rows a program has all, and nothing
+is left for a finish. All functions of a kernel take the same arguments: inputs, outputs, partial results, the counter
+of the barrier if there is one, run-time parameters.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     program = kernel.program
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
     found = [(b.name, f"*{b.dtype}") for b in buffers]
-    found += [(partial_name(v, i), f"*{v.dtype}") for v in outer_values(kernel) for i in range(states_of(v))]
+    found += [(partial_name(v, i), f"*{v.dtype}") for v in partial_values(kernel) for i in range(states_of(v))]
     if kernel.schedule.finish == "same":
         found.append(("arrived", "*i64"))
     return (*found, *((p, "i64") for p in program.parameters))
@@ -59,7 +60,7 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     rows = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
     return tuple(
         Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
-        for v in outer_values(kernel)
+        for v in partial_values(kernel)
         for i in range(states_of(v))
     )
 
@@ -74,7 +75,8 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
         cooperative = schedule.finish == "same"
         first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
     else:
-        first = Launch(entry, (tiles, blocks), schedule.warps, schedule.stages, False, False)
+        programs = segment_count(kernel, sizes) if completes_sums(kernel) else tiles
+        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, False, False)
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
@@ -82,13 +84,18 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
 
 
 def is_persistent(kernel: Kernel) -> bool:
-    """Whether programs loop over row tiles: they add up columns, or load tiles ahead."""
-    return kernel.schedule.scheme == "STREAM" or bool(outer_values(kernel))
+    """Whether programs stay and share chunks of rows, or row tiles that they load ahead."""
+    return kernel.schedule.scheme == "STREAM" or bool(partial_values(kernel))
+
+
+def completes_sums(kernel: Kernel) -> bool:
+    """Whether a program passes over all rows of its columns, and does what there is to do with their sums."""
+    return kernel.schedule.finish == "none" and bool(outer_values(kernel))
 
 
 def has_finish(kernel: Kernel) -> bool:
-    """Whether something is left to do once all rows are done."""
-    return bool(_loops(kernel).epilogue_stores)
+    """Whether something is left to do once all programs have passed over their rows."""
+    return bool(_loops(kernel).epilogue_stores) and not completes_sums(kernel)
 
 
 def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
@@ -120,6 +127,11 @@ def outer_values(kernel: Kernel) -> list[Value]:
     """Outer reductions, in the order of the program."""
     names = {name for names in _loops(kernel).outer for name in names}
     return [v for v in kernel.program.values if v.name in names]
+
+
+def partial_values(kernel: Kernel) -> list[Value]:
+    """Outer reductions whose results of some rows are put into memory."""
+    return [] if completes_sums(kernel) else outer_values(kernel)
 
 
 def partial_name(value: Value, state: int) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from weft.ir.program import Buffer, Size
 from weft.plan.kernel import VECTOR, Kernel
-from weft.render.triton_launch import splits_columns, tiled_rows
+from weft.render.triton_launch import completes_sums, splits_columns, tiled_rows
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
@@ -30,6 +31,7 @@ class Places:
         self.column = self.columns[0] if len(self.columns) == 1 else "column"
         self.segment = self.segments[0] if len(self.segments) == 1 else "segment"
         self.splits_columns = splits_columns(kernel)
+        self._completes_sums = completes_sums(kernel)
         self.shifted = False
         """Whether blocks of columns start at vectors of memory rather than at the first column."""
         self.spreads = self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
@@ -60,6 +62,11 @@ class Places:
         if isinstance(count, int):
             return -(-count // each)
         return count if each == 1 else f"tl.cdiv({count}, {each})"
+
+    @cached_property
+    def has_one_tile(self) -> bool:
+        """Whether all rows of a segment are one tile of one program, which adds up their columns."""
+        return self._completes_sums and self.tiles() == 1
 
     def chunks(self) -> Size:
         """Chunks of a segment, in a variable where they are known at run time only."""

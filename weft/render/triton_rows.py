@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
 from weft.render.triton_column_loop import ColumnLoop
+from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
-from weft.render.triton_launch import is_persistent, partial_name, sum_columns
+from weft.render.triton_launch import completes_sums, is_persistent, partial_name, sum_columns
 
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""
@@ -36,6 +37,8 @@ class Rows(ColumnLoop):
                 with self.out.block(f"for {self._tiles('chunk', self.places.chunks())}"):
                     self._tile()
                 self._store_sums()
+            elif completes_sums(self.kernel):
+                self._all_rows(stack)
             else:
                 if self.places.rows:
                     self.out.line("tile = tl.program_id(0)")
@@ -55,9 +58,27 @@ class Rows(ColumnLoop):
             return
         head = f"for part in range(tl.program_id(0), {self.places.times(segments, chunks)}, tl.num_programs(0))"
         stack.enter_context(self.out.block(head))
-        segment = f"part // {chunks}"
-        self.out.line(f"{self.places.segment} = {f'tl.cast({segment}, tl.int64)' if self.places.is_wide else segment}")
+        self._define_segment(f"part // {chunks}")
         self.out.line(f"chunk = part % {chunks}")
+
+    def _all_rows(self, stack: ExitStack) -> None:
+        """All rows of a segment in one program, and what is done with their sums."""
+        if self.places.segments:
+            self._define_segment("tl.program_id(0)")
+        self._invariants()
+        self._start_sums()
+        with ExitStack() as loop:
+            if not self.places.has_one_tile:
+                loop.enter_context(self.out.block(f"for {self._tiles('0', 1)}"))
+            self._tile()
+        for value in self.outer:
+            self._total(value)
+        stores = self.loops.epilogue_stores
+        first = "(tl.program_id(1) == 0)" if self.places.splits_columns else ""
+        epilogue(self, stores, values_for(self, stores), first, self.defined)
+
+    def _define_segment(self, text: str) -> None:
+        self.out.line(f"{self.places.segment} = {f'tl.cast({text}, tl.int64)' if self.places.is_wide else text}")
 
     def _columns(self) -> None:
         """Columns of each piece, the same for all rows."""
@@ -118,7 +139,8 @@ class Rows(ColumnLoop):
         if not self.places.rows:
             return
         each = self.schedule.rows_per_tile
-        self.define_index(self.places.row, each, "tile" if each == 1 else f"tile * {each}", axis=0)
+        start = "" if self.places.has_one_tile else "tile" if each == 1 else f"tile * {each}"
+        self.define_index(self.places.row, each, start, axis=0)
         if self.places.rows_masked:
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
 
@@ -287,6 +309,11 @@ class Rows(ColumnLoop):
                 for number, total in enumerate(self._chunk_totals(value, piece)):
                     place = f"{partial_name(value, number)} + {offset}{column}"
                     self.out.line(f"tl.store({place}, {total}{masked})")
+
+    def _total(self, value: Value) -> None:
+        """A column sum of all rows, which a program has passed over."""
+        totals = ", ".join(self._chunk_totals(value, 0))
+        self.out.line(f"{value.name} = {f'w.{value.op}_total({totals})' if value.op in ONLINE else totals}")
 
     def _chunk_totals(self, value: Value, piece: int) -> list[str]:
         """The numbers that make up a partial result, over all rows of a chunk."""
