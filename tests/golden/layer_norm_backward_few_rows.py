@@ -82,7 +82,7 @@ def weft_layer_norm_backward_rows(dy, x, weight, mean, rstd, out0):
     cast_3_b = mul_4_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_3_b)
 
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=none backend=triton pieces=(64) warps=4 stages=1 chunks=1
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=none backend=triton pieces=(64) warps=8 stages=1 chunks=1
 # program layer_norm_backward_columns()
 #   dim m = 100
 #   dim n = 5120
@@ -111,24 +111,23 @@ from weft.render import weft_triton as w
 @triton.jit
 def weft_layer_norm_backward_columns(dy, x, mean, rstd, out1, out2):
     n = tl.program_id(1) * 64 + tl.arange(0, 64)[None, :]
-    sum_sum = tl.full([64, 64], 0.0, tl.float32)
-    sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
-    for tile in tl.range(0, 2, 1):
-        m = tile * 64 + tl.arange(0, 64)[:, None]
-        row_exists = m < 100
-        dy_at = dy + m * 5120
-        x_at = x + m * 5120
-        dy_tile = tl.load(dy_at + n, mask=row_exists, other=0)
-        x_tile = tl.load(x_at + n, mask=row_exists, other=0)
-        mean_row = tl.load(mean + m, mask=row_exists, other=0)
-        rstd_row = tl.load(rstd + m, mask=row_exists, other=0)
-        cast = w.to_f32(x_tile)
-        sub = cast - mean_row
-        mul = sub * rstd_row
-        cast_1 = w.to_f32(dy_tile)
-        mul_1 = cast_1 * mul
-        sum_sum = sum_sum + tl.where(row_exists, mul_1, 0.0)
-        sum_1_sum = sum_1_sum + tl.where(row_exists, cast_1, 0.0)
+    sum_sum = tl.full([128, 64], 0.0, tl.float32)
+    sum_1_sum = tl.full([128, 64], 0.0, tl.float32)
+    m = tl.arange(0, 128)[:, None]
+    row_exists = m < 100
+    dy_at = dy + m * 5120
+    x_at = x + m * 5120
+    dy_tile = tl.load(dy_at + n, mask=row_exists, other=0)
+    x_tile = tl.load(x_at + n, mask=row_exists, other=0)
+    mean_row = tl.load(mean + m, mask=row_exists, other=0)
+    rstd_row = tl.load(rstd + m, mask=row_exists, other=0)
+    cast = w.to_f32(x_tile)
+    sub = cast - mean_row
+    mul = sub * rstd_row
+    cast_1 = w.to_f32(dy_tile)
+    mul_1 = cast_1 * mul
+    sum_sum = sum_sum + tl.where(row_exists, mul_1, 0.0)
+    sum_1_sum = sum_1_sum + tl.where(row_exists, cast_1, 0.0)
     sum = tl.sum(sum_sum, 0, keep_dims=True)
     sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
     cast_2 = sum.to(tl.bfloat16)

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers
+from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers, group_of
 
 FOLDER = Path(__file__).parent.parent / "plan"
-GROUPS = ("ONE_SHOT", "LOOP", "COLUMN", "STREAM", "STREAM_TILES")
+GROUPS = ("ONE_SHOT", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def group(row: dict[str, str]) -> str:
     """Kernels with the same weights."""
-    return row["scheme"] if row["keeps"] == "values" else f"{row['scheme']}_TILES"
+    return group_of(row["scheme"], row["keeps"], int(row["stages"]))  # type: ignore[arg-type]
 
 
 def fit(rows: Sequence[dict[str, str]]) -> Fit:

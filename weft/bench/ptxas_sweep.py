@@ -2,9 +2,10 @@
 
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
 under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what the
-planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 2481 kernels of
+planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 2949 kernels of
 such sweeps, about a quarter of an hour of two cores: 669 that were chosen at twelve widths in bf16, 799 that keep rows
-as they were loaded (``--keeps tiles``), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py``
+as they were loaded (``--keeps tiles``), 468 whose programs have all of few rows (``--rows 64 --scheme COLUMN``, and
+128), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py``
 finds the weights of ``weft/plan/resources.py`` from it.
 """
 
@@ -37,7 +38,7 @@ from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.demand import Demand, features
 from weft.plan.gpu_candidates import can_keep_tiles, candidates
-from weft.plan.kernel import Keeps, Kernel, Plan, Schedule, parse_kernel
+from weft.plan.kernel import Keeps, Kernel, Plan, Schedule, Scheme, parse_kernel
 from weft.plan.partition import cut
 from weft.plan.planner import plan, plan_split
 from weft.plan.resources import shared_bytes
@@ -96,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--arch", type=int, choices=(90, 100), nargs="+", default=list(ARCHITECTURES), help="to draw from"
     )
+    parser.add_argument("--rows", type=int, help="of the data, a multiple of 64; of drawn ones")
+    parser.add_argument("--scheme", choices=get_args(Scheme), nargs="+", default=get_args(Scheme), help="of drawn ones")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
@@ -108,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for at, kernel, arch in (
             _chosen(name, dtype, columns)
             if given.chosen
-            else _drawn(name, dtype, columns, given.keeps, given.arch, draw)
+            else _drawn(kernels_of(name, dtype, columns, rows=given.rows), dtype, given, draw)
         )
     ]
     draw.shuffle(jobs)
@@ -152,12 +155,14 @@ def line(labels: Sequence[Any], kernel: Kernel, arch: int, usage: Sequence[dict[
 
 
 def _drawn(
-    name: str, dtype: str, columns: int, keeps: Keeps, architectures: Sequence[int], draw: random.Random
+    kernels: Sequence[Kernel], dtype: str, given: argparse.Namespace, draw: random.Random
 ) -> Iterator[tuple[int, Kernel, int]]:
-    for at, kernel in enumerate(kernels_of(name, dtype, columns)):
-        found = list(schedules(kernel) if keeps == "values" else _with_tiles(kernel))
+    """Some schedules of each kernel, of those that the options allow."""
+    for at, kernel in enumerate(kernels):
+        every = schedules(kernel) if given.keeps == "values" else _with_tiles(kernel)
+        found = [schedule for schedule in every if schedule.scheme in given.scheme]
         for schedule in draw.sample(found, min(SHARES[dtype], len(found))):
-            yield at, Kernel(kernel.program, schedule), draw.choice(architectures)
+            yield at, Kernel(kernel.program, schedule), draw.choice(given.arch)
 
 
 def _chosen(name: str, dtype: str, columns: int) -> Iterator[tuple[int, Kernel, int]]:

@@ -8,6 +8,8 @@ LOOP: 43 of 48 kernels within 16 registers or 15 %, 2 of 2 that a planner chose;
 others said to spill; fitted to every other one, 15 of 23 others.
 COLUMN: 119 of 139 kernels within 16 registers or 15 %, 76 of 76 that a planner chose; of 6 that spill 0 said to fit,
 9 others said to spill; fitted to every other one, 53 of 68 others.
+COLUMN_WHOLE: 334 of 468 kernels within 16 registers or 15 %, 0 of 0 that a planner chose; of 0 that spill 0 said to
+fit, 0 others said to spill; fitted to every other one, 156 of 234 others.
 STREAM: 630 of 759 kernels within 16 registers or 15 %, 251 of 279 that a planner chose; of 99 that spill 0 said to
 fit, 58 others said to spill; fitted to every other one, 290 of 377 others.
 STREAM_TILES: 603 of 750 kernels within 16 registers or 15 %, 0 of 0 that a planner chose; of 48 that spill 0 said to
@@ -63,6 +65,17 @@ WEIGHTS: dict[str, dict[str, float]] = {
         "wide": 21.0,
         "unaligned": 1.85,
     },
+    "COLUMN_WHOLE": {
+        "base": 7.687,
+        "elements": 0.003,
+        "rows": 0.991,
+        "alive": 0.411,
+        "sums": 0.637,
+        "loaded": 0.132,
+        "stores": 27.614,
+        "adders": 2.032,
+        "converted": 0.645,
+    },
     "STREAM": {
         "elements": 0.181,
         "columns": 0.3,
@@ -99,8 +112,9 @@ SPILLING = {
     "ONE_SHOT": {90: 1.11, 100: 1.11},
     "LOOP": {90: 1.07, 100: 1.07},
     "COLUMN": {90: 1.0, 100: 1.0},
+    "COLUMN_WHOLE": {90: 1.17, 100: 1.17},
     "STREAM": {90: 1.04, 100: 1.04},
     "STREAM_TILES": {90: 1.14, 100: 0.8},
 }
 # The share of the registers that it wants with which a kernel can do.
-FEWEST = {"ONE_SHOT": 0.9, "LOOP": 0.85, "COLUMN": 1.0, "STREAM": 0.95, "STREAM_TILES": 0.85}
+FEWEST = {"ONE_SHOT": 0.9, "LOOP": 0.85, "COLUMN": 1.0, "COLUMN_WHOLE": 0.85, "STREAM": 0.95, "STREAM_TILES": 0.85}

@@ -91,8 +91,15 @@ def _but_for_finish(
 
 
 def weights_of(schedule: Schedule) -> str:
-    """Which weights hold."""
-    return schedule.scheme if schedule.keeps == "values" else f"{schedule.scheme}_TILES"
+    """Which weights hold: those of a scheme, or of a kind of its kernels."""
+    return group_of(schedule.scheme, schedule.keeps, schedule.stages)
+
+
+def group_of(scheme: Scheme, keeps: Keeps, stages: int) -> str:
+    """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
+    if keeps == "tiles":
+        return f"{scheme}_TILES"
+    return f"{scheme}_WHOLE" if scheme == "COLUMN" and stages == 1 else scheme
 
 
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
