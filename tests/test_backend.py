@@ -21,6 +21,7 @@ from tests.cases import SMALL_MODELS
 from weft.bench.models import MODELS, make_batch
 from weft.integration import backend
 from weft.options import Options
+from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable, digest_of
 
 ROOT = Path(__file__).parent.parent
@@ -33,8 +34,10 @@ def fresh() -> None:
     weft.clear_reports()
 
 
-def run_python(code: str, folder: Path, **environment: str) -> dict[str, Any]:
-    """Run a script in a process of its own, with caches in ``folder``; it prints one line of JSON last."""
+def run_python(code: str, folder: Path, *, with_launcher: bool = True, **environment: str) -> dict[str, Any]:
+    """Run a script in a process of its own, with caches in ``folder``, where the precompiled header is and, if asked
+    for, the launcher, which take seconds to make; it prints one line of JSON last."""
+    start_cache(folder / "weft", with_launcher)
     env = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -47,6 +50,18 @@ def run_python(code: str, folder: Path, **environment: str) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
+
+
+def start_cache(folder: Path, with_launcher: bool) -> None:
+    """What kernels are compiled and started with, from the cache of this process."""
+    if folder.exists():
+        return
+    folder.mkdir(mode=0o700)
+    options = Options.read()
+    for entry in Cache(options.cache_dir, options.cache_bytes).entries():
+        if entry.kind == "header" or (with_launcher and entry.name == "weft_launcher"):
+            (folder / entry.path.parent.name).mkdir(mode=0o700, exist_ok=True)
+            os.link(entry.path, folder / entry.path.parent.name / entry.path.name)
 
 
 BLOCK = """

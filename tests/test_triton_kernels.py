@@ -47,7 +47,7 @@ def wrong(group: str, name: str = "") -> dict[str, str]:
     return {case: text for case, text in looked_at.items() if text is not None}
 
 
-@pytest.mark.parametrize("group", ["shapes", "few_rows", "dtypes", pytest.param("more_shapes", marks=SLOW)])
+@pytest.mark.parametrize("group", ["shapes", pytest.param("more_shapes", marks=SLOW)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workload_is_right_under_the_schedule_that_is_chosen(name: str, group: str) -> None:
     assert wrong(group, name) == {}

@@ -37,7 +37,7 @@ GPU = replace(Target.named("h200"), units=4)
 """With so few multiprocessors that the rows here are many."""
 WHOLE_GPU = Target.named("h200")
 SHAPES = ((1, 37), (7, 1000), (24, 96))
-FEW_SHAPES = ((23, 200), (131, 40))
+FEW_ROWS = (23, 200)
 MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
@@ -65,17 +65,9 @@ def _finding(check: Check) -> str | None:
 
 def shapes() -> Iterator[tuple[str, Check]]:
     yield from _at_shapes(SHAPES, ("bf16",))
-
-
-def few_rows() -> Iterator[tuple[str, Check]]:
-    """No more than there are multiprocessors."""
-    for rows, columns in FEW_SHAPES:
-        for name in NAMES:
-            yield f"{name} {rows}x{columns}", lambda n=name, s=(rows, columns): _agrees(n, s, "bf16", WHOLE_GPU)
-
-
-def dtypes() -> Iterator[tuple[str, Check]]:
     yield from _at_shapes(((20, 72),), ("f32",))
+    for name in NAMES:  # no more rows than multiprocessors
+        yield f"{name} of few rows", lambda n=name: _agrees(n, FEW_ROWS, "bf16", WHOLE_GPU)
 
 
 def more_shapes() -> Iterator[tuple[str, Check]]:
@@ -296,7 +288,7 @@ def _far(steps: int) -> str | None:
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
-        *(shapes, few_rows, dtypes, schedules, looped, rows, layouts, programs, wide),
+        *(shapes, schedules, looped, rows, layouts, programs, wide),
         *(more_shapes, more_schedules, more_layouts),
     )
 }

@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
-from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
+from weft.plan.kernel import Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.pieces import pieces_of, power_of_two, splits_of
 from weft.plan.resources import (
     MOST_PROGRAMS,
@@ -112,43 +112,40 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
         return
     wide = width > ROW_ELEMENTS and can_keep_tiles(demand)
     tiles = Demand.of(split.program, replace(start, keeps="tiles")) if wide else demand
+    for one in _tiles_of_rows(split, start, slack):
+        held = demand
+        if wide and one.rows_per_tile == 1:
+            held = tiles if spills(demand, one, target, slack) else demand
+        keeps: Keeps = "values" if held is demand else "tiles"
+        several = [each for each in PROGRAMS_PER_SM if each == 1 or each * one.warps <= MOST_WARPS_PER_SM]
+        for per_sm in several if streams else (1,):
+            chunks = max(1, per_sm * target.units // split.segment_count) if streams else 0
+            given = replace(one, chunks=chunks, keeps=keeps)
+            if is_possible(held, given, per_sm, target, slack):
+                yield given
+
+
+def _tiles_of_rows(split: Split, start: Schedule, slack: float) -> Iterator[Schedule]:
+    """Schedules that differ in the rows of a tile, its pieces, warps and stages, of shapes that were ever good."""
+    width, tall, streams = split.width, split.sizes.elements(split.inside), start.scheme == "STREAM"
     counts = [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r * width <= 4 * ROW_ELEMENTS and r <= tall)]
     if not streams:
         least = _least_rows(split)
         counts = [r for r in counts if r >= least] or counts[-1:]
-    ahead = (3, 4, 5) if streams else (1,)
-    for pieces, count, number, stages in product(splits_of(width), counts, WARPS, ahead):
-        widest = max(pieces)
-        if start.pieces != pieces:
-            start = replace(start, pieces=pieces)
-        elements = count * sum(pieces) / (32 * number)
-        if streams and slack > SURE and number > 1 and len(pieces) > 1 and not replace(start, warps=number).folds:
+    most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
+    for pieces, count, warps in product(splits_of(width), counts, WARPS):
+        if not _WIDTHS[warps][0] <= max(pieces) <= _WIDTHS[warps][1]:
+            continue
+        given = replace(start, rows_per_tile=count, pieces=pieces, warps=warps)
+        few = given.elements < LEAST_ELEMENTS and (count, warps) != (counts[-1], WARPS[0])
+        if few or given.elements > most:
+            continue
+        if streams and slack > SURE and warps > 1 and len(pieces) > 1 and not given.folds:
             continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
-        if not _WIDTHS[number][0] <= widest <= _WIDTHS[number][1]:
-            continue
-        most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
-        few = elements < LEAST_ELEMENTS and (count, number) != (counts[-1], WARPS[0])
-        if few or elements > most:
-            continue
-        if number == 1 and not streams and count < counts[-1] and tall > count * MOST_PROGRAMS * target.units:
+        if warps == 1 and not streams and count < counts[-1] and tall > count * MOST_PROGRAMS * split.target.units:
             continue  # on an H200 16 such forwards took 0.7 % less time with more warps, at most 4 %
-        held = demand
-        if wide and count == 1:
-            one = replace(start, rows_per_tile=1, warps=number, stages=stages)
-            held = tiles if spills(demand, one, target, slack) else demand
-        several = [each for each in PROGRAMS_PER_SM if each == 1 or each * number <= MOST_WARPS_PER_SM]
-        for chunks in (each * target.units for each in several) if streams else (0,):
-            given = replace(
-                start,
-                rows_per_tile=count,
-                warps=number,
-                stages=stages,
-                chunks=max(1, chunks // split.segment_count) if streams else 0,
-                keeps="values" if held is demand else "tiles",
-            )
-            per_sm = -(-chunks // target.units) if streams else 1
-            if is_possible(held, given, per_sm, target, slack):
-                yield given
+        for stages in (3, 4, 5) if streams else (1,):
+            yield replace(given, stages=stages)
 
 
 def can_keep_tiles(demand: Demand) -> bool:
