@@ -1,0 +1,79 @@
+"""Column sums of a Triton kernel while it passes over rows: in registers, then in memory or complete."""
+
+from __future__ import annotations
+
+from weft.ir.ops import ONLINE
+from weft.ir.program import Value
+from weft.render.triton_column_loop import ColumnLoop
+from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
+from weft.render.triton_launch import partial_name, sum_columns
+
+
+class ColumnSums(ColumnLoop):
+    """Writes what outer reductions need: a tensor for each that rows of a tile are added to."""
+
+    def _pieces(self) -> range:
+        return range(len(self.schedule.pieces)) if self.schedule.columns else range(1)
+
+    def _start_sums(self) -> None:
+        for value in self.outer:
+            pieces = self._pieces() if self._sums_vectors(value) else range(1)
+            for piece in pieces:
+                if value.op in ONLINE:
+                    self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
+                    continue
+                width = self.schedule.pieces[piece] if self._sums_vectors(value) else 1
+                shape = f"[{self.schedule.rows_per_tile}, {width}]"
+                kind = TRITON_TYPES[value.dtype]
+                self.out.line(f"{self._sum_name(value, piece)} = tl.full({shape}, {self._nothing(value)}, {kind})")
+
+    def _sum_name(self, value: Value, piece: int) -> str:
+        return f"{value.name}_sum{self.places.suffix(piece) if self._sums_vectors(value) else ''}"
+
+    def _add(self, value: Value, piece: int) -> None:
+        if value.op in ONLINE:
+            states, operand = ", ".join(self.states(value, piece)), self.operand(value.args[0], piece)
+            exists = f", {self.row_mask()}" if self.places.rows_masked else ""
+            self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
+            return
+        name = self._sum_name(value, piece)
+        operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=True)
+        self.out.line(f"{name} = {COMBINE[value.op].format(name, operand)}")
+
+    def _store_sums(self) -> None:
+        """The column sums of a chunk, into the memory for partial results."""
+        for value in self.outer:
+            part = "part" if self.places.segments else "chunk"
+            count = self.places.count(sum_columns(self.kernel, value))
+            vectors = self._sums_vectors(value)
+            for piece in self._pieces() if vectors else range(1):
+                if vectors and value.name not in self.vector_sums:
+                    raise AssertionError(f"{value.name} is a sum of columns without columns")
+                offset = part if count == 1 else f"{part} * {count}"
+                column = f" + {self.places.column_of(piece)}" if vectors else " + tl.arange(0, 1)[None, :]"
+                first = ["(tl.program_id(1) == 0)"] if self.places.splits_columns and not vectors else []
+                masks = self.masks(piece, rows=False, columns=vectors, others=first)
+                masked = f", mask={masks}" if masks else ""
+                for number, total in enumerate(self._chunk_totals(value, piece)):
+                    place = f"{partial_name(value, number)} + {offset}{column}"
+                    self.out.line(f"tl.store({place}, {total}{masked})")
+
+    def _total(self, value: Value) -> None:
+        """A column sum of all rows, which a program has passed over."""
+        totals = ", ".join(self._chunk_totals(value, 0))
+        self.out.line(f"{value.name} = {f'w.{value.op}_total({totals})' if value.op in ONLINE else totals}")
+
+    def _chunk_totals(self, value: Value, piece: int) -> list[str]:
+        """The numbers that make up a partial result, over all rows of a chunk."""
+        if value.op not in ONLINE:
+            return [reduction(value.op, [self._sum_name(value, piece)], 0)]
+        states = self.states(value, piece)
+        self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
+        return states
+
+    @property
+    def vector_sums(self) -> set[str]:
+        return {v.name for v in self.outer if self.is_vector(v.name)}
+
+    def _sums_vectors(self, value: Value) -> bool:
+        return self.is_vector(value.args[0])
