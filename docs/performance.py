@@ -239,7 +239,7 @@ def missed(found: dict[str, Any]) -> str:
 
 def plot(cells: list[dict[str, Any]]) -> None:
     """Fraction of copy over the width."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharey=True)
     for axis, end in zip(axes, ("forward", "backward"), strict=True):
         for name in dict.fromkeys(c["workload"] for c in cells if f"_{end}" in c["workload"]):
             own = [c for c in cells if c["workload"] == name and c["us"]]
@@ -249,7 +249,7 @@ def plot(cells: list[dict[str, Any]]) -> None:
         axis.set(xscale="log", xlabel="columns (dotted: TorchInductor)", title=end, ylim=(0, 1.15))
         axis.set_xscale("log", base=2)
         axis.axhline(1, color="black", linewidth=0.5)
-        axis.legend(fontsize=7, loc="lower left")
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     axes[0].set_ylabel("fraction of copy, 2^26 elements")
     figure.tight_layout()
     figure.savefig(HERE / "pictures" / "h200.png", dpi=110)
