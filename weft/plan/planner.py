@@ -125,7 +125,7 @@ def check_one_kernel(
 ) -> Refusal | None:
     """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
     there are more rows than multiprocessors: fewer are read a second time from the caches sooner than partial sums are
-    written and added up. On an H200 two kernels took 0.83 to 0.99 of the time of one and its finish with 16, 64 and 128
+    written and added up. On an H200 two kernels took 0.85 to 0.97 of the time of one and its finish with 16, 64 and 128
     rows of 1024 and 4096 columns, in backwards of two norms; with 256 rows 0.86 to 1.13."""
     own = Split.of(program, program.in_order(rows), program.in_order(columns), target, hints)
     types = program.types()
