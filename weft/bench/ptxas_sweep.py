@@ -5,8 +5,8 @@ under some of its candidate schedules, those that do not fit included, and compi
 planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 2949 kernels of
 such sweeps, about a quarter of an hour of two cores: 669 that were chosen at twelve widths in bf16, 799 that keep rows
 as they were loaded (``--keeps tiles``), 468 whose programs have all of few rows (``--rows 64 --scheme COLUMN``, and
-128), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py``
-finds the weights of ``weft/plan/resources.py`` from it.
+128), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py`` finds the weights of
+``weft/plan/resources.py`` from it.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
     start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
-    if completes_sums(split):
+    if can_complete_sums(split):
         yield from _all_rows(replace(start, finish="none"), wide, split)
         return
     widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
@@ -230,7 +230,7 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
             yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments * count)))))
 
 
-def completes_sums(split: Split) -> bool:
+def can_complete_sums(split: Split) -> bool:
     """Whether a program of a kernel that reduces nothing along its rows had best take all of them: there are few, so
     that partial sums would take longer than the sums, and what is made of the sums keeps their segments."""
     if split.has_inner or not split.has_outer or not split.has_few_rows:

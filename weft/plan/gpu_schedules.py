@@ -8,7 +8,15 @@ from functools import cache, lru_cache
 
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import LIKELY, ROW_ELEMENTS, SURE, all_by_columns, candidates, completes_sums, is_possible
+from weft.plan.gpu_candidates import (
+    LIKELY,
+    ROW_ELEMENTS,
+    SURE,
+    all_by_columns,
+    can_complete_sums,
+    candidates,
+    is_possible,
+)
 from weft.plan.gpu_cost import Work, kernel_us
 from weft.plan.kernel import Keeps, Kernel, Schedule
 from weft.plan.resources import wanted_registers
@@ -66,7 +74,7 @@ def _order(split: Split, first: Schedule) -> Callable[[Schedule], tuple[float, .
     if first.scheme == "LOOP":
         return _loop_order
     if not split.has_inner:
-        order = _all_rows_order if completes_sums(split) else _column_order
+        order = _all_rows_order if can_complete_sums(split) else _column_order
         return lambda schedule: order(schedule, split)
     if split.has_few_rows:
         return _few_order

@@ -12,7 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
-from weft.plan.gpu_candidates import completes_sums, fits_registers, registers_of_widest
+from weft.plan.gpu_candidates import can_complete_sums, fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
@@ -139,7 +139,7 @@ def check_one_kernel(
         return Refusal("row_registers", program.name, message, need, most)
     if own.has_few_rows:
         *_, sums = separate(program, own.rows, saving=True)
-        if completes_sums(Split.of(sums, sums.in_order(rows), sums.in_order(columns), target, hints)):
+        if can_complete_sums(Split.of(sums, sums.in_order(rows), sums.in_order(columns), target, hints)):
             message = "so few rows are read a second time sooner than partial column sums are written and added up"
             return Refusal("few_rows", program.name, message, own.sizes.elements(own.rows), target.units + 1)
     return None

@@ -37,7 +37,7 @@ class Rows(ColumnSums):
                     self._tile()
                 self._store_sums()
             elif completes_sums(self.kernel):
-                self._all_rows(stack)
+                self._all_rows()
             else:
                 if self.places.rows:
                     self.out.line("tile = tl.program_id(0)")
@@ -60,7 +60,7 @@ class Rows(ColumnSums):
         self._define_segment(f"part // {chunks}")
         self.out.line(f"chunk = part % {chunks}")
 
-    def _all_rows(self, stack: ExitStack) -> None:
+    def _all_rows(self) -> None:
         """All rows of a segment in one program, and what is done with their sums."""
         if self.places.segments:
             self._define_segment("tl.program_id(0)")
