@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -24,21 +28,28 @@ def program_of(name: str, shape: tuple[int, int], dtype: torch.dtype) -> Program
     return make_case(name, tuple(WORKLOADS[name].make_inputs(shape, dtype, "cpu"))).program
 
 
-def test_what_misses_a_bar_is_named() -> None:
+def test_what_misses_a_bar_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    peers, reason = {"inductor": 9.0, "eager": 9.9, "quack": 8.0}, ("failed: liger: RuntimeError: [a] list",)
+    others = {"copy": 9.0, "weft": 10.0, "inductor": 14.0}
     cells = [
         Cell("rms_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.5, "weft": 10.0, "inductor": 10.0}),
-        Cell("layer_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.0, "weft": 10.0, "inductor": 9.0}),
+        Cell("layer_norm_forward", 2**16, 1024, "bf16", 1, {"copy": 9.0, "weft": 10.0} | peers),
         Cell("rms_norm_backward", 2**15, 1024, "bf16", 1, {"copy": 8.8, "weft": 10.0, "inductor": 16.0}),
         Cell("softmax_backward", 2**16, 1024, "bf16", 0, {"copy": 9.5, "weft": 10.0}),
         Cell("softmax_forward", 2**16, 1024, "bf16", wrong="root mean square of the error"),
+        Cell("thunder_layer_norm_backward", 2**16, 1024, "bf16", 1, others, untimed=reason),
+        Cell("layer_norm_backward_bias", 2**16, 1024, "bf16", 1, others | {"inductor": 15.0}, untimed=reason),
     ]
     assert gpu_gates.report(cells) == [
         "softmax_forward 65536x1024 bf16: root mean square of the error",
         "softmax_backward 65536x1024 bf16: 10.0 us, 0.950 of copy, 0 launch(es)  : left to TorchInductor",
         "layer_norm_forward 1024: 0.900 of copy, bar 0.92",
-        "layer_norm_forward 1024: 1.111x the fastest peer's time",
+        "layer_norm_forward 1024: 1.111x of inductor's time",
+        "layer_norm_forward 1024: 1.250x of quack's time",
         "forwards in geometric mean",
+        "thunder_layer_norm_backward: 1.40x of inductor in geometric mean, bar 1.5",
     ]
+    assert "not timed in 2 cell(s): failed: liger: RuntimeError: [a] list\n" in capsys.readouterr().out
 
 
 def test_bars_of_wide_and_of_few_rows() -> None:
@@ -59,7 +70,7 @@ def test_bars_of_wide_and_of_few_rows() -> None:
         "softmax_forward 32768x50257: 1.30x of inductor, bar 1.4",
         "softmax_forward 32768x50257 run-time rows and columns: ONE_SHOT in place of one LOOP",
         "softmax_forward 32768x50257 run-time columns: 1.17x of inductor, bar 1.2",
-        "rms_norm_forward 1x4096 run-time columns: 1.023x the fastest peer's time",
+        "rms_norm_forward 1x4096 run-time columns: 1.023x of inductor's time",
     ]
 
 
@@ -107,3 +118,22 @@ def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:
             cell = gpu_gates.Cell("rms_norm_forward", elements // columns, columns, "bf16")
             assert cell.has_copy_bar
     assert not gpu_gates.Cell("rms_norm_forward", 2**24 // 5120, 5120, "bf16").has_copy_bar
+
+
+def test_an_interrupt_keeps_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(cell: Cell, *rest: object) -> Cell:
+        if cell.columns > 1024:
+            raise KeyboardInterrupt
+        return replace(cell, launches=1, us={"copy": 9.5, "weft": 10.0})
+
+    monkeypatch.setattr(gpu_gates, "measure", measure)
+    monkeypatch.setattr(gpu_gates, "machine", lambda kind: {"kind": kind})
+    written = tmp_path / "cells.json"
+    given = ("--workload", "rms_norm_forward", "--columns", "512", "1024", "2048", "--json", str(written))
+    assert gpu_gates.main(given) == 130
+    assert "interrupted: 2 cells were measured" in capsys.readouterr().out
+    found = json.loads(written.read_text())
+    assert found["interrupted"]
+    assert [(cell["rows"], cell["columns"]) for cell in found["cells"]] == [(2**17, 512), (2**16, 1024)]

@@ -4,7 +4,7 @@ Every cell, a workload at a width, is one call as a user makes it, compiled by w
 TorchInductor and a copy of the same bytes: all in turn, the level-two cache flushed before each, sums of device kernel
 durations, medians over rounds. Results are compared with eager PyTorch in float64 first, as ``weft bench`` does.
 ``--json FILE`` writes the cells with versions and the machine; the exit code is 1 if a bar is missed or a result is
-wrong.
+wrong. An interrupt ends the run with what was measured so far, and exit code 130.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import json
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,13 +27,13 @@ import torch
 from rich.console import Console
 from torch._inductor.utils import fresh_cache
 
-from weft.bench.case import SIZES, Case, traffic_bytes, workload_case
+from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
-from weft.bench.gpu_peers import inductor_pipelined
+from weft.bench.gpu_peers import GPU_PEERS
 from weft.bench.gpu_timing import medians_us
 from weft.bench.machine import machine, versions
-from weft.bench.peers import copy_candidate, eager_call, inductor_call, weft_call
-from weft.bench.reason import Reason, UntimedError
+from weft.bench.peers import copy_candidate, weft_call
+from weft.bench.reason import Reason, UntimedError, attempt
 from weft.bench.timing import Candidate
 from weft.bench.workloads import WORKLOADS
 from weft.errors import RefusedError
@@ -58,20 +60,17 @@ WIDE = ("softmax_forward", 32768, 50257)
 WIDE_BARS = {False: 1.4, True: 1.2}
 """TorchInductor's time over weft's there, by whether the number of columns is known at run time only."""
 SPEEDUP_BARS = {"inductor": 1.5, "inductor_pipelined": 1.25}
-"""Of the backwards, in geometric mean."""
+"""Of the backwards together, in geometric mean."""
+OTHER_SPEEDUP_BAR = 1.5
+"""Of TorchInductor's time, of each of the others, in geometric mean over widths."""
 SLOWER_BAR = 1.02
 """No peer may take less than weft's time over this."""
-PEERS: dict[str, Callable[[Case], Candidate | Reason]] = {
-    "eager": eager_call,
-    "inductor": inductor_call,
-    "inductor_pipelined": inductor_pipelined,
-}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """launches: kernels of weft in a call; schemes: of these. us: times by candidate. wrong: why a result is wrong, or
-    a failure. dynamic: sizes known at run time only."""
+    """launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have none.
+    wrong: why a result is wrong, or a failure. dynamic: sizes known at run time only."""
 
     workload: str
     rows: int
@@ -82,6 +81,7 @@ class Cell:
     wrong: str = ""
     dynamic: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
+    untimed: tuple[str, ...] = ()
 
     @property
     def is_wide(self) -> bool:
@@ -107,9 +107,11 @@ class Cell:
         """Whether there are rows enough for so many elements, or for as many whole rows as these are."""
         return self.rows >= SMALL // self.columns and not self.is_wide
 
-    def speedup(self, peer: str) -> float | None:
-        """The peer's time over weft's."""
-        return self.us[peer] / self.us["weft"] if self.us and peer in self.us else None
+    @property
+    def speedups(self) -> dict[str, float]:
+        """Times of peers over weft's."""
+        us = self.us or {}
+        return {peer: us[peer] / us["weft"] for peer in us if peer not in ("copy", "weft")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,27 +126,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--loop", action="store_true", help="loop over the columns of every row, whatever fits registers"
     )
     parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
-    parser.add_argument("--against", nargs="*", choices=list(PEERS), default=["inductor", "inductor_pipelined"])
+    parser.add_argument("--against", nargs="*", choices=list(GPU_PEERS), default=["inductor", "inductor_pipelined"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the cells to this file")
     given = parser.parse_args(arguments)
     options = replace(Options.read(), tuned=False)
-    cells: list[Cell] = []
-    for name in given.workload:
-        for columns in given.columns or columns_of(name):
-            for rows in given.rows or [given.elements // columns]:
-                cell = Cell(name, rows, columns, NAMES[TORCH_DTYPES[given.dtype]], dynamic=tuple(given.dynamic))
-                with looped() if given.loop else nullcontext():
-                    cells.append(measure(cell, given.against, options, given.rounds))
-                print(line(cells[-1]), flush=True)
+    cells, interrupted = list[Cell](), False
+    try:
+        for cell in cells_of(given):
+            with looped() if given.loop else nullcontext():
+                cells.append(measure(cell, given.against, options, given.rounds))
+            print(line(cells[-1]), flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        print(f"interrupted: {len(cells)} cells were measured", flush=True)
     missed = report(cells)
     if given.json is not None:
         shown = [given.json.name if word == str(given.json) else word for word in sys.argv[1:]]
         command = f"python -m weft.bench.gpu_gates {shlex.join(shown)}"
         head: dict[str, Any] = {"command": command, "machine": machine("cuda"), "versions": versions(options)}
-        head |= {"model_misses": counters.model_misses, "cells": [asdict(cell) for cell in cells], "missed": missed}
+        head |= {"model_misses": counters.model_misses, "interrupted": interrupted}
+        head |= {"cells": [asdict(cell) for cell in cells], "missed": missed}
         given.json.write_text(json.dumps(head, indent=1) + "\n")
-    return 1 if missed else 0
+    return 130 if interrupted else 1 if missed else 0
+
+
+def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
+    """What the arguments ask for, not yet measured."""
+    for name in given.workload:
+        for columns in given.columns or columns_of(name):
+            for rows in given.rows or [given.elements // columns]:
+                yield Cell(name, rows, columns, NAMES[TORCH_DTYPES[given.dtype]], dynamic=tuple(given.dynamic))
 
 
 def columns_of(name: str) -> tuple[int, ...]:
@@ -165,14 +177,15 @@ def measure(cell: Cell, against: Sequence[str], options: Options, rounds: int) -
         bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
         del expected
         made = {"copy": copy_candidate(bytes_moved, case.device), "weft": mine}
-        found = {peer: PEERS[peer](case) for peer in against}
+        found = {peer: attempt(peer, partial(GPU_PEERS[peer], case)) for peer in against}
         made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
         times = medians_us([candidate.run for candidate in made.values()], rounds, case.device)
     except (RefusedError, UntimedError, RuntimeError) as error:
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
     schemes = tuple(kernel.schedule.scheme for kernel in launched(mine.run))
-    return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes)
+    untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
+    return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes, untimed=untimed)
 
 
 def launched(run: Callable[[], Any]) -> list[Kernel]:
@@ -205,7 +218,7 @@ def line(cell: Cell) -> str:
     where = f"{cell.workload} {cell.rows}x{cell.columns} {cell.dtype}{_marked(cell)}"
     if cell.us is None:
         return f"{where}: {cell.wrong}"
-    peers = [f"{peer} {cell.speedup(peer):.2f}x" for peer in cell.us if peer not in ("copy", "weft")]
+    peers = [f"{peer} {x:.2f}x" for peer, x in cell.speedups.items()]
     schemes = f" {'+'.join(cell.schemes)}" if cell.schemes else ""
     how = f"{cell.launches} launch(es){schemes}"
     return f"{where}: {cell.us['weft']} us, {cell.of_copy:.3f} of copy, {how}  {'  '.join(peers)}"
@@ -226,20 +239,23 @@ def report(cells: Sequence[Cell]) -> list[str]:
         if cell.has_copy_bar and cell.of_copy < bar:
             missed.append(f"{cell.where}: {cell.of_copy:.3f} of copy, bar {bar}")
         missed += _misses_of_wide(cell)
-        slower = {peer: x for peer in (cell.us or {}) if (x := cell.speedup(peer)) and peer not in ("copy", "weft")}
-        fastest = min(slower.values(), default=1.0)
-        if fastest * SLOWER_BAR < 1:
-            missed.append(f"{cell.where}: {1 / fastest:.3f}x the fastest peer's time")
+        faster = {peer: x for peer, x in cell.speedups.items() if x * SLOWER_BAR < 1}
+        missed += [f"{cell.where}: {1 / x:.3f}x of {peer}'s time" for peer, x in faster.items()]
     done = [cell for cell in done if cell.has_copy_bar]
     forward = _mean(cell.of_copy for cell in done if cell.workload in FORWARDS)
     if forward is not None:
         console.print(f"forwards: {forward:.3f} of copy in geometric mean, bar {FORWARD_MEAN_BAR}")
         missed += ["forwards in geometric mean"] if forward < FORWARD_MEAN_BAR else []
-    for peer, bar in SPEEDUP_BARS.items():
-        mean = _mean(x for cell in done if cell.workload in BACKWARDS and (x := cell.speedup(peer)))
+    bars = [("backwards", BACKWARDS, peer, bar) for peer, bar in SPEEDUP_BARS.items()]
+    bars += [(name, (name,), "inductor", OTHER_SPEEDUP_BAR) for name in OTHERS]
+    for what, names, peer, bar in bars:
+        mean = _mean(cell.speedups[peer] for cell in done if cell.workload in names and peer in cell.speedups)
         if mean is not None:
-            console.print(f"backwards: {mean:.2f}x of {peer} in geometric mean, bar {bar}")
-            missed += [f"backwards: {mean:.2f}x of {peer} in geometric mean, bar {bar}"] if mean < bar else []
+            text = f"{what}: {mean:.2f}x of {peer} in geometric mean, bar {bar}"
+            console.print(text, highlight=False)
+            missed += [text] if mean < bar else []
+    for reason, count in Counter(reason for cell in cells for reason in cell.untimed).items():
+        console.print(f"not timed in {count} cell(s): {reason}", highlight=False, markup=False)
     for each in missed:
         console.print(f"missed: {each}", highlight=False)
     return missed
@@ -251,7 +267,7 @@ def _misses_of_wide(cell: Cell) -> list[str]:
     if not cell.is_wide:
         return []
     is_dynamic = "columns" in cell.dynamic
-    bar, speedup, missed = WIDE_BARS[is_dynamic], cell.speedup("inductor"), list[str]()
+    bar, speedup, missed = WIDE_BARS[is_dynamic], cell.speedups.get("inductor"), list[str]()
     if is_dynamic and cell.schemes != ("LOOP",):
         missed.append(f"{cell.where}: {'+'.join(cell.schemes) or 'no kernel'} in place of one LOOP")
     if speedup is not None and speedup < bar:

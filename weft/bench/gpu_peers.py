@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from weft.bench.case import Case
 from weft.bench.inputs import NORM_EPS
-from weft.bench.peers import call_candidate, inductor_call
+from weft.bench.peers import call_candidate, eager_call, inductor_call
 from weft.bench.reason import Reason
 from weft.bench.timing import Candidate
 
@@ -37,52 +38,99 @@ def package_candidate(peer: str, case: Case) -> Candidate | Reason:
     make = CALLS[peer].get(case.workload)
     if make is None:
         return Reason("not_done", peer, f"no call of {package} is known for {case.workload}")
-    return call_candidate(peer, make(*case.inputs), ())
+    candidate = call_candidate(peer, make(*case.inputs), ())
+    candidate.run()
+    return candidate
 
 
 def _liger(name: str) -> Callable[..., Any]:
-    """The call of an autograd function of Liger that overwrites none of its arguments."""
-    module, function = {
-        "rms_norm": ("liger_kernel.ops.rms_norm", "LigerRMSNormFunction"),
-        "layer_norm": ("liger_kernel.ops.layer_norm", "LigerLayerNormFunction"),
-        "softmax": ("liger_kernel.ops.softmax", "LigerSoftmaxFunction"),
-    }[name]
-    apply = getattr(import_module(module), function).apply
-    if name == "rms_norm":
-        return lambda x, weight: apply(x, weight, NORM_EPS, 0.0, "llama", False)
-    return (lambda x, weight, bias: apply(x, weight, bias, NORM_EPS)) if name == "layer_norm" else apply
+    """An autograd function of Liger, as the package chooses it for the device."""
+    return getattr(import_module("liger_kernel.ops"), f"Liger{name}Function").apply
+
+
+def _liger_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return _liger("RMSNorm")(x, weight, NORM_EPS, 0.0, "llama", False)
+
+
+def _liger_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return _liger("FusedAddRMSNorm")(x, residual, weight, NORM_EPS, 0.0, "llama", False)
+
+
+def _liger_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _liger("LayerNorm")(x, weight, bias, NORM_EPS)
 
 
 def _quack(module: str, name: str) -> Callable[..., Any]:
     return getattr(import_module(f"quack.{module}"), name)
 
 
-def _gradients(function: Callable[..., Tensor], leaves: tuple[Tensor, ...], dy: Tensor) -> Callable[[], Any]:
+def _quack_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return _quack("rmsnorm", "rmsnorm")(x, weight, eps=NORM_EPS)
+
+
+def _quack_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return _quack("rmsnorm", "rmsnorm")(x, weight, residual=residual, eps=NORM_EPS, prenorm=True)
+
+
+def _quack_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Callable[[], Tensor]:
+    """It takes its weights in float32 only."""
+    own = (weight.float(), bias.float())
+    return lambda: _quack("rmsnorm", "layernorm_fwd")(x, *own, eps=NORM_EPS)
+
+
+def _quack_layer_norm_gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    statistics = (rstd.flatten(), mean.flatten())
+    return lambda: _quack("rmsnorm", "layernorm_bwd")(x, weight, dy, *statistics)
+
+
+def _gradients(
+    function: Callable[..., Any], leaves: tuple[Tensor, ...], *gradients: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
     """The backward of one forward, as often as it is called. Gradients in the order of the leaves."""
     own = [t.detach().requires_grad_() for t in leaves]
     with torch.enable_grad():
         y = function(*own)
-    return lambda: torch.autograd.grad(y, own, dy, retain_graph=True)
+    return lambda: torch.autograd.grad(y, own, gradients, retain_graph=True)
 
 
 Maker = Callable[..., Callable[[], Any]]
 CALLS: dict[str, dict[str, Maker]] = {
     "liger": {
-        "rms_norm_forward": lambda x, weight: lambda: _liger("rms_norm")(x, weight),
-        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(_liger("rms_norm"), (x, weight), dy),
-        "layer_norm_forward": lambda x, weight, bias: lambda: _liger("layer_norm")(x, weight, bias),
-        "layer_norm_backward": lambda dy, x, weight, mean, rstd: _gradients(
-            _liger("layer_norm"), (x, weight, torch.zeros_like(weight)), dy
+        "rms_norm_forward": lambda *inputs: partial(_liger_rms_norm, *inputs),
+        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(_liger_rms_norm, (x, weight), dy),
+        "add_rms_norm_forward": lambda *inputs: partial(_liger_add_rms_norm, *inputs),
+        "add_rms_norm_backward": lambda dy, dresidual, x, weight, rstd: _gradients(
+            lambda a, b: _liger_add_rms_norm(a, torch.zeros_like(a), b), (x, weight), dy, dresidual
         ),
-        "softmax_forward": lambda x: lambda: _liger("softmax")(x),
+        "layer_norm_forward": lambda *inputs: partial(_liger_layer_norm, *inputs),
+        "layer_norm_backward": lambda dy, x, weight, mean, rstd: _gradients(
+            _liger_layer_norm, (x, weight, torch.zeros_like(weight)), dy
+        ),
+        "softmax_forward": lambda x: partial(_liger("Softmax"), x),
+        "softmax_backward": lambda dy, y: _gradients(_liger("Softmax"), (y.float().log().to(y.dtype),), dy),
     },
     "quack": {
-        "rms_norm_forward": lambda x, weight: lambda: _quack("rmsnorm", "rmsnorm")(x, weight, eps=NORM_EPS),
-        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(
-            lambda a, b: _quack("rmsnorm", "rmsnorm")(a, b, eps=NORM_EPS), (x, weight), dy
+        "rms_norm_forward": lambda *inputs: partial(_quack_rms_norm, *inputs),
+        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(_quack_rms_norm, (x, weight), dy),
+        "add_rms_norm_forward": lambda *inputs: partial(_quack_add_rms_norm, *inputs),
+        "add_rms_norm_backward": lambda dy, dresidual, x, weight, rstd: _gradients(
+            lambda a, b: _quack_add_rms_norm(a, torch.zeros_like(a), b), (x, weight), dy, dresidual
         ),
-        "softmax_forward": lambda x: lambda: _quack("softmax", "softmax")(x),
-        "softmax_backward": lambda dy, y: lambda: _quack("softmax", "softmax_bwd")(dy, y),
+        "layer_norm_forward": _quack_layer_norm,
+        "layer_norm_backward": _quack_layer_norm_gradients,
+        "softmax_forward": lambda x: partial(_quack("softmax", "softmax"), x),
+        "softmax_backward": lambda dy, y: partial(_quack("softmax", "softmax_bwd"), dy, y),
     },
 }
-"""By peer and workload: given the inputs, what is timed. Statistics that the forward saved are the peer's own."""
+"""By peer and workload: given the inputs, what is timed. Statistics that the forward saved are the peer's own; what is
+converted for a peer is converted before it is timed."""
+
+GPU_PEERS: dict[str, Callable[[Case], Candidate | Reason]] = {
+    "eager": eager_call,
+    "inductor": inductor_call,
+    "inductor_pipelined": inductor_pipelined,
+    **{peer: partial(package_candidate, peer) for peer in PACKAGES},
+}
+"""By name: what makes a call of a peer."""

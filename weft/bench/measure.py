@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
 
 from weft.bench.case import Case, traffic_bytes
 from weft.bench.correctness import WRONG, check_candidate, reference
-from weft.bench.gpu_peers import inductor_pipelined, package_candidate
+from weft.bench.gpu_peers import GPU_PEERS
 from weft.bench.gpu_timing import CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.machine import gpu_uuid
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_call, weft_kernels
-from weft.bench.reason import Reason, UntimedError
+from weft.bench.reason import Reason, attempt
 from weft.bench.report import Figures, Row
 from weft.bench.timing import Candidate, Clock, Spread, Timing, WallClock, interleave, ratio
-from weft.errors import RefusedError
 from weft.integration.backend import supports_cuda
 from weft.options import Options
 
-PEERS = ("eager", "inductor", "inductor_pipelined", "liger", "quack")
+PEERS = tuple(GPU_PEERS)
 ROUNDS = 21
 LEAST_SAMPLE_S = 5e-3
 BUDGET_S = 60.0
@@ -51,7 +50,7 @@ def candidates(case: Case, against: Sequence[str], options: Options) -> Found:
     makers = _on_gpu(case, options) if case.device.type == "cuda" else _on_cpu(case, options)
     found: list[Candidate | Reason] = []
     for peer in ("weft", *against):
-        found += [_attempt(f"{peer} {what}".strip(), make) for what, make in makers[peer].items()]
+        found += [attempt(f"{peer} {what}".strip(), make) for what, make in makers[peer].items()]
     return found
 
 
@@ -100,7 +99,7 @@ def _clock(case: Case, protocol: Protocol) -> Clock:
 def _on_cpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
     """Kernels on outputs that exist, and calls."""
     absent: dict[str, dict[str, Maker]] = {
-        peer: {"": partial(_only_on_gpu, peer)} for peer in ("inductor_pipelined", "liger", "quack")
+        peer: {"": partial(_only_on_gpu, peer)} for peer in PEERS if peer not in ("eager", "inductor")
     }
     called = cache(lambda: inductor_call(case))
     return {
@@ -115,10 +114,7 @@ def _on_gpu(case: Case, options: Options) -> dict[str, dict[str, Maker]]:
     """Calls, of which the kernels are timed."""
     return {
         "weft": {"": lambda: weft_call(case, options) if supports_cuda() else _no_backend()},
-        "inductor": {"": lambda: inductor_call(case)},
-        "eager": {"": lambda: eager_call(case)},
-        "inductor_pipelined": {"": lambda: inductor_pipelined(case)},
-        **{peer: {"": partial(package_candidate, peer, case)} for peer in ("liger", "quack")},
+        **{peer: {"": partial(make, case)} for peer, make in GPU_PEERS.items()},
     }
 
 
@@ -131,24 +127,11 @@ def _check_all(case: Case, made: Sequence[Candidate]) -> tuple[int, dict[str, Re
         def check(candidate: Candidate = candidate) -> Candidate | Reason:
             return check_candidate(candidate, case.inputs, expected) or candidate
 
-        answer = _attempt(candidate.name, check)
+        answer = attempt(candidate.name, check)
         if isinstance(answer, Reason):
             answers[candidate.name] = answer
     gc.collect()
     return traffic_bytes((*case.inputs, *expected.eager)), answers
-
-
-def _attempt(name: str, make: Maker) -> Candidate | Reason:
-    try:
-        return make()
-    except RefusedError as error:
-        first = error.refusals[0]
-        return Reason(first.rule, name, first.message, first.have, first.limit)
-    except UntimedError as error:
-        return replace(error.reason, subject=name)
-    except Exception as error:
-        line = " ".join(str(error).split("\n")[0].split())
-        return Reason("failed", name, f"{type(error).__name__}: {line}")
 
 
 def _only_on_gpu(peer: str) -> Reason:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from weft.errors import RefusedError
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,17 @@ class UntimedError(Exception):
     def __init__(self, reason: Reason) -> None:
         self.reason = reason
         super().__init__(str(reason))
+
+
+def attempt(name: str, make: Callable[[], Made | Reason]) -> Made | Reason:
+    """What ``make`` makes, or why it does not: whatever a candidate raises is a reason not to time it."""
+    try:
+        return make()
+    except RefusedError as error:
+        first = error.refusals[0]
+        return Reason(first.rule, name, first.message, first.have, first.limit)
+    except UntimedError as error:
+        return replace(error.reason, subject=name)
+    except Exception as error:
+        line = " ".join(str(error).split("\n")[0].split())
+        return Reason("failed", name, f"{type(error).__name__}: {line}")
