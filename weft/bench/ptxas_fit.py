@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers, group_of
+from weft.target import Target
 
 FOLDER = Path(__file__).parent.parent / "plan"
 GROUPS = ("ONE_SHOT", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
-FEWEST = (1.0, 0.95, 0.9, 0.85)
+FEWEST = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of the registers it wants that a kernel can do with, to choose from."""
 SPILLED_WANT = 1.08
 """Of all registers, what a kernel that spills wants at the least."""
@@ -85,7 +86,8 @@ def fit(rows: Sequence[dict[str, str]]) -> Fit:
 
 
 def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Fit:
-    shares = [(wanted(row, weights) / most_registers(row), int(row["arch"])) for row in rows if is_spilled(row)]
+    could = [row for row in rows if is_spilled(row) and has_room(row)]
+    shares = [(wanted(row, weights) / most_registers(row), int(row["arch"])) for row in could]
     spilling: dict[int, float] = {}
     for arch, counted in COUNTED.items():
         threshold = min([1 / fewest, *(share - SPILL_MARGIN for share, other in shares if other in counted)])
@@ -170,6 +172,11 @@ def is_spilled(row: dict[str, str]) -> bool:
     return int(row["spill_bytes"]) > 0 and int(row["registers"]) >= most_registers(row) - REGISTER_GRAIN
 
 
+def has_room(row: dict[str, str]) -> bool:
+    """Whether one program's shared memory is that of a multiprocessor or less: what has none is never chosen."""
+    return int(row["predicted_shared_bytes"]) <= Target.named("h200").shared_bytes
+
+
 def is_said_to_spill(row: dict[str, str], fitted: Fit) -> bool:
     """Whether the model says so."""
     return wanted(row, fitted.weights) > fitted.spilling[int(row["arch"])] * most_registers(row)
@@ -190,7 +197,7 @@ def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
     chosen = [row for row in whole if row["chosen"] == "1"]
     met, chosen_met = (sum(is_within(row, fitted) for row in some) for some in (whole, chosen))
     said = [is_said_to_spill(row, fitted) for row in rows]
-    fits = sum(is_spilled(row) and not yes for row, yes in zip(rows, said, strict=True))
+    fits = sum(is_spilled(row) and has_room(row) and not yes for row, yes in zip(rows, said, strict=True))
     refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
     return (
         f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner "

@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
-from weft.plan.kernel import Finish, Inputs, Keeps, Schedule, Scheme
+from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
 from weft.plan.pieces import pieces_of, power_of_two, splits_of
 from weft.plan.resources import (
     MOST_PROGRAMS,
@@ -43,6 +43,9 @@ LEAST_ELEMENTS, MOST_ELEMENTS, MOST_STREAMED_ELEMENTS = 8, 96, 40
 what they risk where rows are streamed: of 64 elements in one warp some kernels were the best by half a percent, and of
 others ptxas spilled registers to stay at 128, 0.6 of a copy; of 48, one spilled or not by the order of its inputs, and
 in geometric mean the choices lose 0.01 % by doing without."""
+MOST_WIDE_ELEMENTS, WIDE_WARPS = 64, 8
+"""Of a thread, and warps, of a row wider than ``STREAMED_COLUMNS`` with column sums: half the warps have twice the
+registers, and what does not grow with the row is there once in place of twice."""
 PROGRAMS_PER_SM = (1, 2, 3, 4, 6, 8)
 """Of persistent programs: 1056 partial results cost 9 to 17 % of the bytes at 16384 rows, 132 cost 1 to 2 %."""
 FEWEST_ELEMENTS: Mapping[Scheme, int] = {"ONE_SHOT": 8, "STREAM": 4}
@@ -112,15 +115,16 @@ def _in_registers(split: Split, scheme: Scheme, slack: float) -> Iterator[Schedu
         return
     wide = width > ROW_ELEMENTS and can_keep_tiles(demand)
     tiles = Demand.of(split.program, replace(start, keeps="tiles")) if wide else demand
-    for one in _tiles_of_rows(split, start, slack):
-        held = demand
-        if wide and one.rows_per_tile == 1:
-            held = tiles if spills(demand, one, target, slack) else demand
-        keeps: Keeps = "values" if held is demand else "tiles"
+    for tile in _tiles_of_rows(split, start, slack):
+        one, held = tile, demand
+        if wide and one.rows_per_tile == 1 and spills(demand, one, target, min(slack, LIKELY)):
+            one, held = replace(tile, keeps="tiles"), tiles
+        if one.stages == 2 and shared_bytes(held, replace(one, stages=3)) <= target.shared_bytes:
+            continue  # one tile on its way is too little where two can be
         several = [each for each in PROGRAMS_PER_SM if each == 1 or each * one.warps <= MOST_WARPS_PER_SM]
         for per_sm in several if streams else (1,):
             chunks = max(1, per_sm * target.units // split.segment_count) if streams else 0
-            given = replace(one, chunks=chunks, keeps=keeps)
+            given = replace(one, chunks=chunks)
             if is_possible(held, given, per_sm, target, slack):
                 yield given
 
@@ -132,10 +136,13 @@ def _tiles_of_rows(split: Split, start: Schedule, slack: float) -> Iterator[Sche
     if not streams:
         least = _least_rows(split)
         counts = [r for r in counts if r >= least] or counts[-1:]
-    most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
+    wide = streams and split.has_outer and width > STREAMED_COLUMNS
     for pieces, count, warps in product(splits_of(width), counts, WARPS):
         if not _WIDTHS[warps][0] <= max(pieces) <= _WIDTHS[warps][1]:
             continue
+        most = MOST_STREAMED_ELEMENTS if streams else MOST_ELEMENTS
+        if wide and warps == WIDE_WARPS:
+            most = MOST_WIDE_ELEMENTS
         given = replace(start, rows_per_tile=count, pieces=pieces, warps=warps)
         few = given.elements < LEAST_ELEMENTS and (count, warps) != (counts[-1], WARPS[0])
         if few or given.elements > most:
@@ -144,7 +151,7 @@ def _tiles_of_rows(split: Split, start: Schedule, slack: float) -> Iterator[Sche
             continue  # Triton would move rows through shared memory: 0.8 of a copy where 0.93 is possible
         if warps == 1 and not streams and count < counts[-1] and tall > count * MOST_PROGRAMS * split.target.units:
             continue  # on an H200 16 such forwards took 0.7 % less time with more warps, at most 4 %
-        for stages in (3, 4, 5) if streams else (1,):
+        for stages in (2, 3, 4, 5) if wide else (3, 4, 5) if streams else (1,):
             yield replace(given, stages=stages)
 
 
