@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.cases import make_case
 from tests.plan_cases import (
     CPU,
     DATA,
@@ -24,6 +25,7 @@ from tests.plan_cases import (
     refusal_of,
     traced,
 )
+from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import Refusal
@@ -34,10 +36,12 @@ from weft.ir.simplify import simplify
 from weft.ir.structure import analyse
 from weft.options import Options
 from weft.plan import partition
-from weft.plan.kernel import Plan
-from weft.plan.planner import plan_split, splits
+from weft.plan.cost import estimate
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.planner import plan, plan_split, splits
 from weft.plan.verify import verify_plan
 from weft.runtime.launch import run_plan
+from weft.target import Target
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -266,3 +270,39 @@ def test_every_legal_split_computes_the_same(name: str) -> None:
             for mine, theirs in zip(interpreted(chosen, given, bound), exact, strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9, msg=lambda m: f"{rows} | {columns}: {m}")  # noqa: B023
     assert passes
+
+
+WIDE = (136, 16384)
+"""More rows than multiprocessors, and columns of which the registers hold two sums."""
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "alone", "read"),
+    [
+        ("layer_norm_backward_bias", {"out0", "out1", "out3"}, {"out2"}, {"dy"}),
+        ("modulated_layer_norm_backward", {"out0", "out1"}, {"out2"}, {"dy"}),
+        ("layer_norm_backward", {"out0", "out1", "out2"}, set[str](), set[str]()),
+    ],
+)
+def test_as_many_column_sums_as_fit_share_a_kernel_with_the_rows(
+    name: str, shared: set[str], alone: set[str], read: set[str]
+) -> None:
+    """And the second kernel has those for which the least is read again."""
+    inputs = tuple(WORKLOADS[name].make_inputs(WIDE, torch.float64))
+    case = make_case(name, tuple(WORKLOADS[name].make_inputs(WIDE, torch.bfloat16)))
+    chosen = plan(case.program, Target.named("h200"))
+    assert isinstance(chosen, Plan)
+    verify_plan(chosen, case.program)
+    assert [{o.buffer.name for o in k.program.outputs} for k in chosen.kernels] == [o for o in (shared, alone) if o]
+    assert [kernel.schedule.scheme for kernel in chosen.kernels] == ["STREAM", "COLUMN"][: len(chosen.kernels)]
+    if alone:
+        assert {b.name for b in chosen.kernels[1].program.inputs} == read
+        assert [refusal.rule for refusal in chosen.cuts] == ["row_registers"]
+        apart = partition.separate(case.program, chosen.kernels[0].schedule.rows, saving=True)
+        assert chosen.predicted_us < sum(
+            estimate(Kernel(part, k.schedule), Target.named("h200"), {}).predicted_us
+            for part, k in zip(apart, chosen.kernels, strict=True)
+        )
+    bound = case.bind(inputs)
+    for mine, right in zip(interpreted(chosen, case.program, bound), interpret(case.program, bound), strict=True):
+        torch.testing.assert_close(mine, right)

@@ -189,8 +189,8 @@ _TABLE = (
     Rule(
         "row_registers",
         "plan",
-        "A row with its column sums does not fit the registers of a multiprocessor. Rows and columns are done in two "
-        "kernels, which read the data twice.",
+        "A row with all of its column sums does not fit the registers of a multiprocessor. As many sums as fit share a "
+        "kernel with the rows; the others are done in a second one, which reads what it needs again.",
         "Nothing: a kernel that spills registers would be slower.",
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),

@@ -7,8 +7,8 @@ twice: to the times, near the best ones of each cell above all, and then, from t
 a choice that takes schedules the likelier, the shorter they are predicted to be, with the errors of the times as a part
 of it, so that they stay times. Half of the cells, every other one, are fitted, and the regret of the other half is
 shown too. ``--write`` puts the constants into ``h200.json`` beside the data, fitted to all cells, if they choose better
-than those that there are. ``h200_unseen.csv`` has cells that nothing was ever fitted to, of 2000 and 8192 rows:
-they say what the planner's choices lose where nobody has looked.
+than those that there are. ``h200_unseen.csv`` has cells that nothing was ever fitted to, forwards of 2000 and 8192 rows
+and backwards of 12288 columns and more: they say what the planner's choices lose where nobody has looked.
 """
 
 from __future__ import annotations

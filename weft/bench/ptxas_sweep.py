@@ -2,8 +2,8 @@
 
 For each workload, dtype and width, every kernel that the planner makes, and the pass that it came from, is rendered
 under some of its candidate schedules, those that do not fit included, and compiled by several processes; so is what the
-planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 2949 kernels of
-such sweeps, about a quarter of an hour of two cores: 669 that were chosen at twelve widths in bf16, 799 that keep rows
+planner chooses for an H200 and for a GB200 (``--chosen``). ``weft/plan/calibration/ptxas_sm90.csv`` has 3121 kernels of
+such sweeps, about a quarter of an hour of two cores: 669 that were chosen at twelve widths in bf16, 971 that keep rows
 as they were loaded (``--keeps tiles``), 468 whose programs have all of few rows (``--rows 64 --scheme COLUMN``, and
 128), and 1013 others, drawn or compiled for an H200. ``weft/bench/ptxas_fit.py`` finds the weights of
 ``weft/plan/resources.py`` from it.
@@ -34,6 +34,7 @@ from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import BuildError
 from weft.ir.online import online
+from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.demand import Demand, features
@@ -169,17 +170,11 @@ def _chosen(name: str, dtype: str, columns: int) -> Iterator[tuple[int, Kernel, 
     """What the planner takes for two amounts of data, each kernel once."""
     seen = set[tuple[int, Schedule, int]]()
     for (target, arch), elements in product(PLANNED.items(), CHOSEN_ELEMENTS):
-        for at, kernel in enumerate(kernels_of(name, dtype, columns, target, elements // columns)):
+        for at, kernel in enumerate(chosen_kernels(name, dtype, columns, target, elements // columns)):
             key = at, replace(kernel.schedule, chunks=0), arch
-            if is_chosen(kernel) and key not in seen:
+            if key not in seen:
                 seen.add(key)
                 yield at, kernel, arch
-
-
-def is_chosen(kernel: Kernel) -> bool:
-    """Not a pass that was taken apart, whose schedule is that of one of its parts."""
-    outer = bool(Demand.of(kernel.program, kernel.schedule).live.outer)
-    return outer == (kernel.schedule.finish != "none" or kernel.schedule.scheme == "COLUMN")
 
 
 def schedules(kernel: Kernel) -> Iterator[Schedule]:
@@ -211,17 +206,8 @@ def _with_tiles(kernel: Kernel) -> Iterator[Schedule]:
 def kernels_of(
     name: str, dtype: str, columns: int, target: str = "h200", rows: int | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels of a plan, then the passes that were taken apart. rows: a multiple of 64 no larger than this."""
-    rows = (rows or max(LEAST_ROWS, min(MOST_ROWS, ELEMENTS // columns))) // 64 * 64
-    inputs = _untouched(name, (rows, columns), TYPES[dtype.split(",")[0]])
-    graph = trace(WORKLOADS[name].fn, inputs, dynamic_rows="run time" in dtype).graph
-    (region,) = capture(graph, name).regions
-    program = simplify(region.program)
-    chosen = plan(program, Target.named(target))
-    if not isinstance(chosen, Plan):  # not worthwhile
-        rest = tuple(d.name for d in program.dims if d.name != "n")
-        chosen = plan_split(program, rest, ("n",), Target.named(target), {})
-    assert isinstance(chosen, Plan)
+    """The kernels of a plan, then the passes that were taken apart."""
+    program, chosen = _planned(name, dtype, columns, target, rows)
     schedule = chosen.kernels[0].schedule
     rows_of, columns_of = schedule.rows, schedule.columns
     split = online(split_straddling(program, rows_of, columns_of), rows_of, columns_of)
@@ -229,6 +215,29 @@ def kernels_of(
     for part in cut(split, analyse(split, rows_of), rows_of, {}).programs:
         kernels.setdefault(str(part), Kernel(part, schedule))
     return tuple(kernels.values())
+
+
+def chosen_kernels(
+    name: str, dtype: str, columns: int, target: str = "h200", rows: int | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels of a plan."""
+    return _planned(name, dtype, columns, target, rows)[1].kernels
+
+
+@cache
+def _planned(name: str, dtype: str, columns: int, target: str, rows: int | None) -> tuple[Program, Plan]:
+    """A workload's program and its plan, worthwhile or not. rows: a multiple of 64 no larger than this."""
+    rows = (rows or max(LEAST_ROWS, min(MOST_ROWS, ELEMENTS // columns))) // 64 * 64
+    inputs = _untouched(name, (rows, columns), TYPES[dtype.split(",")[0]])
+    graph = trace(WORKLOADS[name].fn, inputs, dynamic_rows="run time" in dtype).graph
+    (region,) = capture(graph, name).regions
+    program = simplify(region.program)
+    chosen = plan(program, Target.named(target))
+    if not isinstance(chosen, Plan):
+        rest = tuple(d.name for d in program.dims if d.name != "n")
+        chosen = plan_split(program, rest, ("n",), Target.named(target), {})
+    assert isinstance(chosen, Plan)
+    return program, chosen
 
 
 def _untouched(name: str, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -132,13 +132,15 @@ def _assemble(
     return _only_used(builder)
 
 
-def separate(program: Program, rows: tuple[str, ...], *, saving: bool = False) -> tuple[Program, ...]:
+def separate(
+    program: Program, rows: tuple[str, ...], *, saving: bool = False, shared: Sequence[str] = ()
+) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
     outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
-    saving: also where all that the first part would write are row results."""
-    found = analyse(program, rows)
-    late = [o for o in program.outputs if found.is_epilogue(o.value)]
-    early = [o for o in program.outputs if not found.is_epilogue(o.value)]
+    saving: also where all that the first part would write are row results. shared: outputs that follow outer reductions
+    and are left in the first part, which then is of rows and columns itself."""
+    late = [o for o in late_outputs(program, rows) if o.buffer.name not in shared]
+    early = [o for o in program.outputs if o not in late]
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
@@ -148,6 +150,12 @@ def separate(program: Program, rows: tuple[str, ...], *, saving: bool = False) -
     if not early and not saved:
         return (program,)
     return _part(program, early, set(), "_rows", saved), columns
+
+
+def late_outputs(program: Program, rows: tuple[str, ...]) -> list[Output]:
+    """Those that follow outer reductions."""
+    found = analyse(program, rows)
+    return [o for o in program.outputs if found.is_epilogue(o.value)]
 
 
 def _part(program: Program, outputs: list[Output], given: set[str], suffix: str, saved: Sequence[str] = ()) -> Program:
