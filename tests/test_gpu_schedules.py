@@ -182,7 +182,7 @@ TILES = [
     ("layer_norm_backward_bias", 5120),
     ("thunder_layer_norm_backward", 5120),
     ("rms_norm_backward", 12288),
-    ("modulated_layer_norm_backward", 12288),
+    ("rms_norm_backward", 14336),
     ("layer_norm_backward", 16384),
 ]
 

@@ -329,9 +329,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and all of its column sums take more registers than the threads of a multiprocessor have "
-    "(have 579 registers, limit 128)",
-    579,
-    128,
+    "(have 1141 registers, limit 255)",
+    1141,
+    255,
 )
 def _(*_: Any) -> Refusal:
     body = (
