@@ -34,12 +34,13 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def versions(options: Options) -> dict[str, str]:
-    """Of weft, torch, Python and the C++ compiler, and of triton where it is installed."""
+    """Of weft, torch, Python and the C++ compiler, and of Triton and the peers' packages where they are installed."""
     found = {"weft": weft.__version__, "torch": torch.__version__, "python": platform.python_version()}
     with suppress(CompilerNotFoundError):
         found["compiler"] = compiler_version(find_compiler(options)).splitlines()[0]
-    with suppress(PackageNotFoundError):
-        found["triton"] = version("triton")
+    for name in ("triton", "liger-kernel", "quack-kernels"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     return found
 
 

@@ -134,8 +134,9 @@ def _fitting(
 
 
 def _sharing(program: Program, rows: tuple[str, ...], fits: Callable[[Program], bool]) -> list[tuple[Program, Program]]:
-    """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. At 16384
-    columns an H200 took 0.66 of the time so."""
+    """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
+    0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
+    """
     late = [o.buffer.name for o in late_outputs(program, rows)]
     for count in range(min(len(late), MAX_SUMS) - 1, 0, -1):
         every = (separate(program, rows, saving=True, shared=shared) for shared in combinations(late, count))
