@@ -346,7 +346,8 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
     assert found.total_bytes < 0.85 * natural.total_bytes
 
 
-ALIKE = ("gpt2", "llama", "vit")
+ALIKE = ("gpt2", "llama", "vit", "dit")
+"""Models whose borders are as those of others here; the last one's gradients are compared in test_assembly.py as well."""
 OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in MODELS]
 
 
