@@ -186,7 +186,7 @@ def main() -> None:
         norms=f"{product ** (1 / len(norms)):.0%}",
     )
     (HERE / "performance.md").write_text(page)
-    plot(found["2p26"]["cells"])
+    plot([*found["2p26"]["cells"], *found["wide"]["cells"]])
 
 
 def few_table(cells: list[dict[str, Any]]) -> str:
