@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.cases import make_case
-from weft.bench import gpu_gates
+from weft.bench import compile_time, gpu_gates, gpu_sweep, host_time, training
 from weft.bench.case import workload_case
 from weft.bench.gpu_gates import Cell
 from weft.bench.workloads import WORKLOADS
@@ -130,6 +131,7 @@ def test_an_interrupt_keeps_what_was_measured(
 
     monkeypatch.setattr(gpu_gates, "measure", measure)
     monkeypatch.setattr(gpu_gates, "machine", lambda kind: {"kind": kind})
+    monkeypatch.setattr(gpu_gates, "require_gpu", lambda parser: None)
     written = tmp_path / "cells.json"
     given = ("--workload", "rms_norm_forward", "--columns", "512", "1024", "2048", "--json", str(written))
     assert gpu_gates.main(given) == 130
@@ -137,3 +139,23 @@ def test_an_interrupt_keeps_what_was_measured(
     found = json.loads(written.read_text())
     assert found["interrupted"]
     assert [(cell["rows"], cell["columns"]) for cell in found["cells"]] == [(2**17, 512), (2**16, 1024)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("main", "arguments", "said"),
+    [
+        (gpu_gates.main, [], "torch sees no GPU here, and this times kernels on one"),
+        (gpu_sweep.main, ["--csv", "sweep.csv"], "torch sees no GPU here, and this times kernels on one"),
+        (host_time.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),
+        (training.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),
+        (compile_time.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),
+    ],
+)
+def test_what_needs_a_gpu_says_so_where_there_is_none(
+    main: Callable[[Sequence[str]], int], arguments: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {said}\n")

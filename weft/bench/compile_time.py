@@ -35,10 +35,14 @@ Seconds = dict[str, dict[str, list[float]]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
     if given.one is not None:
         print(compile_once(given.one, given.model[0], given.device, given.blocks))
         return 0
+    from weft.bench.machine import require_gpu  # a process that compiles once imports nothing before its clock runs
+
+    require_gpu(parser, given.device)
     missed: list[str] = []
     found: dict[str, Seconds] = {}
     for model in given.model:

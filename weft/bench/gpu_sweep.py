@@ -26,6 +26,7 @@ from weft.bench.case import traffic_bytes, workload_case
 from weft.bench.gpu_timing import medians_us
 from weft.bench.inputs import Shape
 from weft.bench.kernel_run import KernelRun, what_is_wrong
+from weft.bench.machine import require_gpu
 from weft.bench.peers import copy_candidate, view_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -55,7 +56,14 @@ Cell = tuple[str, Shape]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write one line a candidate."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_sweep", description=__doc__)
-    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=["rms_norm_backward"])
+    parser.add_argument(
+        "--workload",
+        metavar="WORKLOAD",
+        help="of those that weft bench has",
+        choices=list(WORKLOADS),
+        nargs="+",
+        default=["rms_norm_backward"],
+    )
     parser.add_argument("--columns", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
     parser.add_argument("--rows", type=int, nargs="+", help="in place of those that have so many elements")
@@ -67,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
+    require_gpu(parser)
     dtype, options = getattr(torch, given.dtype), Options.read()
     shapes = [(m, n) for n in given.columns for m in given.rows or [given.elements // n]]
     cells = [(name, shape) for name in given.workload for shape in shapes]

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from weft.bench.machine import machine, versions
+from weft.bench.machine import machine, require_gpu, versions
 from weft.bench.models import ResidualMix
 from weft.bench.timing import Candidate, Sample, Spread, interleave, ratio
 from weft.integration.fuse import fuse
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--blocks", type=int, default=11, help="of the model")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(arguments)
+    require_gpu(parser, given.device)
     lines: list[Line] = []
     for what in given.what:
         torch._dynamo.reset()

@@ -88,7 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and write one line a kernel."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_sweep", description=__doc__)
     parser.add_argument("--csv", type=Path, required=True)
-    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=list(WORKLOADS))
+    parser.add_argument(
+        "--workload",
+        metavar="WORKLOAD",
+        help="of those that weft bench has",
+        choices=list(WORKLOADS),
+        nargs="+",
+        default=list(WORKLOADS),
+    )
     parser.add_argument("--columns", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtype", choices=list(SHARES), nargs="+", default=list(SHARES))
     parser.add_argument("--chosen", action="store_true", help="what the planner chooses, not what it could")

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from weft.bench.machine import machine, versions
+from weft.bench.machine import machine, require_gpu, versions
 from weft.bench.models import MODELS, Model
 from weft.options import Options
 from weft.runtime.counters import counters
@@ -100,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(arguments)
+    require_gpu(parser, given.device)
     if not 0 < given.warm_up < given.steps:
         parser.error(f"--warm-up is at least 1 and less than --steps ({given.steps})")
     setup = Setup(given.device, given.batch, given.sequence, given.steps, given.warm_up, given.learning_rate)
