@@ -108,8 +108,8 @@ def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, dtype: str
     case = program_of(name, exact)
     found = plan_of(case, exact)
     schedules = [(kernel.schedule.scheme, kernel.schedule.keeps) for kernel in found.kernels]
-    assert schedules[0] == ("STREAM", "tiles")
-    assert schedules[1:] in ([], [("COLUMN", "values")])  # of one sum that does not fit beside the others
+    lone = [("COLUMN", "values")] if (name, columns) == ("layer_norm_backward_bias", 16384) else []
+    assert schedules == [("STREAM", "tiles"), *lone]  # of the sum that does not fit beside the others
     for mine, right in zip(compiled(found, case, exact)(), expected(case, exact), strict=True):
         assert torch.equal(mine, right.to(mine.dtype))
     inputs = inputs_of(name, DTYPES[dtype], (4096, columns))

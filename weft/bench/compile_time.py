@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.one is not None:
         print(compile_once(given.one, given.model[0], given.device, given.blocks))
         return 0
-    from weft.bench.machine import require_gpu  # a process that compiles once imports nothing before its clock runs
+    from weft.bench.arguments import require_gpu  # a process that compiles once imports nothing before its clock runs
 
     require_gpu(parser, given.device)
     missed: list[str] = []

@@ -27,11 +27,12 @@ import torch
 from rich.console import Console
 from torch._inductor.utils import fresh_cache
 
+from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
 from weft.bench.gpu_peers import GPU_PEERS
 from weft.bench.gpu_timing import medians_us
-from weft.bench.machine import machine, require_gpu, versions
+from weft.bench.machine import machine, versions
 from weft.bench.peers import copy_candidate, weft_call
 from weft.bench.reason import Reason, UntimedError, attempt
 from weft.bench.timing import Candidate
@@ -117,14 +118,7 @@ class Cell:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_gates", description=__doc__)
-    parser.add_argument(
-        "--workload",
-        metavar="WORKLOAD",
-        help="of those that weft bench has",
-        nargs="+",
-        choices=list(WORKLOADS),
-        default=(*FORWARDS, *BACKWARDS, *OTHERS),
-    )
+    add_workloads(parser, (*FORWARDS, *BACKWARDS, *OTHERS))
     parser.add_argument("--columns", type=int, nargs="+", help="instead of those of each table")
     parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
     parser.add_argument("--rows", type=int, nargs="+", help="instead of elements over columns")

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes, workload_case
 from weft.bench.gpu_timing import medians_us
 from weft.bench.inputs import Shape
 from weft.bench.kernel_run import KernelRun, what_is_wrong
-from weft.bench.machine import require_gpu
 from weft.bench.peers import copy_candidate, view_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -56,14 +56,7 @@ Cell = tuple[str, Shape]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write one line a candidate."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_sweep", description=__doc__)
-    parser.add_argument(
-        "--workload",
-        metavar="WORKLOAD",
-        help="of those that weft bench has",
-        choices=list(WORKLOADS),
-        nargs="+",
-        default=["rms_norm_backward"],
-    )
+    add_workloads(parser, ["rms_norm_backward"])
     parser.add_argument("--columns", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
     parser.add_argument("--rows", type=int, nargs="+", help="in place of those that have so many elements")

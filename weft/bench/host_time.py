@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from weft.bench.machine import machine, require_gpu, versions
+from weft.bench.arguments import require_gpu
+from weft.bench.machine import machine, versions
 from weft.bench.models import ResidualMix
 from weft.bench.timing import Candidate, Sample, Spread, interleave, ratio
 from weft.integration.fuse import fuse

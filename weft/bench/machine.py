@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 from contextlib import suppress
@@ -43,15 +42,6 @@ def versions(options: Options) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def require_gpu(parser: argparse.ArgumentParser, device: str | None = None) -> None:
-    """Ends a command that needs a GPU where torch sees none. device: what ``--device`` says, where there is that."""
-    if device not in (None, "cuda") or torch.cuda.is_available():
-        return
-    if device is None:
-        parser.error("torch sees no GPU here, and this times kernels on one")
-    parser.error("--device cuda: torch sees no GPU here; use --device cpu")
 
 
 def gpu_uuid() -> str | None:

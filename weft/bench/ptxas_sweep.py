@@ -29,6 +29,7 @@ from rich.progress import track
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.bench.arguments import add_workloads
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -88,14 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and write one line a kernel."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_sweep", description=__doc__)
     parser.add_argument("--csv", type=Path, required=True)
-    parser.add_argument(
-        "--workload",
-        metavar="WORKLOAD",
-        help="of those that weft bench has",
-        choices=list(WORKLOADS),
-        nargs="+",
-        default=list(WORKLOADS),
-    )
+    add_workloads(parser, list(WORKLOADS))
     parser.add_argument("--columns", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtype", choices=list(SHARES), nargs="+", default=list(SHARES))
     parser.add_argument("--chosen", action="store_true", help="what the planner chooses, not what it could")

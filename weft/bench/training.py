@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from weft.bench.machine import machine, require_gpu, versions
+from weft.bench.arguments import require_gpu
+from weft.bench.machine import machine, versions
 from weft.bench.models import MODELS, Model
 from weft.options import Options
 from weft.runtime.counters import counters
