@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +28,7 @@ from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
 from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, attributes, binaries, signature
+from weft.runtime.triton_front_end import functions_of
 from weft.runtime.triton_load import restore
 
 ALIGNED = Variant(True, (True,))
@@ -211,6 +214,24 @@ def test_kernels_are_compiled_side_by_side(options: Options) -> None:
     assert counters.builds == 12
 
 
+def test_threads_that_yield_while_python_parses_do_not_disturb_one_another(options: Options) -> None:
+    """Whatever runs when garbage is collected, at any allocation, may let another thread parse: hypothesis's callback
+    did. Python 3.11.7 then says "AST constructor recursion depth mismatch"."""
+
+    def yield_to_others(phase: str, info: dict[str, int]) -> None:
+        time.sleep(0)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(yield_to_others)
+    gc.set_threshold(100)
+    try:
+        made = all_binaries([_renamed(f"p{i}") for i in range(6)], replace(options, build_threads=6))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(yield_to_others)
+    assert len(made) == 6
+
+
 def _renamed(name: str) -> Job:
     kernel = replace(SEPARATE, program=replace(SEPARATE.program, name=name))
     return replace(JOB, kernel=kernel, source=Source("triton", name, TEXT.replace("weft_p", f"weft_{name}")))
@@ -237,7 +258,7 @@ def test_what_triton_says_is_in_the_error(text: str, said: str, options: Options
 def test_a_traceback_shows_the_text_of_the_kernel() -> None:
     import linecache
 
-    functions = triton_build.functions_of(SOURCE)
+    functions = functions_of(SOURCE)
     name = functions["weft_p"].fn.__code__.co_filename
     assert name == f"<weft p {SOURCE.digest}>"
     assert linecache.getline(name, 6) == "def weft_p(x, y, columns, column_partial, s0):\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import linecache
 import logging
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -164,7 +163,8 @@ def compile_artefact(job: Job) -> bytes:
     """The artefact of a job, made anew. Raises BuildError with what Triton says."""
     triton = _triton()
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+
+    from weft.runtime.triton_front_end import SerialSource, functions_of
 
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     made = io.BytesIO()
@@ -175,7 +175,7 @@ def compile_artefact(job: Job) -> bytes:
                 function = functions[launch.entry]
                 # by position: the text has other names for arguments that are called as something in Triton
                 types = dict(zip(function.arg_names, signature(job.kernel).values(), strict=True))
-                source = ASTSource(function, types, {}, attributes(job.kernel, job.variant))
+                source = SerialSource(function, types, {}, attributes(job.kernel, job.variant))
                 with own_cache(folder):
                     compiled = triton.compile(source, target=target, options=compile_options(launch))
                 usage = resource_usage(
@@ -207,16 +207,6 @@ def read_artefact(content: bytes) -> dict[str, Binary]:
         )
         for entry in entries
     }
-
-
-def functions_of(source: Source) -> dict[str, Any]:
-    """What the text of a source defines, by name: ``triton.jit`` functions that find their own text again, and so do
-    tracebacks. Raises whatever the text raises."""
-    name = f"<weft {source.name} {source.digest}>"
-    linecache.cache[name] = (len(source.text), None, source.text.splitlines(keepends=True), name)
-    module: dict[str, Any] = {"__name__": f"weft_kernel_{source.digest}"}
-    exec(compile(source.text, name, "exec"), module)
-    return module
 
 
 def signature(kernel: Kernel) -> dict[str, str]:
