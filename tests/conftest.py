@@ -13,8 +13,11 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+from torch._inductor import cpu_vec_isa
 
 from weft.runtime import failures, launcher
+
+pytest.register_assert_rewrite("tests")  # modules that tests share say what they compared, too
 
 GENERATED_WITH = "2.13"
 """The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""
@@ -35,8 +38,20 @@ def pytest_configure(config: pytest.Config) -> None:
     # a graph that a run before has left in Inductor's cache would never come to weft
     torch._inductor.config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False
+    if getattr(config.option, "numprocesses", None):  # of pytest-xdist
+        _check_vector_instructions_once()
     # torch's structured trace would put hundreds of empty lines into the report of a failure
     logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ
+
+
+def _check_vector_instructions_once() -> None:
+    """A process in which TorchInductor compiles C++ first compiles up to three programs to see which instructions there
+    are, some four seconds where its cache is new. Where all of them work, processes that are started here need not."""
+    tried = cpu_vec_isa.valid_vec_isa_list()
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
+        taken_on_trust = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
+    if tried == taken_on_trust:
+        os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests import (
+    test_capture_operations,
     test_capture_refine,
     test_capture_regions,
     test_functions,
     test_ir_program,
     test_ir_simplify,
+    test_ir_simplify_constants,
     test_layouts,
     test_online,
     test_ops,
@@ -23,6 +25,7 @@ from tests import (
     test_structure,
     test_workload_kernels,
 )
+from tests.simplify_cases import binary
 
 HEADER = "weft_cpu.h"
 LEFTOVERS = ((130, 1000), ((3, 7, 3),))
@@ -83,14 +86,14 @@ CHECKS: dict[str, Callable[[], None]] = {
         test_ir_simplify.test_division_by_a_power_of_two_is_bit_for_bit_that_of_torch, 0.125, "f32"
     ),
     "a divisor beyond normal numbers": partial(test_ir_simplify.test_other_divisions_stay, 2.0**127),
-    "products with zero": partial(
-        test_ir_simplify.test_what_may_change_a_bit_stays, test_ir_simplify.binary("mul", 0.0)
+    "products with zero": partial(test_ir_simplify.test_what_may_change_a_bit_stays, binary("mul", 0.0)),
+    "casts to bf16 and back": partial(
+        test_ir_simplify_constants.test_a_cast_to_a_narrower_dtype_and_back_stays, "f32", "bf16"
     ),
-    "casts to bf16 and back": partial(test_ir_simplify.test_a_cast_to_a_narrower_dtype_and_back_stays, "f32", "bf16"),
     "regions with a gap between rows": test_capture_regions.test_rows_with_gaps_between_them_stay_two_dimensions,
     "parts of dimensions": test_capture_refine.test_rows_and_columns_are_split_into_batches_and_heads,
-    "variances": partial(test_capture_regions.test_variance_and_mean_are_both_results, (1,), 1),
-    "positions along split dimensions": test_capture_regions.test_positions_are_counted_along_split_dimensions,
+    "variances": partial(test_capture_operations.test_variance_and_mean_are_both_results, (1,), 1),
+    "positions along split dimensions": test_capture_operations.test_positions_are_counted_along_split_dimensions,
 }
 
 FAULTS: dict[str, Fault] = {

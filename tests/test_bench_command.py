@@ -1,4 +1,4 @@
-"""``weft bench``: what it checks, how it times, what it prints, and one line for wrong input."""
+"""``weft bench``: what it prints and writes, what is not timed, and one line for wrong input."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.autograd.profiler_util import FunctionEvent
 
+from tests.bench_cases import QUICK, case_of
 from weft.bench import gpu_peers, measure, speed
-from weft.bench.case import Case, function_case, workload_case
-from weft.bench.correctness import check_candidate, check_output, reference
-from weft.bench.gpu_timing import FLUSH_BYTES, WARM_UP_CALLS, CudaDevice, DeviceClock, clocks_mhz
-from weft.bench.measure import Protocol, figures_of, measure_candidates
-from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_kernels
-from weft.bench.reason import Reason, UntimedError
-from weft.bench.report import CSV_FIELDS, Figures, Row, not_timed, table_of
-from weft.bench.timing import Candidate, Sample, Spread, Timing, in_turn, interleave, ratio
-from weft.bench.workloads import WORKLOADS
+from weft.bench.case import Case
+from weft.bench.measure import measure_candidates
+from weft.bench.peers import eager_call
+from weft.bench.reason import Reason
+from weft.bench.report import CSV_FIELDS, Figures, Row, not_timed
+from weft.bench.timing import Candidate, Spread
 from weft.options import Options
 
 FILE = """
@@ -46,7 +39,6 @@ def number(x):
 def grows(x):
     return x.add_(1).sum(0)
 """
-QUICK = Protocol(rounds=3, least_sample_s=1e-5)
 
 
 @pytest.fixture
@@ -54,10 +46,6 @@ def file(tmp_path: Path) -> str:
     path = tmp_path / "benched.py"
     path.write_text(FILE)
     return str(path)
-
-
-def case_of(name: str, rows: int = 32, columns: int = 64, dtype: torch.dtype = torch.float32) -> Case:
-    return workload_case(WORKLOADS[name], (rows, columns), dtype)
 
 
 # the command
@@ -287,333 +275,3 @@ def test_a_gpu_that_is_not_there_is_wrong_input(run: Any) -> None:
     code, out, err = run("bench", "row_column_sum", "--device", "cuda")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("weft: --device cuda: torch sees no GPU here; use --device cpu")
-
-
-# correctness
-
-
-def test_one_lost_row_of_many_is_found() -> None:
-    x = torch.randn(4096, 64)
-    exact = x.double() * 3
-    eager = (x * 3).bfloat16()
-    assert check_output("c", eager.clone(), eager, exact) is None
-    lost = eager.clone()
-    lost[17] = 0  # the root mean square alone would not show it
-    refusal = check_output("c", lost, eager, exact)
-    assert refusal is not None
-    assert (refusal.kind, refusal.message) == ("wrong_result", "largest error")
-
-
-@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 2.0), (torch.bfloat16, 3.0)])
-def test_the_error_is_held_to_a_multiple_of_eagers(dtype: torch.dtype, factor: float) -> None:
-    exact = torch.ones(1024, dtype=torch.float64)
-    unit = max(torch.finfo(dtype).eps, 1e-5)
-    off = 0.125  # exact in both dtypes, far above a unit
-    eager = torch.full((1024,), 1 + off, dtype=dtype)
-    allowed = torch.full((1024,), 1 + factor * off, dtype=dtype)
-    assert check_output("c", allowed, eager, exact) is None
-    beyond = torch.full((1024,), 1 + factor * off + 4 * unit, dtype=dtype)
-    refusal = check_output("c", beyond, eager, exact)
-    assert refusal is not None
-    assert refusal.message == "root mean square of the error"
-    assert refusal.limit == pytest.approx(factor * off + unit, rel=2e-3)
-
-
-def test_integers_shapes_and_dtypes_must_be_eagers() -> None:
-    counts = torch.tensor([1, 2, 3])
-    assert check_output("c", counts.clone(), counts, counts) is None
-    refusal = check_output("c", torch.tensor([1, 2, 4]), counts, counts)
-    assert str(refusal) == "wrong_result: c: elements differ from eager's (have 1, limit 0)"
-    one = torch.ones(3)
-    assert check_output("c", one.double(), one, one.double()) is not None
-    assert check_output("c", one[:2], one, one.double()) is not None
-
-
-def test_memory_that_exists_is_poisoned_before_the_check() -> None:
-    case = case_of("row_column_sum")
-    expected = reference(case.function, case.inputs)
-    rows, columns = (t.clone() for t in expected.eager)  # the right results lie there already
-
-    def forgets_the_columns() -> None:
-        rows.copy_(case.inputs[0].sum(1).reshape(rows.shape))
-
-    lazy = Candidate("c", "kernels", forgets_the_columns, memory=(rows, columns), outputs=lambda: (rows, columns))
-    refusal = check_candidate(lazy, case.inputs, expected)
-    assert str(refusal) == (
-        "wrong_result: c kernels, output 1: elements are not finite, or were never written (have 64, limit 0)"
-    )
-
-
-def test_integers_are_poisoned_with_a_pattern_and_inputs_are_not() -> None:
-    x = torch.arange(6)
-    case = function_case("f", lambda x: (x, x.argmax()), [x])
-    expected = reference(case.function, case.inputs)
-    where = torch.tensor(5)
-    lazy = Candidate("c", "kernels", lambda: None, memory=(x, where), outputs=lambda: (x, where))
-    refusal = check_candidate(lazy, case.inputs, expected)
-    assert refusal is not None
-    assert refusal.subject == "c kernels, output 1"
-    assert where.item() == 85
-    assert x.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("name", ["qk_norm_backward", "rms_norm_fp8", "batch_norm_forward", "cross_entropy_forward"])
-def test_kernels_of_weft_are_checked_where_they_write(name: str) -> None:
-    case = case_of(name, 64, 64, torch.bfloat16)
-    candidate = weft_kernels(case, Options.read())
-    assert candidate.kernels == (2 if name == "batch_norm_forward" else 1)
-    assert len(candidate.memory) >= len(reference(case.function, case.inputs).eager)
-    assert check_candidate(candidate, case.inputs, reference(case.function, case.inputs)) is None
-
-
-def test_kernels_of_inductor_write_where_they_are_checked() -> None:
-    torch._dynamo.reset()
-    case = case_of("row_column_sum")
-    called = inductor_call(case)
-    kernels = inductor_kernels(called)
-    expected = reference(case.function, case.inputs)
-    assert called.kernels == kernels.kernels
-    assert check_candidate(kernels, case.inputs, expected) is None
-    broken = replace(kernels, run=lambda: None)
-    assert check_candidate(broken, case.inputs, expected) is not None
-
-
-def test_a_module_is_a_call() -> None:
-    norm = torch.nn.LayerNorm(64)
-    with pytest.raises(UntimedError, match="N is a module; timed as a call only"):
-        weft_kernels(function_case("N", norm, [torch.randn(8, 64)]), Options.read())
-    expected = reference(norm, [torch.randn(8, 64)])
-    assert expected.exact[0].dtype == torch.float64
-    assert norm.weight.dtype == torch.float32
-
-
-def test_eager_counts_operations_that_are_no_views() -> None:
-    case = function_case("f", lambda x: F.relu(x.t().reshape(4, 8) + 1), [torch.randn(4, 8).t()])
-    assert eager_call(case).kernels == 2
-
-
-# figures
-
-
-def timing(name: str, *seconds: float) -> Timing:
-    return Timing(name, [Sample(s) for s in seconds])
-
-
-def test_ratios_are_medians_of_ratios_of_rounds() -> None:
-    copy, own = timing("copy", 1.0, 2.0, 4.0), timing("weft kernels", 2.0, 4.0, 8.0)  # the machine gets slower
-    peer = timing("inductor kernels", 3.0, 6.0, 16.0)
-    timings = {t.name: t for t in (copy, own, peer)}
-    figures = figures_of(Candidate("inductor", "kernels", lambda: None), timings, None)
-    assert figures.to_weft == Spread(1.5, 1.5, 1.75)
-    assert figures.of_copy is not None
-    assert figures.of_copy.median == pytest.approx(1 / 3)
-    assert figures.time_us == Spread(6e6, 4.5e6, 11e6)
-    mine = figures_of(Candidate("weft", "kernels", lambda: None), timings, None)
-    assert mine.of_copy == Spread(0.5, 0.5, 0.5)
-    assert mine.to_weft == Spread(1.0, 1.0, 1.0)
-    assert ratio(peer, own) == figures.to_weft
-
-
-def test_a_call_is_only_compared_with_a_call() -> None:
-    timings = {t.name: t for t in (timing("copy", 1.0), timing("weft kernels", 2.0), timing("eager call", 6.0))}
-    assert figures_of(Candidate("eager", "call", lambda: None), timings, None).to_weft is None
-
-
-def test_every_round_begins_with_another_candidate_and_every_second_goes_backwards() -> None:
-    made = [Candidate(name, "", lambda: None) for name in "abc"]
-    orders = ["".join(c.peer for c in in_turn(made, number)) for number in range(4)]
-    assert orders == ["abc", "acb", "cab", "cba"]
-
-
-class Ticks:
-    """A clock that counts."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def warm_up(self, candidate: Candidate) -> None:
-        self.seen.append(f"warm {candidate.peer}")
-
-    def sample(self, candidate: Candidate) -> Sample:
-        self.seen.append(candidate.peer)
-        return Sample(float(len(self.seen)))
-
-
-def test_all_are_warm_before_the_first_round_and_a_budget_leaves_three() -> None:
-    ticks = Ticks()
-    made = [Candidate(name, "", lambda: None) for name in "ab"]
-    timings = interleave(made, 9, budget_s=-1.0, clock=ticks)
-    assert ticks.seen == ["warm a", "warm b", "a", "b", "a", "b", "a", "b"]
-    assert timings["a"].seconds == [3.0, 5.0, 7.0]
-
-
-def test_the_copy_moves_the_bytes_of_the_row() -> None:
-    target = copy_candidate(1000).run()
-    assert 2 * target.numel() * target.itemsize == 1000
-    case = case_of("row_column_sum")
-    row = measure_candidates(case, [eager_call(case)], QUICK)
-    assert row.bytes == 4 * (32 * 64 + 32 + 64)
-
-
-# a GPU that is not there
-
-
-class FakeDevice:
-    """Writes down what it is asked for; kernels take 3 and 4 us, a replay 5 us."""
-
-    def __init__(self, captures: bool = True, kernels: Sequence[float] = (3.0, 4.0)) -> None:
-        self.calls: list[str] = []
-        self.captures, self.kernels = captures, kernels
-
-    def flush(self) -> None:
-        self.calls.append("flush")
-
-    def synchronise(self) -> None:
-        self.calls.append("synchronise")
-
-    def kernel_durations_us(self, run: Callable[[], Any]) -> list[float]:
-        self.calls.append("profile")
-        run()
-        return list(self.kernels)
-
-    def capture(self, run: Callable[[], Any]) -> Callable[[], None]:
-        if not self.captures:
-            raise RuntimeError("cannot capture\nlong story")
-        return lambda: self.calls.append("replay")
-
-    def elapsed_us(self, run: Callable[[], Any]) -> float:
-        self.calls.append("events")
-        run()
-        return 5.0
-
-
-@pytest.fixture
-def fake() -> tuple[FakeDevice, Candidate]:
-    device = FakeDevice()
-    return device, Candidate("c", "call", lambda: device.calls.append("run"), lambda: device.calls.append("prepare"))
-
-
-def test_every_timing_on_a_gpu_begins_with_a_flush_and_a_wait(fake: tuple[FakeDevice, Candidate]) -> None:
-    device, candidate = fake
-    clock = DeviceClock(device)
-    clock.warm_up(candidate)
-    assert device.calls == ["prepare", "run"] * WARM_UP_CALLS + ["synchronise", "profile", "run"]
-    device.calls.clear()
-    sample = clock.sample(candidate)
-    before_kernels = ["prepare", "flush", "synchronise", "profile", "run"]
-    assert device.calls == [*before_kernels, "flush", "synchronise", "events", "replay"]
-    assert sample == Sample(pytest.approx(7e-6), pytest.approx(5e-6), 2)  # type: ignore[arg-type]
-
-
-def test_what_cannot_be_captured_is_timed_without_a_graph(fake: tuple[FakeDevice, Candidate]) -> None:
-    device, candidate = fake
-    device.captures = False
-    clock = DeviceClock(device)
-    clock.warm_up(candidate)
-    assert clock.uncaptured == {"c call": "cannot capture"}
-    assert clock.sample(candidate).graph_seconds is None
-
-
-def test_kernels_that_the_profiler_does_not_see_are_an_error() -> None:
-    clock = DeviceClock(FakeDevice(kernels=()))
-    with pytest.raises(RuntimeError, match="the profiler saw no kernel of c call"):
-        clock.sample(Candidate("c", "call", lambda: None))
-
-
-def test_figures_of_a_gpu_have_the_graph_and_the_kernels(fake: tuple[FakeDevice, Candidate]) -> None:
-    device, candidate = fake
-    copy = Candidate("copy", "", lambda: None)
-    timings = interleave([copy, candidate], 3, clock=DeviceClock(device))
-    figures = figures_of(candidate, timings, None)
-    assert (figures.kernels, figures.of_copy) == (2, Spread(1.0, 1.0, 1.0))
-    assert figures.graph_us is not None
-    assert figures.graph_us.median == pytest.approx(5.0)
-    row = Row("w", "1x1", 1, "f32", 8, 3, (figures,), clocks={"sm_mhz": 1980, "memory_mhz": 2619})
-    table = table_of(row)
-    assert [str(column.header) for column in table.columns][1:4] == ["us", "IQR", "graph us"]
-    assert str(table.title) == "\nw 1x1 f32, 0.0 MB, 3 rounds, at 1980 MHz, memory 2619 MHz"
-
-
-class FakeEvent:
-    """A millisecond apart per event made before."""
-
-    made = 0
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-        FakeEvent.made += 1
-        self.at = FakeEvent.made
-
-    def record(self) -> None:
-        pass
-
-    def elapsed_time(self, other: FakeEvent) -> float:
-        return float(other.at - self.at)
-
-
-class FakeProfile:
-    """Two kernels of a GPU, what the host did, and a range of the user's."""
-
-    def __init__(self, activities: Sequence[Any], acc_events: bool) -> None:
-        assert (activities, acc_events) == ([torch.profiler.ProfilerActivity.CUDA], True)
-
-    def __enter__(self) -> FakeProfile:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def events(self) -> list[Any]:
-        def event(device: DeviceType, start: float, end: float, annotation: bool = False) -> Any:
-            return FunctionEvent(0, "", 0, start, end, device_type=device, is_user_annotation=annotation)
-
-        kernels = [event(DeviceType.CUDA, 10.0, 13.5), event(DeviceType.CUDA, 20.0, 21.0)]
-        return [*kernels, event(DeviceType.CPU, 0.0, 50.0), event(DeviceType.CUDA, 0.0, 40.0, True)]
-
-
-def test_the_layer_over_cuda_adds_up_what_ran_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
-    monkeypatch.setattr("weft.bench.gpu_timing.FLUSH_BYTES", 1024)
-    device = CudaDevice(torch.device("cpu"))
-    ran: list[str] = []
-    assert device.kernel_durations_us(lambda: ran.append("profiled")) == [3.5, 1.0]
-    assert device.elapsed_us(lambda: ran.append("replayed")) == 1000.0
-    assert (ran, len(waits)) == (["profiled", "replayed"], 2)
-    device._buffer.fill_(1)
-    device.flush()
-    assert not device._buffer.any()
-
-
-def test_the_flush_is_larger_than_any_cache() -> None:
-    assert FLUSH_BYTES == 268_435_456
-
-
-def test_clocks_come_from_nvidia_smi_where_there_is_one() -> None:
-    asked: list[list[str]] = []
-
-    def answer(command: list[str], **_: Any) -> Any:
-        asked.append(command)
-        return subprocess.CompletedProcess(command, 0, stdout="1980, 2619\n")
-
-    assert clocks_mhz("GPU-1", answer) == {"sm_mhz": 1980, "memory_mhz": 2619}
-    assert asked[0][-1] == "--id=GPU-1"
-    assert clocks_mhz(None, lambda *_, **__: subprocess.CompletedProcess([], 0, stdout="[N/A], 2619\n")) is None
-
-    def missing(*_: Any, **__: Any) -> Any:
-        raise FileNotFoundError("nvidia-smi")
-
-    assert clocks_mhz(None, missing) is None
-
-
-def test_the_pipelined_peer_takes_the_options_that_the_release_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(gpu_peers, "inductor_call", lambda *given: asked.append(given[1:]))
-    gpu_peers.inductor_pipelined(case_of("row_column_sum"))
-    names = [name for name in gpu_peers.PIPELINED if hasattr(torch._inductor.config.triton, name)]
-    assert asked == [("inductor_pipelined", {f"triton.{name}": True for name in names})]
-    monkeypatch.setattr(gpu_peers, "PIPELINED", ("an_option_of_no_release",))
-    refusal = gpu_peers.inductor_pipelined(case_of("row_column_sum"))
-    assert str(refusal) == f"no_option: inductor_pipelined: torch {torch.__version__} has none of its options"

@@ -347,7 +347,7 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
 
 
 ALIKE = ("gpt2", "llama", "vit", "dit")
-"""Models whose borders are as those of others; the gradients of the last are compared in test_assembly.py, too."""
+"""Models whose borders are as those of others; test_assembly_models.py compares gradients of the last, too."""
 OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in MODELS]
 
 

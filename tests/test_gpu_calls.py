@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,82 +15,21 @@ pytest.importorskip("triton")
 
 from triton import knobs
 
+from tests.gpu_driver import H100, STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import PROGRAM, SAME, SEPARATE, SOURCE, render_by_hand
 from weft.errors import BuildError, LaunchError
-from weft.ir.interpret import interpret, sizes_of
-from weft.ir.parser import parse
-from weft.options import LaunchOptions, Options
+from weft.ir.interpret import interpret
+from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import backends, triton_launch
+from weft.render import backends
 from weft.render.backends import Renderer
-from weft.render.triton_launch import Launch
 from weft.runtime import driver as cuda_driver
-from weft.runtime import gpu, launch, triton_build, triton_load
+from weft.runtime import launch, triton_load
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of
 from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import check_tensors
-from weft.runtime.occupancy import grid_of
-from weft.runtime.resource_usage import ResourceUsage
-from weft.runtime.triton_build import Binary, GpuTarget, Job, Variant
-from weft.runtime.triton_load import Loaded
-from weft.runtime.workspace import Workspace
-
-STREAM, UNITS, PER_UNIT = 77, 3, 2
-H100 = GpuTarget(90)
-
-
-class Driver:
-    """What a GPU is asked to do. started: name, grid, stream and arguments of each start."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[str, tuple[int, int, int], int, tuple[int, ...]]] = []
-        self.jobs: list[Job] = []
-        self.told: list[Any] = []
-        self.capturing = False
-        self.arguments = 0
-        self.error: Exception | None = None
-
-    def binaries(self, job: Job, options: Options) -> dict[str, Binary]:
-        self.jobs.append(job)
-        entries = [found.entry for found in triton_build._functions(job.kernel)]
-        return {entry: Binary(entry, "{}", b"", ResourceUsage(32, 0, 0, 0)) for entry in entries}
-
-    def load(self, binary: Binary, kernel: Kernel) -> Loaded:
-        compiled = SimpleNamespace(launch_metadata=lambda grid, stream, *arguments: (binary.entry, grid))
-
-        def run(x: int, y: int, z: int, stream: int, function: int, packed: Any, *rest: Any) -> None:
-            if self.error is not None:
-                raise self.error
-            told, enter, leave, *arguments = rest
-            assert (function, packed) == (5, ("packed",))
-            if enter is not None:
-                enter(told)
-            self.started.append((binary.entry, (x, y, z), stream, tuple(arguments)))
-            if leave is not None:
-                leave(told)
-
-        cooperative = kernel.schedule.finish == "same"
-        return Loaded(compiled, run, 5, ("packed",), PER_UNIT, 64, 2048, cooperative, self.arguments)
-
-
-@pytest.fixture(autouse=True)
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    played = Driver()
-    monkeypatch.setattr(launch, "_KERNELS", {})
-    monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
-    monkeypatch.setitem(backends.RENDERERS, "triton", Renderer("weft.render.triton", "cpu"))
-    monkeypatch.setattr(triton_build, "binaries", played.binaries)
-    monkeypatch.setattr(triton_build, "all_binaries", lambda jobs, o: [played.binaries(job, o) for job in jobs])
-    monkeypatch.setattr(triton_load, "load", played.load)
-    monkeypatch.setattr(gpu, "target_of", lambda _: H100)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: played.capturing)
-    properties = SimpleNamespace(multi_processor_count=UNITS)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
-    counters.reset()
-    return played
+from weft.runtime.triton_build import Job, Variant
 
 
 def tensors(rows: int = 32, offset: int = 0) -> tuple[list[Tensor], list[Tensor]]:
@@ -359,125 +297,3 @@ def test_a_triton_kernel_wants_all_tensors_on_one_gpu(monkeypatch: pytest.Monkey
     placed: Any = [SimpleNamespace(device=torch.device("meta", at), **lies) for at in range(3)]
     with pytest.raises(LaunchError, match=r"^p: y is on meta:1, x on meta:0$"):
         check_tensors(SEPARATE, placed[:1], placed[1:], [32])
-
-
-# the workspace
-
-TWO_SUMS = replace(
-    SEPARATE,
-    program=parse(
-        """program p(s0)
-  dim m = s0
-  dim n = 5
-  input x: f32 [m:5, n:1]
-  wide: f64{m, n} = cast(x)
-  column: f32{n} = sum[m](x)
-  highest: f32{n} = max[m](x)
-  total: f64{n} = sum[m](wide)
-  output a: f32 [n:1] = column
-  output b: f32 [n:1] = highest
-  output c: f64 [n:1] = total
-end
-"""
-    ),
-)
-
-
-@pytest.mark.parametrize(("rows", "offsets", "size"), [(32, (0, 256, 512), 896), (1, (0, 128, 256), 384)])
-def test_slices_of_the_workspace_start_at_lines_of_the_cache(rows: int, offsets: tuple[int, ...], size: int) -> None:
-    """8 chunks of 5 float32 are 160 bytes, of 5 float64 320."""
-    sizes = sizes_of(TWO_SUMS.program, [rows])
-    assert [p.elements for p in triton_launch.partials(TWO_SUMS, sizes)] == [5 * min(8, -(-rows // 4))] * 3
-    assert Workspace.of(TWO_SUMS, sizes) == Workspace(size, offsets, None)
-
-
-def test_addresses_are_in_the_memory_that_is_kept() -> None:
-    kept, addresses = Workspace(896, (0, 256, 512), None).allocate(torch.device("cpu"), STREAM)
-    assert kept is not None
-    assert kept.nbytes == 896
-    assert [a - kept.data_ptr() for a in addresses] == [0, 256, 512]
-    assert Workspace(0, (), None).allocate(torch.device("cpu"), STREAM) == (None, [])
-
-
-# grids
-
-
-@pytest.mark.parametrize(
-    ("grid", "persistent", "cooperative", "margin", "expected"),
-    [
-        ((500, 1), True, False, 0, (264, 1)),
-        ((500, 1), True, False, 32, (200, 1)),
-        ((100, 1), True, False, 0, (100, 1)),
-        ((500, 3), True, True, 0, (88, 3)),
-        ((500, 300), True, False, 0, (1, 300)),
-        ((500, 1), True, True, 500, (2, 1)),
-        ((500, 7), False, False, 100, (500, 7)),
-        ((0, 7), True, True, 0, (0, 7)),
-    ],
-)
-def test_persistent_programs_are_as_many_as_are_resident(
-    grid: tuple[int, int], persistent: bool, cooperative: bool, margin: int, expected: tuple[int, int]
-) -> None:
-    assert grid_of(Launch("weft_p", grid, 4, 2, persistent, cooperative), 2, 132, margin) == expected
-
-
-def test_programs_that_wait_for_each_other_all_have_to_be_resident() -> None:
-    with pytest.raises(BuildError, match=r"^weft_p: 9 programs wait for each other, the GPU holds 8 at a time$"):
-        grid_of(Launch("weft_p", (4, 9), 4, 2, True, True), 2, 4, 0)
-
-
-@pytest.mark.parametrize("error", [0, 400])
-def test_the_driver_says_how_many_programs_fit(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fits(found: Any, function: ctypes.c_void_p, threads: ctypes.c_int, shared: ctypes.c_size_t) -> int:
-        assert (function.value, threads.value, shared.value) == (5, 128, 2048)
-        ctypes.cast(found, ctypes.POINTER(ctypes.c_int))[0] = 9
-        return error
-
-    library = SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=fits)
-    monkeypatch.setattr(cuda_driver, "_driver", lambda: library)
-    if error == 0:
-        assert cuda_driver.programs_per_unit(5, 128, 2048) == 9
-    else:
-        with pytest.raises(BuildError, match=r"does not say how many programs fit \(error 400\)$"):
-            cuda_driver.programs_per_unit(5, 128, 2048)
-
-
-# options
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (LaunchOptions(), "off"),
-        (LaunchOptions("first"), "first"),
-        (LaunchOptions("off", 8), "off sm_margin=8"),
-        (LaunchOptions("always", 16), "always sm_margin=16"),
-    ],
-)
-def test_the_options_of_a_launch_travel_as_text(options: LaunchOptions, text: str) -> None:
-    assert str(options) == text
-    assert LaunchOptions.parse(text) == options
-
-
-def test_the_margin_is_an_option_that_only_gpus_see() -> None:
-    assert Options.read({}, {}).sm_margin == 0
-    assert Options.read({}, {"WEFT_SM_MARGIN": "8"}).sm_margin == 8
-    options = Options.read({"sm_margin": 4}, {"WEFT_SM_MARGIN": "8"})
-    assert [str(options.of_launch(device)) for device in ("cpu", "cuda")] == ["off", "off sm_margin=4"]
-    assert "sm_margin=4" in repr(options)  # part of the key of Inductor's cache: the margin is in its graphs
-
-
-@pytest.mark.parametrize("wrong", [-1, "8 SMs", 1.5])
-def test_a_margin_that_is_no_number_of_sms_is_an_error(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"^the SMs to leave free \(sm_margin, WEFT_SM_MARGIN\) are a number of SMs"):
-        Options.read({"sm_margin": wrong}, {})
-
-
-def test_the_driver_is_looked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    cuda_driver._driver.cache_clear()
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", missing)
-    with pytest.raises(BuildError, match=r"^no CUDA driver: libcuda\.so\.1: cannot open"):
-        cuda_driver.programs_per_unit(5, 128, 0)
