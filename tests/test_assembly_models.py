@@ -15,6 +15,7 @@ from torch._inductor.utils import run_and_get_code
 
 import weft
 from tests.assembly_slots import Function, _apart, slots_of  # noqa: F401
+from tests.cases import SMALL_MODELS
 from tests.test_backend import run_python
 from weft.bench.models.dit import Dit
 from weft.bench.models.model import Model
@@ -45,8 +46,7 @@ def compare(function: Function, inputs: Sequence[Tensor], **options: Any) -> lis
     def step() -> None:
         compiled(*mine).square().mean().backward()
 
-    with torch._inductor.config.patch(force_disable_caches=True):
-        _, code = run_and_get_code(step)
+    _, code = run_and_get_code(step)
     function(*exact).square().mean().backward()
     for a, b in zip(mine, exact, strict=True):
         assert a.grad is not None
@@ -86,12 +86,13 @@ def test_gradients_of_indexed_parameters() -> None:
     assert "scatter" not in code
 
 
-MODELS: dict[str, tuple[Callable[[], Model], int]] = {
-    "table, batch 1": (lambda: ScaleShiftTable(dim=64, tables=2), 1),
-    "table, batch 2": (lambda: ScaleShiftTable(dim=64, tables=2), 2),
-    "residual mix": (lambda: ResidualMix(dim=64, blocks=2, heads=2, kv_heads=1, vocabulary=128), 2),
-    "dit": (lambda: Dit(dim=64, blocks=1, heads=2, classes=10), 2),
+MODELS: dict[str, tuple[Callable[[], Model], int, int]] = {
+    "table, batch 1": (lambda: ScaleShiftTable(dim=64, tables=2), 1, 16),
+    "table, batch 2": (lambda: ScaleShiftTable(dim=64, tables=2), 2, 16),
+    "residual mix": (lambda: ResidualMix(**{**SMALL_MODELS["residual_mix"], "dim": 64}), 4, 32),
+    "dit": (lambda: Dit(dim=64, blocks=1, heads=2, classes=10), 2, 16),
 }
+"""Models, their batch and sequence; residual mix as in test_border.py, whose kernels are many of its own."""
 EXPECTED = {"table, batch 1": 12, "table, batch 2": 12, "residual mix": 4, "dit": 8}
 """Slots in the backward of each model."""
 
@@ -102,12 +103,12 @@ OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name == "table, batch 2" 
 @pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", OFTEN)
 def test_gradients_of_models(name: str, autocast: bool) -> None:
-    make, batch = MODELS[name]
+    make, batch, sequence = MODELS[name]
     model = make()
     for parameter in model.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)  # a layer that starts at zero hides gradients behind it
-    data = model.make_batch(batch, 16, 0)
+    data = model.make_batch(batch, sequence, 0)
 
     def loss(run: Function, *args: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -115,8 +116,7 @@ def test_gradients_of_models(name: str, autocast: bool) -> None:
 
     # NaN in fresh memory is for graphs that are run as they are; some operators of the models are not deterministic
     torch.use_deterministic_algorithms(False)
-    with torch._inductor.config.patch(force_disable_caches=True):
-        loss(torch.compile(model, backend="weft"), *data).backward()
+    loss(torch.compile(model, backend="weft"), *data).backward()
     mine = {key: p.grad for key, p in model.named_parameters()}
     model.zero_grad()
     report = weft.last_reports()[-1]

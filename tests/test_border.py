@@ -389,10 +389,9 @@ def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor
     x, residual, dy, dtotal = (torch.randn(M, N, generator=generator).to(dtype) for _ in range(4))
     inputs = [t.requires_grad_() for t in (x, residual, torch.ones(N, dtype=dtype))]
     torch.manual_seed(2)
-    with torch._inductor.config.patch(force_disable_caches=True):
-        compiled = torch.compile(function, backend=backend, fullgraph=True)
-        outputs = compiled(*inputs)
-        return [*outputs, *torch.autograd.grad(outputs, inputs, (dy, dtotal))]
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    outputs = compiled(*inputs)
+    return [*outputs, *torch.autograd.grad(outputs, inputs, (dy, dtotal))]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -434,8 +433,7 @@ def test_random_numbers_that_are_read_themselves_are_compared_where_they_are() -
 
     torch._dynamo.reset()
     weft.clear_reports()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        torch.compile(function, backend="weft", fullgraph=True)(torch.randn(M, N))
+    torch.compile(function, backend="weft", fullgraph=True)(torch.randn(M, N))
     (found,) = weft.last_reports()[-1].compilation.regions
     assert [n.meta["val"].dtype for n in found.region.inputs] == [torch.float32, torch.float32]
     assert bytes_of(found.region.inputs) == 2 * M * N * 4

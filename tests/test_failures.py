@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._inductor.utils import fresh_cache
 
 import weft
 from tests.test_backend import run_python
@@ -98,7 +97,7 @@ def test_a_stage_that_fails_leaves_its_region_to_inductor(stage: str, monkeypatc
         backend._warn_once.cache_clear()
         monkeypatch.setattr(launch, "_KERNELS", {})
         monkeypatch.setattr(where, name, failing(original, error, when))
-        with warned() as messages, torch._inductor.config.patch(force_disable_caches=True):
+        with warned() as messages:
             result = torch.compile(two, backend="weft", fullgraph=True)(x, w)
         torch.testing.assert_close(result, two(x, w))
         assert (weft.counters.regions, weft.counters.launches, weft.counters.fallbacks) == (1, 1, 0)
@@ -120,7 +119,7 @@ def test_capture_that_fails_as_a_whole_leaves_the_graph(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(regions.Growth, "join_siblings", broken)
     x, w = inputs()
-    with warned() as messages, torch._inductor.config.patch(force_disable_caches=True):
+    with warned() as messages:
         torch.testing.assert_close(torch.compile(two, backend="weft", fullgraph=True)(x, w), two(x, w))
     assert messages == ["weft: a graph is left to Inductor: InternalError: [capture] KeyError: 'planned'"]
     assert weft.counters.launches == 0
@@ -140,7 +139,7 @@ def test_a_failure_after_the_rewrite_gives_the_graph_back(monkeypatch: pytest.Mo
         state.add_(y.sum(0))
         return y, state * 2
 
-    with warned() as messages, torch._inductor.config.patch(force_disable_caches=True):
+    with warned() as messages:
         result = torch.compile(step, backend="weft", fullgraph=True)(x, w, mine)
     torch.testing.assert_close(result, step(x, w, theirs))
     torch.testing.assert_close(mine, theirs)
@@ -154,10 +153,7 @@ def test_a_failure_in_strict_mode_is_the_refusal(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(build, "library", broken)
     fused = weft.fuse(lambda x: F.softmax(x, -1), strict=True)
-    with (
-        torch._inductor.config.patch(force_disable_caches=True),
-        pytest.raises(weft.RefusedError, match=r"\[build\] OSError: disk full"),
-    ):
+    with pytest.raises(weft.RefusedError, match=r"\[build\] OSError: disk full"):
         fused(torch.randn(9, 33))
 
 
@@ -284,7 +280,7 @@ def test_the_next_compile_refuses_the_region_of_a_failed_kernel(monkeypatch: pyt
 
     calls: list[str] = []
     monkeypatch.setattr(build, "open_library", damaged)
-    with warned() as messages, fresh_cache():
+    with warned() as messages:
         for _ in range(2):
             result = torch.compile(two, backend="weft", fullgraph=True)(x, w)
             torch.testing.assert_close(result, two(x, w))

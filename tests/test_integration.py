@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,11 @@ Function = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every region is taken, however small; nothing was compiled or counted yet."""
     monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
     torch._dynamo.reset()
     weft.counters.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
 
 
 def norm(x: Tensor, w: Tensor) -> Tensor:

@@ -52,12 +52,9 @@ OTHERS = [
 @pytest.fixture(autouse=True)
 def _settled() -> Generator[None]:
     """As in a worker."""
-    import torch._inductor.config
-
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
+    yield
     torch.set_num_threads(before)
 
 

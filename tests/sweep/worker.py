@@ -23,10 +23,12 @@ def main() -> None:
 def settle() -> None:
     """Two threads, so that rows are divided; every graph is compiled, not found."""
     import torch
+    import torch._functorch.config
     import torch._inductor.config
 
     torch.set_num_threads(2)
-    torch._inductor.config.force_disable_caches = True
+    torch._inductor.config.fx_graph_cache = False
+    torch._functorch.config.enable_autograd_cache = False
 
 
 def answer(text: str) -> dict[str, Any]:
