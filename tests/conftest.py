@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,9 @@ from torch._inductor import cpu_vec_isa
 
 from weft.runtime import failures, launcher
 
-pytest.register_assert_rewrite("tests")  # modules that tests share say what they compared, too
+_SHARED = {path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if not path.stem.startswith("test_")}
+# modules that tests share say what they compared, too
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in sorted(_SHARED - {"conftest"})))
 
 GENERATED_WITH = "2.13"
 """The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""

@@ -1,6 +1,6 @@
 """Tests of the tests: a fault planted in the code generator makes the ordinary test fail that the table names.
 
-Without the fault the same test passes, in the same surroundings. Kernels built here are kept nowhere: neither in the
+Without the fault the same test passes, in the same surroundings. Kernels with a fault are kept nowhere: neither in the
 cache nor in this process.
 """
 
@@ -31,17 +31,22 @@ TEXT = (build._header_folder() / HEADER).read_text()
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are known by their programs and schedules, which a fault in what is made of them does not change."""
+    monkeypatch.setattr(launch, "_KERNELS", {})
+    monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
+
+
+def build_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels come from the compiler, and do not go into the cache."""
 
     def library(source: Source, options: Options) -> bytes:
         store = Cache(options.cache_dir, options.cache_bytes)  # where the precompiled header is
         return build._compile_kernel(source, build.find_compiler(options), store)
 
-    monkeypatch.setattr(launch, "_KERNELS", {})
-    monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
     monkeypatch.setattr(build, "library", library)
 
 
 def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_anew(monkeypatch)
     if fault.place == HEADER:
         use_header(changed(TEXT, fault), monkeypatch)
     else:
@@ -101,6 +106,7 @@ def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_found_without_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the right header put into kernels as a changed one would be, where a fault of the header has this check."""
     if any(fault.caught_by == name and fault.place == HEADER for fault in FAULTS.values()):
+        build_anew(monkeypatch)
         use_header(TEXT, monkeypatch)
     CHECKS[name]()
 
