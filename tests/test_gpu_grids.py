@@ -56,10 +56,10 @@ def test_slices_of_the_workspace_start_at_lines_of_the_cache(rows: int, offsets:
 
 def test_addresses_are_in_the_memory_that_is_kept() -> None:
     kept, addresses = Workspace(896, (0, 256, 512), None).allocate(torch.device("cpu"), STREAM)
-    assert kept is not None
-    assert kept.nbytes == 896
-    assert [a - kept.data_ptr() for a in addresses] == [0, 256, 512]
-    assert Workspace(0, (), None).allocate(torch.device("cpu"), STREAM) == (None, [])
+    (slices,) = kept
+    assert slices.nbytes == 896
+    assert [a - slices.data_ptr() for a in addresses] == [0, 256, 512]
+    assert Workspace(0, (), None).allocate(torch.device("cpu"), STREAM) == ([], [])
 
 
 # grids

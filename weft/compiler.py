@@ -161,7 +161,7 @@ def target_of(device: torch.device, subject: str) -> Target | Refusal:
     if device.type not in devices():
         return _no_backend(subject, device.type)
     try:
-        return replace(Target.current(device), exclusive=not _is_distributed())
+        return replace(Target.current(device), exclusive=not is_distributed())
     except ValueError:
         name = torch.cuda.get_device_name(device)
         known = [named for named in TARGETS if Target.named(named).kind == "gpu"]
@@ -169,7 +169,7 @@ def target_of(device: torch.device, subject: str) -> Target | Refusal:
         return Refusal("no_backend", subject, message, name, f"{', '.join(known[:-1])} or {known[-1]}")
 
 
-def _is_distributed() -> bool:
+def is_distributed() -> bool:
     """Whether kernels that communicate may run beside ours: waiting for such a kernel would wait for another rank."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 

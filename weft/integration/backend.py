@@ -92,7 +92,7 @@ class WeftPass(CustomGraphPass):
         """Everything that changes what the pass does to a graph: part of Inductor's cache key."""
         others = [other.uuid() for other in self.before]
         own = (package_digest(), torch.__version__, repr(self.options), failed_digests(), tuning.digest(self.options))
-        return (*own, *map(repr, others))
+        return (*own, compiler.is_distributed(), *map(repr, others))
 
 
 @cache

@@ -37,9 +37,8 @@ class ColumnLoop(Statements):
     def shift(self, buffers: Sequence[Buffer]) -> None:
         """Where a row begins, in vectors, and by how many columns that is too early."""
         row = dict(zip(buffers[0].dims, buffers[0].strides, strict=True))[self.places.rows[0]]
-        tile = "tl.cast(tile, tl.int64)" if self.places.is_wide else "tile"
         offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
-        self.out.line(f"start_of_row = {offset}{tile} * {row}")
+        self.out.line(f"start_of_row = {offset}{self.places.tile} * {row}")
         self.out.line(f"early = tl.cast(start_of_row % {ALIGNED_ELEMENTS}, tl.int32)")
         self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {ALIGNED_ELEMENTS})")
         for buffer in buffers:

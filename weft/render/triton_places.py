@@ -45,16 +45,21 @@ class Places:
 
     def _extent(self, buffer: Buffer, dims: tuple[str, ...]) -> int:
         """The largest index that some dimensions make, or more than can be if it is known at run time only. A single
-        index is taken to be of 32 bits."""
+        index of run-time size is taken to be of 32 bits."""
         total = buffer.offset
         for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
             size = self.dims[dim]
-            if dim not in dims or (len(dims) == 1 and stride == 1):
+            if dim not in dims or (len(dims) == 1 and stride == 1 and isinstance(size, str)):
                 continue
             if isinstance(size, str) or isinstance(stride, str):
                 return LARGEST_INDEX + 1
             total += max(size - 1, 0) * stride
         return total
+
+    @property
+    def tile(self) -> str:
+        """The number of a row tile, of as many bits as an address needs."""
+        return "tl.cast(tile, tl.int64)" if self.is_wide else "tile"
 
     def tiles(self) -> Size:
         """Row tiles of a segment."""

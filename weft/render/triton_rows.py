@@ -82,7 +82,8 @@ class Rows(ColumnSums):
     def _columns(self) -> None:
         """Columns of each piece, the same for all rows."""
         for piece, (start, width) in enumerate(zip(self.places.piece_starts(), self.schedule.pieces, strict=True)):
-            text = f"tl.program_id(1) * {width}" if self.places.splits_columns else str(start) if start else ""
+            block = "tl.cast(tl.program_id(1), tl.int64)" if self.places.has_wide_columns else "tl.program_id(1)"
+            text = f"{block} * {width}" if self.places.splits_columns else str(start) if start else ""
             if self.schedule.columns:
                 self.define_index(self.places.column_of(piece), width, text)
                 self.define_column_mask(piece)
@@ -135,7 +136,7 @@ class Rows(ColumnSums):
         if not self.places.rows:
             return
         each = self.schedule.rows_per_tile
-        start = "" if self.places.has_one_tile else "tile" if each == 1 else f"tile * {each}"
+        start = "" if self.places.has_one_tile else "tile" if each == 1 else f"{self.places.tile} * {each}"
         self.define_index(self.places.row, each, start, axis=0)
         if self.places.rows_masked:
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")

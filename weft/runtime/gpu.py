@@ -62,7 +62,7 @@ class Call:
         counter = stream = 0
         if self.workspace.counters is not None:
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-            counter = self.workspace.counters.address(self.device, stream)
+            counter = self.workspace.counters.of_stream(self.device, stream)
         slices = self.workspace.offsets_bytes
         numbers = [self.device.index, ALIGNMENT_BYTES, int(aligned), counter, stream, *words]
         numbers += [self.workspace.size_bytes, len(slices), *slices]
@@ -148,7 +148,8 @@ class GpuFunction:
             for launch in triton_launch.launches(self.kernel, sizes)
             if 0 not in (grid := grid_of(launch, loaded[launch.entry].per_unit, units, sm_margin))
         ]
-        return Call(device, Workspace.of(self.kernel, sizes), tuple(starts), tuple(parameters), knobs.runtime)
+        numbers = tuple(next(iter(loaded.values())).number(p) for p in parameters)
+        return Call(device, Workspace.of(self.kernel, sizes), tuple(starts), numbers, knobs.runtime)
 
     def _tell_of_capture(self) -> None:
         if not self._told:

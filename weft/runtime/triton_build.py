@@ -257,9 +257,14 @@ def _key(job: Job) -> str:
     from triton.compiler import make_backend
 
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
-    functions = [(launch.entry, compile_options(launch)) for launch in _functions(job.kernel)]
+    backend: Any = make_backend(target)
+    # with what Triton adds to them, of the environment as well
+    functions = [
+        (launch.entry, backend.parse_options(compile_options(launch)).hash()) for launch in _functions(job.kernel)
+    ]
     parts = (
-        FORMAT, job.source.digest, _library_text(), triton.__version__, target, make_backend(target).hash(), functions,
+        FORMAT, job.source.digest, _library_text(), triton.__version__, target, backend.hash(), functions,
+        triton.knobs.compilation.instrumentation_mode,
         signature(job.kernel), attributes(job.kernel, job.variant), sorted(get_cache_invalidating_env_vars().items()),
     )  # fmt: skip
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

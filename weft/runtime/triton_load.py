@@ -44,6 +44,10 @@ class Loaded:
     arguments: int
     given: int = 0
 
+    def number(self, parameter: int) -> int:
+        """A run-time number as ``run`` takes it: where all arguments are words, a negative one in two's complement."""
+        return parameter % 2 ** (8 * _WORD_BYTES) if self.given else parameter
+
 
 @dataclass(frozen=True)
 class Start:

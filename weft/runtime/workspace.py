@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from threading import Lock
 
 import torch
@@ -44,18 +44,23 @@ class Workspace:
         """Arguments of a kernel that are addresses in it."""
         return len(self.offsets_bytes) + (self.counters is not None)
 
-    def allocate(self, device: torch.device, stream: int) -> tuple[Tensor | None, list[int]]:
+    def allocate(self, device: torch.device, stream: int) -> tuple[list[Tensor], list[int]]:
         """What has to live until the kernel is started, and the addresses that are its arguments. The allocator gives
         memory of the current stream, and inside the capture of a CUDA graph memory of that graph."""
-        slices: Tensor | None = None
+        kept: list[Tensor] = []
         addresses: list[int] = []
         if self.offsets_bytes:
-            slices = torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
-            start = slices.data_ptr()
+            kept.append(torch.empty(self.size_bytes, dtype=torch.uint8, device=device))
+            start = kept[0].data_ptr()
             addresses = [start + offset for offset in self.offsets_bytes]
         if self.counters is not None:
-            addresses.append(self.counters.address(device, stream))
-        return slices, addresses
+            if not torch.cuda.is_current_stream_capturing():
+                found = self.counters.of_stream(device, stream)
+            elif (found := self.counters.of_graph(device)) is None:
+                kept.append(torch.zeros(COUNTER_BYTES // 8, dtype=torch.int64, device=device))
+                found = kept[-1].data_ptr()
+            addresses.append(found)
+        return kept, addresses
 
 
 class Counters:
@@ -69,10 +74,14 @@ class Counters:
     def __init__(self) -> None:
         self._of_stream: dict[int, int] = {}
 
-    def address(self, device: torch.device, stream: int) -> int:
-        """For a launch on a stream. Raises RuntimeError inside the capture of a graph if no counter is left."""
-        if torch.cuda.is_current_stream_capturing():
-            return _bank(device).take()
+    @staticmethod
+    def of_graph(device: torch.device) -> int | None:
+        """For a launch that is captured. None if no counter is left: one more cannot be made then, but memory of the
+        graph will do, which it sets to zero itself, at the cost of one more node."""
+        return _bank(device).take_left()
+
+    def of_stream(self, device: torch.device, stream: int) -> int:
+        """For a launch on a stream."""
         found = self._of_stream.get(stream)
         if found is None:
             found = self._of_stream[stream] = _bank(device).take()
@@ -93,19 +102,35 @@ class _Bank:
         with self.lock:
             if self.left == 0:
                 self._add_block()
-            self.left -= 1
-            return self.blocks[-1].data_ptr() + COUNTER_BYTES * self.left
+            return self._next()
+
+    def take_left(self) -> int | None:
+        """The same, if there is one."""
+        with self.lock:
+            return self._next() if self.left else None
+
+    def _next(self) -> int:
+        self.left -= 1
+        return self.blocks[-1].data_ptr() + COUNTER_BYTES * self.left
 
     def _add_block(self) -> None:
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"a CUDA graph has more than {COUNTERS} kernels whose programs wait for each other")
-        numbers = COUNTERS * COUNTER_BYTES // 8
-        self.blocks.append(torch.zeros(numbers, dtype=torch.int64, device=self.device))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # other streams may count at once
+        """By another thread: what this one allocates may be memory of a graph that is captured later, and is given back
+        then, as in TorchInductor's first calls with ``mode="reduce-overhead"``."""
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            self.blocks.append(beside.submit(self._make_block).result())
         self.left = COUNTERS
 
+    def _make_block(self) -> Tensor:
+        block = torch.zeros(COUNTERS * COUNTER_BYTES // 8, dtype=torch.int64, device=self.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # other streams may count at once
+        return block
 
-@cache
+
+_BANKS: dict[torch.device, _Bank] = {}
+_BANKS_LOCK = Lock()
+
+
 def _bank(device: torch.device) -> _Bank:
-    return _Bank(device)
+    with _BANKS_LOCK:
+        return _BANKS.setdefault(device, _Bank(device))
