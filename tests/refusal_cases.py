@@ -338,6 +338,17 @@ def _(*_: Any) -> Refusal:
     return not_in_triton(f"program p()\n{dims}{body}end\n", ("a", "b", "m"))
 
 
+@says(
+    "triton_grid: p: has more programs side by side along its columns than a launch can have "
+    "(have 97657 blocks, limit 65535)",
+    97657,
+    65535,
+)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:100000000, n:1]\n  sum: f32{n} = sum[m](x)\n  output y: f32 [n:1] = sum\n"
+    return not_in_triton(f"program p()\n  dim m = 8\n  dim n = 100000000\n{body}end\n", ("m",))
+
+
 @says("triton_wide_sums: sum: sums columns of rows that are too wide for registers (have 1 sum, limit 0)", 1, 0)
 def _(*_: Any) -> Refusal:
     """As it would be if the planner did not take two kernels."""

@@ -305,6 +305,13 @@ def test_the_uuid_changes_with_options_and_other_passes() -> None:
     assert plain != backend.WeftPass(Options.read({"cache_dir": "a", "strict": True})).uuid()
 
 
+def test_the_uuid_says_whether_kernels_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside kernels of other ranks they may not: a graph that was compiled without ranks is another one."""
+    alone = backend.WeftPass(Options.read()).uuid()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert backend.WeftPass(Options.read()).uuid() != alone
+
+
 def test_a_failing_stage_leaves_the_graph_to_inductor_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("planned to fail")

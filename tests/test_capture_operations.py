@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tests.region_checks import Function, checked, names, only, refusal, rows, traced
 from weft.capture.regions import capture
@@ -218,6 +219,28 @@ def test_arithmetic_with_a_run_time_size_is_fused_or_refused(function: Function)
     found = capture(graph.graph, "f")
     assert any("exp" in names(region) for region in found.regions)
 
+
+def test_a_number_on_another_device_is_left_to_inductor() -> None:
+    """Eager mode takes it for tensors on a GPU; a kernel could not read it."""
+    graph = fx.Graph()
+    with FakeTensorMode() as mode:
+        x, number = (FakeTensor(mode, torch.empty(s, device="meta"), torch.device(d)) for s, d in PLACES)
+        row = FakeTensor(mode, torch.empty(64, device="meta"), torch.device("cuda:0"))
+    first, second = graph.placeholder("x"), graph.placeholder("number")
+    first.meta["val"], second.meta["val"] = x, number
+    scaled = graph.call_function(torch.ops.aten.mul.Tensor, (first, second))
+    square = graph.call_function(torch.ops.aten.mul.Tensor, (scaled, scaled))
+    total = graph.call_function(torch.ops.aten.sum.dim_IntList, (square, [1]))
+    scaled.meta["val"] = square.meta["val"] = x
+    total.meta["val"] = row
+    graph.output((total, scaled))
+    found = capture(graph, "f")
+    assert [r.message for r in found.refusals if r.subject == "mul_tensor"] == ["has tensors on cpu and cuda:0"]
+    (region,) = found.regions
+    assert [str(n.meta["val"].device) for n in region.inputs] == ["cuda:0"]
+
+
+PLACES = ((64, 32), "cuda:0"), ((), "cpu")
 
 # lowering
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,12 +25,14 @@ from weft.plan.kernel import Kernel
 from weft.render import backends
 from weft.render.backends import Renderer
 from weft.runtime import driver as cuda_driver
+from weft.runtime import executable as weft_executable
 from weft.runtime import launch, triton_load
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of
 from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import check_tensors
-from weft.runtime.triton_build import Job, Variant
+from weft.runtime.resource_usage import ResourceUsage
+from weft.runtime.triton_build import Binary, Job, Variant
 
 
 def tensors(rows: int = 32, offset: int = 0) -> tuple[list[Tensor], list[Tensor]]:
@@ -100,6 +103,24 @@ def test_a_profiler_is_told(hook: str, driver: Driver) -> None:
     finally:
         chain.remove(driver.told.append)
     assert driver.told == [("weft_p", (6, 1, 1)), ("weft_p_finish", (6, 1, 1))]
+
+
+def test_a_call_that_aten_answers_is_no_first_comparison(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr(weft_executable, "compare", lambda *_: compared.append(len(driver.started)))
+    run, (given, made) = executable(), tensors()
+    run([given[0][:0]], [made[0][:0], made[1]], [0], "first")
+    assert (compared, driver.started) == ([], [])
+    for _ in range(2):
+        run(given, made, [32], "first")
+    assert compared == [2]
+
+
+@pytest.mark.parametrize(("words", "given"), [(16, 2**64 - 3), (0, -3)], ids=["all words", "own types"])
+def test_a_negative_number_is_given_as_the_launcher_takes_it(words: int, given: int, driver: Driver) -> None:
+    loaded = replace(driver.load(Binary("p", "{}", b"", ResourceUsage(32, 0, 0, 0)), SEPARATE), given=words)
+    assert loaded.number(-3) == given
+    assert loaded.number(5) == 5
 
 
 # how the launcher repeats it

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tests.gpu_driver import STREAM, played_driver  # noqa: F401
+from tests.gpu_driver import STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import SEPARATE
 from weft.errors import BuildError
 from weft.ir.interpret import sizes_of
@@ -21,6 +24,7 @@ from weft.options import LaunchOptions, Options
 from weft.render import triton_launch
 from weft.render.triton_launch import Launch
 from weft.runtime import driver as cuda_driver
+from weft.runtime import workspace
 from weft.runtime.occupancy import grid_of
 from weft.runtime.workspace import Workspace
 
@@ -60,6 +64,53 @@ def test_addresses_are_in_the_memory_that_is_kept() -> None:
     assert slices.nbytes == 896
     assert [a - slices.data_ptr() for a in addresses] == [0, 256, 512]
     assert Workspace(0, (), None).allocate(torch.device("cpu"), STREAM) == ([], [])
+
+
+@pytest.fixture
+def bank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No counter was ever asked for, and blocks are small."""
+    monkeypatch.setattr(workspace, "_BANKS", {})
+    monkeypatch.setattr(workspace, "COUNTERS", 3)
+
+
+@pytest.mark.usefixtures("bank")
+def test_a_graph_of_more_kernels_than_there_are_counters_sets_its_own_to_zero(driver: Driver) -> None:
+    given = Workspace(0, (), workspace.Counters())
+    device = torch.device("cpu")
+    _, first = given.allocate(device, STREAM)
+    driver.capturing = True
+    captured = [given.allocate(device, STREAM) for _ in range(4)]
+    assert [len(kept) for kept, _ in captured] == [0, 0, 1, 1]  # two of the block were left
+    assert len({*first, *(address for _, (address,) in captured)}) == 5
+    for kept, (address,) in captured[2:]:
+        assert kept[0].data_ptr() == address
+        assert ctypes.c_int64.from_address(address).value == 0
+    driver.capturing = False
+    assert given.allocate(device, STREAM + 1)[0] == []  # another block
+
+
+@pytest.mark.usefixtures("bank")
+def test_counters_are_no_memory_of_the_thread_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread allocates may be memory of a CUDA graph that is given back."""
+    threads: list[int] = []
+    zeros = torch.zeros
+
+    def spy(*arguments: Any, **named: Any) -> torch.Tensor:
+        threads.append(threading.get_ident())
+        return zeros(*arguments, **named)
+
+    monkeypatch.setattr(torch, "zeros", spy)
+    Workspace(0, (), workspace.Counters()).allocate(torch.device("cpu"), STREAM)
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+
+
+@pytest.mark.usefixtures("bank")
+def test_threads_that_ask_first_share_a_bank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "_Bank", lambda device: time.sleep(0.01) or [device])
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(workspace._bank, [torch.device("cpu")] * 4))
+    assert all(one is found[0] for one in found)
 
 
 # grids

@@ -26,7 +26,9 @@ from weft.plan.pieces import pieces_of, power_of_two
 from weft.plan.resources import shared_bytes, spills, wanted_registers
 from weft.plan.split import Split
 from weft.render import triton
+from weft.runtime import failures
 from weft.runtime.counters import counters
+from weft.runtime.executable import digest_of
 from weft.target import Target
 
 H200 = Target.named("h200")
@@ -361,6 +363,13 @@ def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPat
     (region,) = compiled(monkeypatch, {"4": 100, "8": 200, "16": 200}).regions
     assert [k.schedule.warps for k in region.plan.kernels] == [4]
     assert counters.model_misses == 1
+
+
+def test_a_runner_up_that_failed_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    (region,) = compiled(monkeypatch, {"4": 100}).regions
+    failures.record(digest_of(region.plan.kernels[0]), "p", "out of resources")
+    (region,) = compiled(monkeypatch, {"4": 100}).regions
+    assert [k.schedule.warps for k in region.plan.kernels] == [4]
 
 
 # what TorchInductor makes of a softmax on a GPU

@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 
 import triton
 from triton import knobs
+from triton.backends.nvidia.compiler import CUDABackend
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
 from weft.errors import BuildError
@@ -146,8 +147,10 @@ def test_whatever_changes_the_code_changes_the_key(other: Job) -> None:
         lambda patch: patch.setattr(triton_build, "_library_text", lambda: "another weft_triton"),
         lambda patch: patch.setattr(triton_build, "CONTRACTED", not triton_build.CONTRACTED),
         lambda patch: patch.setenv("DISABLE_LLVM_OPT", "1"),
+        lambda patch: patch.setattr(knobs.compilation, "instrumentation_mode", "consan"),
+        lambda patch: patch.setattr(CUDABackend, "parse_options", _with_ptxas_options),
     ],
-    ids=["release", "library", "contraction", "environment"],
+    ids=["release", "library", "contraction", "environment", "instrumentation", "options of ptxas"],
 )
 def test_whatever_changes_the_compiler_changes_the_key(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -155,6 +158,14 @@ def test_whatever_changes_the_compiler_changes_the_key(
     before = triton_build._key(JOB)
     change(monkeypatch)
     assert triton_build._key(JOB) != before
+
+
+_PARSE_OPTIONS = CUDABackend.parse_options
+
+
+def _with_ptxas_options(backend: CUDABackend, given: dict[str, Any]) -> Any:
+    """As with ``PTXAS_OPTIONS`` in the environment, which Triton reads when it is imported."""
+    return _PARSE_OPTIONS(backend, {**given, "ptx_options": "--opt-level=1"})
 
 
 # Triton's own cache

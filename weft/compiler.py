@@ -40,7 +40,7 @@ from weft.render.backends import device_of, devices, render, supports
 from weft.render.source import Source
 from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
-from weft.runtime.failures import check_run_time_failure
+from weft.runtime.failures import check_run_time_failure, has_failed
 from weft.target import TARGETS, Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
@@ -219,7 +219,7 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
             target = Target.named(region.plan.target)
             schedule = runner_up(kernel, target, region.plan.hints)
             other = None if schedule is None else replace(kernel, schedule=schedule)
-            if other is None or supports(other) is not None:
+            if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
                 continue
             launch.prepare([other], [render(other)], options, [region.plan.hints])
             if launch.spill_bytes(other) < launch.spill_bytes(kernel):

@@ -231,6 +231,13 @@ _TABLE = (
         Figures("row dimensions that it keeps", "row dimensions that others keep", "dimension", "dimensions"),
     ),
     Rule(
+        "triton_grid",
+        "render",
+        "Nothing is reduced along rows, whose columns are so many that a launch cannot have a program for each block.",
+        "Cut the rows into several, e.g. `x.view(-1, n)`.",
+        Figures("blocks of columns", "blocks that a launch can have", "block", "blocks"),
+    ),
+    Rule(
         "cpp_dtype",
         "render",
         "The C++ backend has no vectors for a dtype of the kernel's tensors.",

@@ -80,6 +80,11 @@ class Growth:
         except MisalignedError as error:
             self.refuse(node, "misaligned", str(error), error.have, error.limit)
             return
+        devices = {_device_of(o.base) for o in space.operands if not is_constant(o.base)} | {_device_of(node)}
+        if len(devices) > 1:  # a number on the CPU and a tensor on a GPU: Inductor reads the number
+            message = f"has tensors on {' and '.join(sorted(devices))}"
+            self.refuse(node, "unsupported_form", message, len(devices), 1)
+            return
         self.spaces[node] = space
 
     def _check_drawn(self, node: fx.Node) -> Refusal | None:
@@ -247,3 +252,8 @@ def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterabl
 
 def _guess(size: Extent) -> int:
     return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
+
+
+def _device_of(node: fx.Node) -> str:
+    value = node.meta["val"]
+    return str((value[0] if isinstance(value, list | tuple) else value).device)

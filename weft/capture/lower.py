@@ -333,9 +333,6 @@ def check_form(node: fx.Node) -> Refusal | None:
             continue  # a size as a number
         if (refusal := _check_tensor(node, tensor)) is not None:
             return refusal
-    devices = sorted({str(t.device) for t in tensors if isinstance(t, torch.Tensor)})
-    if len(devices) > 1:
-        return _refused(node, f"has tensors on {' and '.join(devices)}", len(devices), limit=1)
     if node.target is aten.gather.default:
         return _check_gather(node)
     reason = _arithmetic_supported(node)

@@ -18,7 +18,7 @@ from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
 from weft.render.triton_expressions import STATES, TRITON_TYPES
 from weft.render.triton_finish import Finish
-from weft.render.triton_launch import arguments, finish_blocks, has_finish, outer_values
+from weft.render.triton_launch import arguments, column_blocks, finish_blocks, has_finish, outer_values
 from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
@@ -39,6 +39,11 @@ DERIVED = (
 """What the renderer puts behind the name of a value or a buffer to make another."""
 
 
+MOST_BLOCKS = 65535
+"""Programs along the second axis of a grid, which blocks of columns are (CUDA Programming Guide, compute
+capabilities)."""
+
+
 def supports(kernel: Kernel) -> Refusal | None:
     """Everything whose types Triton has, whose column sums keep all segments or none, and that fits the schedule."""
     program, schedule = kernel.program, kernel.schedule
@@ -55,6 +60,10 @@ def supports(kernel: Kernel) -> Refusal | None:
         if some not in ((), schedule.segments):
             message = f"keeps {', '.join(some)} of the segments ({', '.join(schedule.segments)}), not all or none"
             return Refusal("triton_segments", kernel.name, message, len(some), len(schedule.segments))
+    sizes = {d.name: d.size for d in program.dims if isinstance(d.size, int)}
+    if sizes.keys() >= set(schedule.columns) and (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS:
+        message = "has more programs side by side along its columns than a launch can have"
+        return Refusal("triton_grid", kernel.name, message, blocks, MOST_BLOCKS)
     return None
 
 

@@ -105,11 +105,12 @@ class Executable:
         outputs: Sequence[Tensor],
         parameters: Sequence[int],
         chosen: LaunchOptions,
-    ) -> None:
+    ) -> bool:
+        """Whether the kernel ran; ATen did its work where it could not."""
         function = self._function
         if function is None:  # another thread found it wrong
             self._run_on_aten(inputs, outputs, parameters)
-            return
+            return False
         try:
             done = self._calls.call(function, fitting, inputs, outputs, chosen.sm_margin)
         except torch.OutOfMemoryError:
@@ -118,12 +119,12 @@ class Executable:
             if any(overlap(a, b) for a in inputs for b in outputs):
                 raise  # an input may be half overwritten
             self._fail(reason_of(error))
-            self._run_on_aten(inputs, outputs, parameters)
-            return
+            done = False
         if done:
             counters.count_launch(fitting.launch_bytes)
         else:
             self._run_on_aten(inputs, outputs, parameters)
+        return done
 
     def _run_compared(
         self,
@@ -138,10 +139,9 @@ class Executable:
             self._run_compiled(fitting, inputs, outputs, parameters, chosen)
             return
         kept = [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
-        self._run_compiled(fitting, inputs, outputs, parameters, chosen)
-        self._compared = True
-        if self._function is None:
+        if not self._run_compiled(fitting, inputs, outputs, parameters, chosen):
             return
+        self._compared = True
         try:
             with _plainly(outputs):
                 finding = compare(self.kernel.program, kept, outputs, parameters)
