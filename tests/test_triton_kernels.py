@@ -82,6 +82,20 @@ def test_indices_are_of_64_bits_where_they_have_to_be() -> None:
     assert findings("wide") == {"64 bits": None, "32 bits": None}
 
 
+@pytest.mark.parametrize(("rows", "wide"), [(3_000_000_000, True), (3_000_000, False)])
+def test_rows_that_32_bits_cannot_count_are_counted_in_64(rows: int, wide: bool, tmp_path: Path) -> None:
+    body = "  input x: bf16 [m:2, n:1]\n  wide: f32{m, n} = cast(x)\n  sum: f32{n} = sum[m](wide)\n"
+    text = f"program p()\n  dim m = {rows}\n  dim n = 2\n{body}  output y: f32 [n:1] = sum\nend\n"
+    plan = plan_split(parse(text), ("m",), ("n",), Target.named("h200"), {})
+    assert isinstance(plan, Plan)
+    (kernel,) = plan.kernels
+    assert kernel.schedule.rows_per_tile > 1
+    source = triton.render(kernel)
+    assert ("m = tl.cast(tile, tl.int64) * " in source.text, "m = tile * " in source.text) == (wide, not wide)
+    options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
+    assert binaries(Job(kernel, source, Variant(True, ()), GpuTarget(90)), options)
+
+
 def test_random_programs_agree_with_float64(tmp_path: Path) -> None:
     """The same seeds each time, as many of them as there is time for."""
     summary = run_seeds("triton", range(100_000), 2, FUZZ_MINUTES, shrink_seconds=60, folder=tmp_path, progress=False)
