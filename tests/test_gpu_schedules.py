@@ -365,6 +365,15 @@ def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert counters.model_misses == 1
 
 
+def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(compiler, "runner_up", lambda kernel, target, hints: seen.append(target.exclusive))
+    compiled(monkeypatch, {"4": 100})
+    monkeypatch.setattr(compiler, "is_distributed", lambda: True)
+    compiled(monkeypatch, {"4": 100})
+    assert seen == [True, False]
+
+
 def test_a_runner_up_that_failed_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     (region,) = compiled(monkeypatch, {"4": 100}).regions
     failures.record(digest_of(region.plan.kernels[0]), "p", "out of resources")

@@ -82,6 +82,44 @@ def test_indices_are_of_64_bits_where_they_have_to_be() -> None:
     assert findings("wide") == {"64 bits": None, "32 bits": None}
 
 
+SHARE = "  input x: f32 [m:64, n:1]\n  top: f32{m} = max[n](x)\n  share: f32{m, n} = div(x, top)\n"
+FIFTEEN = "  fifteen: f32{} = const[15.0]()\n  scaled: f32{m, n} = mul(share, fifteen)\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "exact"),
+    [
+        ("  y: bf16{m, n} = cast(share)\n  output o: bf16 [m:64, n:1] = y\n", False),
+        ("  output o: f32 [m:64, n:1] = share\n", True),
+        ("  one: f32{} = const[1.0]()\n  y: bool{m, n} = ge(share, one)\n  output o: bool [m:64, n:1] = y\n", True),
+        (f"{FIFTEEN}  y: i8{{m, n}} = cast(scaled)\n  output o: i8 [m:64, n:1] = y\n", True),
+        (f"{FIFTEEN}  low: f32{{m, n}} = floor(scaled)\n  y: bf16{{m, n}} = cast(low)\n"
+         "  output o: bf16 [m:64, n:1] = y\n", True),
+    ],
+    ids=["rounded to bf16", "f32", "compared", "an integer", "cut off"],
+)  # fmt: skip
+def test_a_quotient_is_a_product_only_where_a_last_place_makes_no_difference(rest: str, exact: bool) -> None:
+    program = parse(f"program p()\n  dim m = 300\n  dim n = 64\n{SHARE}{rest}end\n")
+    plan = plan_split(program, ("m",), ("n",), Target.named("h200"), {})
+    assert isinstance(plan, Plan)
+    text = triton.render(plan.kernels[0]).text
+    assert ("* tl.div_rn(1.0, max)" in text) == (not exact)
+    assert ("tl.div_rn(x_tile, max)" in text) == exact
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2", "i8", "u8", "bool", "f16"])
+def test_part_of_a_tile_of_any_dtype_is_loaded(dtype: str, tmp_path: Path) -> None:
+    body = f"  input x: {dtype} [m:100, n:1]\n  wide: f32{{m, n}} = cast(x)\n  sum: f32{{m}} = sum[n](wide)\n"
+    text = f"program p()\n  dim m = 1000\n  dim n = 100\n{body}  output y: f32 [m:1] = sum\nend\n"
+    plan = plan_split(parse(text), ("m",), ("n",), Target.named("h200"), {})
+    assert isinstance(plan, Plan)
+    (kernel,) = plan.kernels
+    source = triton.render(kernel)
+    assert "mask=" in source.text
+    options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
+    assert binaries(Job(kernel, source, Variant(True, ()), GpuTarget(90)), options)
+
+
 @pytest.mark.parametrize(("rows", "wide"), [(3_000_000_000, True), (3_000_000, False)])
 def test_rows_that_32_bits_cannot_count_are_counted_in_64(rows: int, wide: bool, tmp_path: Path) -> None:
     body = "  input x: bf16 [m:2, n:1]\n  wide: f32{m, n} = cast(x)\n  sum: f32{n} = sum[m](wide)\n"

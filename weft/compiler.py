@@ -216,7 +216,7 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
             continue
         counters.add(model_misses=1)
         with suppress(Exception):  # the kernel at hand is slow, not wrong
-            target = Target.named(region.plan.target)
+            target = replace(Target.named(region.plan.target), exclusive=not is_distributed())
             schedule = runner_up(kernel, target, region.plan.hints)
             other = None if schedule is None else replace(kernel, schedule=schedule)
             if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):

@@ -17,7 +17,7 @@ import torch
 
 from weft.ir.dtypes import INTEGERS, is_float, is_narrow
 from weft.ir.ops import OPS
-from weft.ir.program import Attribute
+from weft.ir.program import Attribute, Program
 
 TRITON_TYPES = {
     "f64": "tl.float64",
@@ -103,6 +103,9 @@ _ROUNDED_AGAIN = {
     ("reciprocal", "f32"): "1.0 / {0}",
 }
 """Faster, and off by a few units in the last place of float32, where results are rounded to 16 bits in the end."""
+_ROUGH = {op for op, _ in _ROUNDED_AGAIN}
+_STEPS = {"floor", "ceil", "trunc", "round", "fmod", "floor_divide", "remainder"}
+"""Operations that may make quite another number of the next one."""
 _TAKES_NUMBERS = ("maximum", "minimum", "fma", "div")
 """Functions that take numbers beside tensors, and take them for float32 or int32."""
 
@@ -129,6 +132,21 @@ def expression(op: str, operands: list[str], dtype: str, source: str = "f32", *,
     if rounded_again:
         template = _ROUNDED_AGAIN.get((op, dtype), template)
     return template.format(*_with_types(op, template, operands, dtype))
+
+
+def is_rounded_again(program: Program) -> bool:
+    """Whether a float32 that is off by a few units in the last place makes no difference: all floats that are results
+    have 16 bits or fewer, and none is compared, cut off or cast to an integer on the way."""
+    rough: set[str] = set()
+    for value in program.values:
+        if not rough.isdisjoint(value.args):
+            if value.op in _STEPS or not is_float(value.dtype):
+                return False
+            rough.add(value.name)
+        elif value.op in _ROUGH and value.dtype == "f32":
+            rough.add(value.name)
+    results = [o.buffer.dtype for o in program.outputs if is_float(o.buffer.dtype)]
+    return all(is_narrow(dtype) for dtype in results)
 
 
 def reduction(op: str, operands: Sequence[str], axis: int) -> str:

@@ -56,7 +56,8 @@ class Finish(Statements):
         with self.out.block(f"for task in range({first}, {tasks}, {step})"):
             if kept:
                 flat = self.places.segment if kept == self.schedule.segments else "kept"
-                self.out.line(f"{flat} = task // {blocks}" if blocks != 1 else f"{flat} = task")
+                task = "tl.cast(task, tl.int64)" if self.places.is_wide else "task"
+                self.out.line(f"{flat} = {task} // {blocks}" if blocks != 1 else f"{flat} = {task}")
             block = "task" if not kept else f"(task % {blocks})"
             if vector:
                 start = f"{block} * {self.width}" if blocks != 1 else ""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.ir.dtypes import is_float, is_narrow
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
-from weft.render.triton_expressions import STATES, TRITON_TYPES, constant, expression, literal
+from weft.render.triton_expressions import STATES, TRITON_TYPES, constant, expression, is_rounded_again, literal
 from weft.render.triton_places import Places
 
 
@@ -26,8 +25,7 @@ class Statements:
         self.inputs = {b.name: b for b in self.program.inputs}
         self.computed_with = {arg for value in self.program.values for arg in value.args}
         self.outer = [self.by_name[name] for names in loops.outer for name in names]
-        results = [o.buffer.dtype for o in self.program.outputs if is_float(o.buffer.dtype)]
-        self.rounded_again = all(is_narrow(dtype) for dtype in results)
+        self.rounded_again = is_rounded_again(self.program)
         self._extents: dict[tuple[str, bool], tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
@@ -135,7 +133,8 @@ class Statements:
         if columns and not rows and self.places.spreads_weights(piece):
             address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
-        masked = f", mask={masks}, other=0" if masks else ""
+        nothing = "0.0" if buffer.dtype.startswith("f8") else "0"  # Triton casts no integer to floats of 8 bits
+        masked = f", mask={masks}, other={nothing}" if masks else ""
         last = rows and columns and self.schedule.inputs == "evict_last"
         policy = ', eviction_policy="evict_last"' if last else ""
         self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{policy})")
