@@ -220,6 +220,9 @@ def test_arithmetic_with_a_run_time_size_is_fused_or_refused(function: Function)
     assert any("exp" in names(region) for region in found.regions)
 
 
+PLACES = ((64, 32), "cuda:0"), ((), "cpu")
+
+
 def test_a_number_on_another_device_is_left_to_inductor() -> None:
     """Eager mode takes it for tensors on a GPU; a kernel could not read it."""
     graph = fx.Graph()
@@ -239,8 +242,6 @@ def test_a_number_on_another_device_is_left_to_inductor() -> None:
     (region,) = found.regions
     assert [str(n.meta["val"].device) for n in region.inputs] == ["cuda:0"]
 
-
-PLACES = ((64, 32), "cuda:0"), ((), "cpu")
 
 # lowering
 
