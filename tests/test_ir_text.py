@@ -124,7 +124,8 @@ def test_a_program_is_what_its_text_says(program: Program) -> None:
 @MANY
 @given(kernels())
 def test_a_kernel_is_what_its_text_says(kernel: Kernel) -> None:
-    assert parse_kernel(str(kernel)) == kernel
+    assert parse_kernel(str(kernel)) == parse_kernel(kernel.line) == kernel
+    assert "\n" not in kernel.line
     assert str(parse_kernel(str(kernel))) == str(kernel)
 
 

@@ -17,10 +17,11 @@ from torch.utils._sympy.functions import FloorDiv, Max, Mod
 
 from weft.capture.trace import trace
 from weft.compiler import Compilation, build, compile_graph
+from weft.errors import VerificationError
 from weft.integration.rewrite import rewrite, sort
 from weft.integration.sizes import SizeNodes, UnknownSymbolError, symbol_hints
 from weft.options import Options
-from weft.plan import planner
+from weft.plan import Kernel, planner
 from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of
@@ -196,6 +197,17 @@ def test_a_launch_has_values_of_the_right_shape() -> None:
     bases = first.kwargs["_all_bases"]
     assert [b.meta["val"].shape for b in bases] == [(8, 16), (16,)]
     assert [v.shape for v in first.meta["val"][1:]] == [(8, 16), (16,)]
+
+
+def test_no_argument_of_a_launch_has_a_newline(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, compilation = rewritten(chained, (torch.randn(16, 16), torch.randn(16, 16)))
+    texts = [node.kwargs["kernel"] for node in launches(graph)]
+    assert texts == [kernel.line for kernel in compilation.kernels]
+    assert not any("\n" in str(value) for node in launches(graph) for value in node.kwargs.values())
+    # rewriting any graph ends with that check
+    monkeypatch.setattr(Kernel, "line", property(str))
+    with pytest.raises(VerificationError, match="newline"):
+        rewritten(chained, (torch.randn(16, 16), torch.randn(16, 16)))
 
 
 def test_regions_that_wait_for_each_other_are_never_made() -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
+from importlib.metadata import entry_points
 from threading import Thread
 from typing import Any, cast
 
@@ -163,5 +164,7 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-# An installed weft is found through its entry point; this makes the name known when it runs from a checkout too.
-register_backend(weft_backend, name="weft")
+# PyTorch registers what an installed weft's entry point names under that name; once more would be an error. A checkout
+# that is not installed has no entry point.
+if not entry_points(group="torch_dynamo_backends", name="weft"):
+    register_backend(weft_backend, name="weft")

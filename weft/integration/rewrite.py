@@ -18,6 +18,7 @@ from weft.capture.axes import VIEWS
 from weft.capture.lowering import is_constant, strides_of
 from weft.capture.refine import Extent, extent
 from weft.compiler import Compilation, CompiledRegion, without_failing
+from weft.errors import VerificationError
 from weft.integration.sizes import SizeNodes
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
@@ -58,6 +59,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAU
         sort(graph)
         wholes.put_in_place()
         graph.lint()
+        verify_texts(graph)
     except Exception:
         _restore(graph, backup)
         raise
@@ -132,7 +134,7 @@ class _Rewriter:
             (torch.ops.weft.launch.default,),
             {
                 "digest": digest_of(kernel),
-                "kernel": str(kernel),
+                "kernel": kernel.line,
                 "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
                 "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
                 "options": str(self.options.of_launch(device_of(kernel))),
@@ -176,6 +178,15 @@ class _Rewriter:
 
     def _expression(self, size: Size) -> Extent:
         return self.expressions[size] if isinstance(size, str) else size
+
+
+def verify_texts(graph: fx.Graph) -> None:
+    """Raises VerificationError if a launch has an argument with a newline. TorchInductor writes what is around a Triton
+    kernel into a comment above it, where a newline would end the comment."""
+    for node in graph.find_nodes(op="call_function", target=FUNCTIONALIZED):
+        texts = (value for value in node.kwargs.values() if isinstance(value, str))
+        if node.args[0] is torch.ops.weft.launch.default and any(len(text.splitlines()) > 1 for text in texts):
+            raise VerificationError(f"{node}: an argument of a launch has a newline")
 
 
 def check_sizes(compiled: CompiledRegion, sizes: SizeNodes) -> None:

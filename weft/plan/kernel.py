@@ -23,6 +23,8 @@ Inputs = Literal["normal", "evict_last"]
 Keeps = Literal["values", "tiles"]
 
 
+SEPARATOR = "; "
+"""Stands between the lines of a kernel that is printed in one; no line has it."""
 VECTOR = 8
 """Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
 MOST_BESIDE = 16
@@ -104,6 +106,12 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.program.name
+
+    @property
+    def line(self) -> str:
+        """The text without newlines, for graphs: generators of code write what a graph has into comments of one line,
+        as TorchInductor does above its Triton kernels."""
+        return SEPARATOR.join(line.strip() for line in str(self).splitlines())
 
     def __str__(self) -> str:
         return f"schedule {self.schedule}\n{print_program(self.program)}"
@@ -251,8 +259,8 @@ _ON_GPU = re.compile(
 
 
 def parse_kernel(text: str) -> Kernel:
-    """The kernel that prints as ``text``; raises ParseError."""
-    first, _, rest = text.partition("\n")
+    """The kernel that prints as ``text``, or whose ``line`` that is; raises ParseError."""
+    first, _, rest = (text if "\n" in text else text.replace(SEPARATOR, "\n")).partition("\n")
     keyword, _, schedule = first.strip().partition(" ")
     if keyword != "schedule":
         raise ParseError(f"line 1: not a schedule: {first!r}")

@@ -175,7 +175,7 @@ def launch_plan(
     for kernel in plan.kernels:
         for output in kernel.program.outputs:
             tensors[output.buffer.name] = allocate(output.buffer, sizes, device)
-        find(digest_of(kernel), str(kernel))(
+        find(digest_of(kernel), kernel.line)(
             [tensors[b.name] for b in kernel.program.inputs],
             [tensors[o.buffer.name] for o in kernel.program.outputs],
             [sizes[p] for p in kernel.program.parameters],
