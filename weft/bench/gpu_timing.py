@@ -137,6 +137,10 @@ class CudaDevice:
         torch.cuda.synchronize(self.device)
 
     def kernel_durations_us(self, run: Callable[[], Any]) -> list[float]:
+        return [duration_us for _, duration_us in self.kernels(run)]
+
+    def kernels(self, run: Callable[[], Any]) -> list[tuple[str, float]]:
+        """Name and duration in microseconds of each kernel that ``run`` launches, copies and fills among them."""
         from torch.autograd import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
@@ -145,7 +149,7 @@ class CudaDevice:
             self.synchronise()
         events = seen.events() or ()
         return [
-            event.time_range.elapsed_us()
+            (event.name, event.time_range.elapsed_us())
             for event in events
             if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
         ]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -32,6 +32,7 @@ from weft.options import Options
 from weft.runtime.counters import counters
 
 BACKENDS = ("eager", "inductor", "weft")
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 FACTOR = 3.0
 """Eager and TorchInductor are both right and round in different places. What lies between their curves is the noise
 of these weights and batches, known from one draw: the largest of a dozen differences. Two draws of one noise seldom
@@ -43,7 +44,7 @@ happen to be nothing."""
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained, and how."""
+    """What is trained, and how. fullgraph: whether a model has to be one graph."""
 
     device: str
     batch: int
@@ -51,18 +52,22 @@ class Setup:
     steps: int
     warm_up: int
     learning_rate: float
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    fullgraph: bool = True
 
 
 @dataclass
 class Run:
     """What one backend did. step_ms: of the steps behind the warm-up; first_s: the first step, which compiles;
-    launches: kernels of weft in the last step."""
+    launches: kernels of weft in the last step; peak_bytes: the most that a step behind the warm-up held on a GPU,
+    parameters and the state of the optimizer included."""
 
     backend: str
     losses: list[float] = field(default_factory=list[float])
     step_ms: list[float] = field(default_factory=list[float])
     first_s: float = 0.0
     launches: int = 0
+    peak_bytes: int = 0
 
     @property
     def median_ms(self) -> float:
@@ -122,13 +127,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train(make: Callable[[], Model], setup: Setup) -> list[Run]:
     """Every step by each backend in turn; models are made anew with the same weights."""
+    return [trainee.run for trainee in trained(make, setup)]
+
+
+def trained(make: Callable[[], Model], setup: Setup) -> list[Trainee]:
+    """As ``train``, with the models."""
     torch._dynamo.reset()
     trainees = [Trainee(make, backend, setup) for backend in BACKENDS]
     for number in range(setup.steps):
         batch = [t.to(setup.device) for t in trainees[0].model.make_batch(setup.batch, setup.sequence, number)]
         for trainee in trainees if number % 2 == 0 else reversed(trainees):
             trainee.step(number, batch)
-    return [trainee.run for trainee in trainees]
+    return trainees
 
 
 class Trainee:
@@ -138,28 +148,49 @@ class Trainee:
         torch.manual_seed(0)
         self.setup, self.run = setup, Run(backend)
         self.model = make().to(setup.device)
-        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=setup.learning_rate)
+        self._optimizer = OPTIMIZERS[setup.optimizer](self.model.parameters(), lr=setup.learning_rate)
         is_eager = backend == "eager"
-        self._loss = self.model if is_eager else torch.compile(self.model, backend=backend, fullgraph=True)
+        self._loss = self.model if is_eager else torch.compile(self.model, backend=backend, fullgraph=setup.fullgraph)
 
     def step(self, number: int, batch: Iterable[Tensor]) -> None:
         """One step on a batch, with its figures."""
         launches = counters.launches
-        self._wait()
-        start = time.perf_counter()
         self._optimizer.zero_grad()
-        with torch.autocast(self.setup.device, torch.bfloat16):
-            loss = self._loss(*batch)
-        loss.backward()
+        self._wait()
+        held = self._start_memory()
+        start = time.perf_counter()
+        loss = self.differentiate(batch)
         self._optimizer.step()
         self._wait()
         seconds = time.perf_counter() - start
+        if number >= self.setup.warm_up and held is not None:
+            self.run.peak_bytes = max(self.run.peak_bytes, torch.cuda.max_memory_allocated() - held + self.own_bytes())
         self.run.losses.append(loss.item())
         self.run.launches = counters.launches - launches
         if number == 0:
             self.run.first_s = seconds
         elif number >= self.setup.warm_up:
             self.run.step_ms.append(1e3 * seconds)
+
+    def differentiate(self, batch: Iterable[Tensor]) -> Tensor:
+        """The loss of a batch, after a forward and a backward."""
+        with torch.autocast(self.setup.device, torch.bfloat16):
+            loss = self._loss(*batch)
+        loss.backward()
+        return loss
+
+    def own_bytes(self) -> int:
+        """Of parameters, buffers, and the optimizer's state."""
+        state = [value for values in self._optimizer.state.values() for value in values.values()]
+        tensors = [*self.model.parameters(), *self.model.buffers(), *(v for v in state if isinstance(v, Tensor))]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def _start_memory(self) -> int | None:
+        """Begin to watch the most that a GPU holds; bytes that it holds now."""
+        if self.setup.device != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
 
     def _wait(self) -> None:
         if self.setup.device == "cuda":

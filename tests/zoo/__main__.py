@@ -1,0 +1,167 @@
+"""Checks the models of the zoo: ``python -m tests.zoo``, or ``make zoo`` on a machine with a GPU.
+
+Each check of a model is a process of its own. Gradients of all parameters are compared with float64, in float32 and in
+bfloat16 autocast; losses of twenty steps with eager's; on a GPU, where models have sizes that people train, steps are
+timed against TorchInductor and eager PyTorch afterwards, one model at a time and with full caches. The exit status is 1
+if something is wrong; no time is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tests.zoo.entries import ENTRIES
+from tests.zoo.one import CHECKS
+from weft.bench.arguments import require_gpu
+from weft.bench.machine import machine, versions
+from weft.options import Options
+
+PATIENCE_S = 900
+LIBRARIES = ("transformers", "timm", "diffusers")
+Results = dict[str, dict[str, Any]]
+"""By model and check."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, print, and write what was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--model", nargs="+", choices=list(ENTRIES), default=list(ENTRIES), metavar="MODEL")
+    parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; speed needs a GPU")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=here)
+    parser.add_argument("--jobs", type=int, help="processes at a time; of checks that are timed there is one")
+    parser.add_argument("--json", type=Path, help="write what was found to this file, after each check")
+    given = parser.parse_args(arguments)
+    require_gpu(parser, given.device)
+    checks = given.check or [check for check in CHECKS if check != "speed" or given.device == "cuda"]
+    if "speed" in checks and given.device == "cpu":
+        parser.error("--check speed needs --device cuda")
+    jobs = given.jobs or max(1, (os.cpu_count() or 1) // 2)
+    console, found = Console(), Results()
+    with tempfile.TemporaryDirectory(prefix="weft-zoo-") as folder:
+        for name, check, result in results(given.model, checks, given.device, jobs, Path(folder)):
+            found.setdefault(name, {})[check] = result
+            console.print(line(name, check, result), highlight=False, markup=False, soft_wrap=True)
+            if given.json is not None:
+                record = described(given.device, given.json, sys.argv[1:]) | {"models": found}
+                given.json.write_text(json.dumps(record, indent=1) + "\n")
+    console.print(table(found, given.model))
+    return 1 if any(wrong_in(checked) for checked in found.values()) else 0
+
+
+def results(
+    names: Sequence[str], checks: Sequence[str], device: str, jobs: int, folder: Path
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What each check of each model came to, as they end; those that are timed come last, one at a time."""
+    half = (len(names) + 1) // 2
+    mixed = [name for pair in zip_longest(names[:half], names[half:]) for name in pair if name is not None]
+    # not all large models at once, and bf16 before training, which finds what that compiled where sizes are the same
+    beside = [(name, check) for check in checks for name in mixed if check != "speed"]
+    alone = [(name, check) for name in names for check in checks if check == "speed"]
+    for pending, workers in ((beside, jobs), (alone, 1)):
+        with ThreadPoolExecutor(workers) as pool:
+            futures = {pool.submit(run_one, *each, device, jobs, folder): each for each in pending}
+            for future in as_completed(futures):
+                yield *futures[future], future.result()
+
+
+def run_one(name: str, check: str, device: str, jobs: int, folder: Path) -> dict[str, Any]:
+    """A check in a process of its own, whose caches are in ``folder``; speed begins twice, to find them full."""
+    caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
+    env = os.environ | {variable: str(folder / sub) for variable, sub in caches.items()}
+    if device == "cpu":
+        env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    command = [sys.executable, "-m", "tests.zoo.one", name, check, device]
+    start = time.perf_counter()
+    cold: dict[str, float] = {}
+    for _ in range(2 if check == "speed" else 1):
+        try:
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return {"wrong": [f"no end after {PATIENCE_S} s"]}
+        if done.returncode != 0:
+            return {"wrong": [f"the process ended with {done.returncode}"], "stderr": done.stderr[-6000:]}
+        result = json.loads(done.stdout.splitlines()[-1])
+        result["cold_s"] = cold or result.get("first_s", {})
+        cold = result["cold_s"]
+    return result | {"seconds": time.perf_counter() - start}
+
+
+def described(device: str, path: Path, arguments: Iterable[str]) -> dict[str, Any]:
+    """Command, machine and versions."""
+    found = versions(Options.read())
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    shown = [path.name if word == str(path) else word for word in arguments]
+    return {"command": f"python -m tests.zoo {shlex.join(shown)}", "machine": machine(device), "versions": found}
+
+
+def wrong_in(checked: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """All that is wrong with a model."""
+    return [f"{check}: {text}" for check, result in checked.items() for text in result.get("wrong", ())]
+
+
+def line(name: str, check: str, result: Mapping[str, Any]) -> str:
+    """What a check came to."""
+    wrong = result.get("wrong", ())
+    text = "; ".join(wrong[:4]) if wrong else "right"
+    if check == "speed" and not wrong:
+        steps = result["step_ms"]
+        text = ", ".join(f"{backend} {steps[backend]:.1f} ms" for backend in steps)
+    tail = "".join(f"\n    {row}" for row in result.get("stderr", "").splitlines()[-12:])
+    return f"{name} {check} ({result.get('seconds', 0):.0f} s): {text}{tail}"
+
+
+def table(found: Results, names: Iterable[str]) -> Table:
+    """A line a model."""
+    made = Table()
+    made.add_column("model")
+    for heading in ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor"):
+        made.add_column(heading, justify="right")
+    for name in names:
+        checked = found.get(name, {})
+        cells = [gradient_cell(checked.get(dtype)) for dtype in ("f32", "bf16")]
+        cells.append(loss_cell(checked.get("training")))
+        steps = checked.get("speed", {}).get("step_ms")
+        cells += [f"{steps[b]:.2f}" for b in ("eager", "inductor", "weft")] if steps else ["", "", ""]
+        cells.append(f"{steps['weft'] / steps['inductor']:.3f}" if steps else "")
+        made.add_row(name, *cells)
+    return made
+
+
+def gradient_cell(result: Mapping[str, Any] | None) -> str:
+    """The largest error over what is allowed."""
+    if result is None or result.get("worst") is None:
+        return "" if result is None else "WRONG"
+    return f"{result['worst']['excess']:.2f}" + (" WRONG" if result["wrong"] else "")
+
+
+def loss_cell(result: Mapping[str, Any] | None) -> str:
+    """weft's difference from eager's losses, and TorchInductor's."""
+    if result is None or "comparison" not in result:
+        return "" if result is None else "WRONG"
+    apart = result["comparison"]["differences"]
+    return f"{apart['weft']:.4f} ({apart['inductor']:.4f})" + (" WRONG" if result["wrong"] else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

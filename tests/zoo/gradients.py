@@ -1,0 +1,157 @@
+"""Gradients of a model compiled by weft against float64, measured by the errors of eager and of TorchInductor."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import weft
+from tests.zoo.exact import Gradients, exact_gradients, gradients_of
+from weft.errors import Refusal
+
+FACTOR = 2.0
+"""Of eager's error, as in PyTorch's own check of accuracy."""
+EPSILONS = 1.0
+"""Of the dtype, times the norm of the gradient: where eager rounds less than once, by luck or since a sum is short."""
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Error:
+    """Norms of a parameter's gradient less float64's, over float64's norm. excess: weft's over what is allowed."""
+
+    parameter: str
+    weft: float
+    eager: float
+    inductor: float | None
+    excess: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison found. worst: of all parameters; wrong: those beyond the rule, and all else that is wrong.
+    graphs: handed to weft; left_whole: those of them with reductions and without a region."""
+
+    dtype: str
+    parameters: int
+    worst: Error | None
+    wrong: list[str]
+    graphs: int
+    left_whole: int
+    regions: int
+    kernels: int
+    launches: int
+    fallbacks: int
+    refusals: dict[str, int] = field(default_factory=dict[str, int])
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(
+    make: Callable[[], nn.Module], batch: Sequence[Tensor], dtype: str, device: str, *, fullgraph: bool = True
+) -> Compared:
+    """Gradients of every parameter of what ``make`` makes, the same weights each time.
+
+    dtype: "f32", or "bf16" for autocast with weights in float32. TorchInductor is asked only where weft's errors are
+    beyond twice eager's: what it does is allowed too.
+    """
+    torch._dynamo.reset()
+    weft.clear_reports()
+    weft.counters.reset()
+    batch = [t.to(device) for t in batch]
+    model = make().to(device).train()
+    exact = exact_gradients(copy.deepcopy(model), batch)[1]
+    eager = _gradients(copy.deepcopy(model), batch, dtype, device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mine = _gradients(copy.deepcopy(model), batch, dtype, device, "weft", fullgraph)
+    wrong = [str(w.message) for w in caught if "weft" in str(w.message)]
+    if mine.keys() != exact.keys():
+        wrong.append(f"other parameters have gradients: {sorted(mine.keys() ^ exact.keys())}")
+        return _result(dtype, [], wrong)
+    inductor: Gradients | None = None
+    if any(excess_of(mine[name], eager[name], None, exact[name], dtype) > 1 for name in exact):
+        torch._dynamo.reset()
+        inductor = _gradients(copy.deepcopy(model), batch, dtype, device, "inductor")
+    errors = [
+        error_of(name, mine[name], eager[name], None if inductor is None else inductor[name], exact[name], dtype)
+        for name in exact
+    ]
+    wrong += [f"{e.parameter}: {e.weft:.3g} from float64, eager {e.eager:.3g}" for e in errors if not e.excess <= 1]
+    return _result(dtype, errors, wrong)
+
+
+def excess_of(mine: Tensor, eager: Tensor, inductor: Tensor | None, exact: Tensor, dtype: str) -> float:
+    """The error of ``mine`` over what is allowed; more than one is wrong, and so is what is not a number."""
+    allowed = FACTOR * _norm(eager, exact) + EPSILONS * torch.finfo(DTYPES[dtype]).eps * exact.norm().item()
+    if inductor is not None:
+        allowed = max(allowed, _norm(inductor, exact))
+    error = _norm(mine, exact)
+    return error / allowed if allowed else float(error > 0) * float("inf") if error else 0.0
+
+
+def error_of(name: str, mine: Tensor, eager: Tensor, inductor: Tensor | None, exact: Tensor, dtype: str) -> Error:
+    """Relative errors; of a gradient that is zero they are the errors themselves."""
+    norm = exact.norm().item() or 1.0
+    other = None if inductor is None else _norm(inductor, exact) / norm
+    excess = excess_of(mine, eager, inductor, exact, dtype)
+    return Error(name, _norm(mine, exact) / norm, _norm(eager, exact) / norm, other, excess)
+
+
+def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
+    """What a model in that dtype is run in."""
+    return torch.autocast(device, torch.bfloat16) if dtype == "bf16" else nullcontext()
+
+
+def _gradients(
+    model: nn.Module, batch: Sequence[Tensor], dtype: str, device: str, backend: str = "eager", fullgraph: bool = False
+) -> Gradients:
+    run = model if backend == "eager" else torch.compile(model, backend=backend, fullgraph=fullgraph)
+    with autocast(device, dtype):
+        loss = run(*batch)
+    loss.backward()
+    return gradients_of(model)
+
+
+def _norm(one: Tensor, exact: Tensor) -> float:
+    return (one.double() - exact).norm().item()
+
+
+def _result(dtype: str, errors: Sequence[Error], wrong: Sequence[str]) -> Compared:
+    reports, counted = weft.last_reports(), weft.counters
+    found = list(wrong)
+    if counted.fallbacks:
+        found.append(f"{counted.fallbacks} calls ran on ATen")
+    refusals = [refusal for report in reports for refusal in report.compilation.refusals]
+    found += [str(refusal) for refusal in refusals if refusal.rule == "internal_error"]
+    whole = sum(is_left_whole(report.compilation.regions, report.compilation.refusals) for report in reports)
+    if whole:
+        found.append(f"{whole} graphs with reductions have no region")
+    if not counted.launches:
+        found.append("weft launched no kernel")
+    return Compared(
+        dtype=dtype,
+        parameters=len(errors),
+        worst=max(errors, key=lambda error: error.excess, default=None),
+        wrong=found,
+        graphs=counted.pass_calls,
+        left_whole=whole,
+        regions=counted.regions,
+        kernels=counted.kernels,
+        launches=counted.launches,
+        fallbacks=counted.fallbacks,
+        refusals=dict(counted.refusals),
+    )
+
+
+def is_left_whole(regions: Sequence[object], refusals: Sequence[Refusal]) -> bool:
+    """Whether of a graph that has something for weft nothing was taken."""
+    return not regions and any(refusal.rule not in ("unsupported_op", "no_reduction") for refusal in refusals)

@@ -1,0 +1,55 @@
+"""One check of one model in this process: ``python -m tests.zoo.one NAME CHECK DEVICE`` prints a line of JSON last."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+from tests.zoo.entries import ENTRIES, Entry
+from tests.zoo.gradients import Compared, compare
+from tests.zoo.training import time_steps, train
+from weft.plan import planner
+
+CHECKS = ("f32", "bf16", "training", "speed")
+"""Gradients in two dtypes, losses of twenty steps, and, on a GPU only, times."""
+
+
+def main() -> None:
+    name, check, device = sys.argv[1:]
+    print(json.dumps(run(ENTRIES[name], check, device)))
+
+
+def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
+    """What a check says. On a CPU models are small, and every region is taken."""
+    small = device == "cpu"
+    with every_region_taken() if small else nullcontext():
+        if check == "training":
+            return train(entry, device, small=small).to_dict()
+        if check == "speed":
+            return time_steps(entry).to_dict()
+        return gradients(entry, check, device).to_dict()
+
+
+def gradients(entry: Entry, dtype: str, device: str) -> Compared:
+    """A model of a CPU's or a GPU's size, compared in that dtype."""
+    model, batch = (entry.make_small(), entry.small_batch) if device == "cpu" else entry.make_checked()
+    tensors = model.make_batch(*batch, 5)
+    make: Callable[[], nn.Module] = lambda: model  # noqa: E731
+    return compare(make, tensors, dtype, device, fullgraph=entry.fullgraph)
+
+
+def every_region_taken() -> AbstractContextManager[Any]:
+    """Small models are for their kernels, of which the cost model would leave most to Inductor."""
+    return patch.object(planner, "check_worthwhile", lambda *_: None)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()

@@ -1,0 +1,132 @@
+"""Training steps of a model with weft, TorchInductor and eager PyTorch."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import weft
+from tests.zoo.entries import Entry
+from weft.bench.gpu_timing import CudaDevice
+from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
+
+STEPS, TIMED, WARM_UP = 20, 12, 4
+LEARNING_RATE = 1e-3
+KINDS = {
+    "matmul": re.compile(r"gemm|nvjet|cutlass|cublas|xmma|splitk|gemv|dot_kernel", re.IGNORECASE),
+    "attention": re.compile(r"flash|fmha|attention|softmax_warp", re.IGNORECASE),
+    "convolution": re.compile(r"conv|wgrad|dgrad|cudnn|implicit|nchwToNhwc|nhwcToNchw", re.IGNORECASE),
+}
+"""Kernels by what they compute, the first that a name fits; all else is what compilers write."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """losses: as ``weft.bench.training`` compares them. wrong: what is beyond the rule, and warnings of weft's."""
+
+    comparison: dict[str, Any]
+    wrong: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Of each backend: the median step, milliseconds; the first step of a process that finds caches full, seconds; the
+    most bytes that a step holds; and device time of a forward and backward by kind of kernel, microseconds."""
+
+    step_ms: dict[str, float]
+    steps_ms: dict[str, list[float]]
+    first_s: dict[str, float]
+    peak_bytes: dict[str, int]
+    device_us: dict[str, dict[str, float]]
+    launches: int
+    fallbacks: int
+    batch: tuple[int, int] = field(default=(0, 0))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def train(entry: Entry, device: str, *, small: bool) -> Trained:
+    """Twenty steps without dropout by each backend in turn, from the same weights and on the same batches."""
+    sizes = entry.small if small else entry.full
+    batch = entry.small_batch if small else entry.full_batch
+    setup = Setup(device, *batch, STEPS, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
+    weft.counters.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainees = trained(lambda: entry.make(**{**entry.extra, **sizes, **entry.compared}).train(), setup)
+    found = comparison_of([trainee.run for trainee in trainees])
+    return Trained(found.to_dict(), wrong_of(found, [str(w.message) for w in caught]))
+
+
+def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
+    """What is wrong with a comparison, a line each."""
+    wrong = [message for message in messages if "weft" in message]
+    mine = found.differences["weft"]
+    if not found.agrees:
+        wrong.append(f"losses differ from eager's by {mine:.3g}, allowed {found.tolerance:.3g}")
+    (run,) = (run for run in found.runs if run.backend == "weft")
+    if not all(map(math.isfinite, run.losses)):
+        wrong.append("a loss is no number")
+    if not run.launches:
+        wrong.append("weft launched no kernel")
+    if weft.counters.fallbacks:
+        wrong.append(f"{weft.counters.fallbacks} calls ran on ATen")
+    return wrong
+
+
+def time_steps(entry: Entry) -> Timed:
+    """Steps on a GPU at full size, with the family's own dropout, each by all backends in turn."""
+    setup = Setup("cuda", *entry.full_batch, WARM_UP + TIMED, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
+    weft.counters.reset()
+    trainees = trained(lambda: entry.make(**{**entry.extra, **entry.full}).train(), setup)
+    batch = [t.cuda() for t in trainees[0].model.make_batch(*entry.full_batch, STEPS)]
+    runs = {trainee.run.backend: trainee.run for trainee in trainees}
+    return Timed(
+        step_ms={backend: run.median_ms for backend, run in runs.items()},
+        steps_ms={backend: run.step_ms for backend, run in runs.items()},
+        first_s={backend: run.first_s for backend, run in runs.items()},
+        peak_bytes={backend: run.peak_bytes for backend, run in runs.items()},
+        device_us={trainee.run.backend: device_us(trainee, batch) for trainee in trainees},
+        launches=runs["weft"].launches,
+        fallbacks=weft.counters.fallbacks,
+        batch=entry.full_batch,
+    )
+
+
+def device_us(trainee: Trainee, batch: list[Tensor]) -> dict[str, float]:
+    """Device time of one forward and backward by kind of kernel, microseconds: the least of three sums."""
+    device = CudaDevice(torch.device("cuda"))
+    found = [by_kind(device.kernels(lambda: differentiate_anew(trainee, batch))) for _ in range(3)]
+    return min(found, key=lambda each: sum(each.values()))
+
+
+def differentiate_anew(trainee: Trainee, batch: list[Tensor]) -> None:
+    """A forward and a backward whose gradients are not added to others."""
+    trainee.model.zero_grad()
+    trainee.differentiate(batch)
+
+
+def by_kind(kernels: list[tuple[str, float]]) -> dict[str, float]:
+    """Durations summed by kind."""
+    sums: Counter[str] = Counter()
+    for name, duration_us in kernels:
+        sums[kind_of(name)] += duration_us  # type: ignore[assignment]
+    return dict(sums)
+
+
+def kind_of(name: str) -> str:
+    """Of a kernel: one of ``KINDS`` or "other". What Triton makes of Inductor's templates is named for its nodes."""
+    if name.startswith("triton_") and not name.startswith(("triton_tem", "triton_flex")):
+        return "other"
+    return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), "other")
