@@ -15,8 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -34,9 +33,9 @@ from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.options import Options
 
-PATIENCE_S = 900
 LIBRARIES = ("transformers", "timm", "diffusers")
-Results = dict[str, dict[str, Any]]
+Result = Mapping[str, Any]
+Results = dict[str, dict[str, Result]]
 """By model and check."""
 
 
@@ -48,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; speed needs a GPU")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here)
     parser.add_argument("--jobs", type=int, help="processes at a time; of checks that are timed there is one")
+    parser.add_argument("--cache", type=Path, help="folder of the compilers' caches; by default one that is deleted")
+    parser.add_argument("--patience", type=float, default=900, help="seconds that a check of a model may take")
     parser.add_argument("--json", type=Path, help="write what was found to this file, after each check")
     given = parser.parse_args(arguments)
     require_gpu(parser, given.device)
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = given.jobs or max(1, (os.cpu_count() or 1) // 2)
     console, found = Console(), Results()
     with tempfile.TemporaryDirectory(prefix="weft-zoo-") as folder:
-        for name, check, result in results(given.model, checks, given.device, jobs, Path(folder)):
+        run = Runner(given.device, jobs, given.cache or Path(folder), given.patience)
+        for name, check, result in results(given.model, checks, run, jobs):
             found.setdefault(name, {})[check] = result
             console.print(line(name, check, result), highlight=False, markup=False, soft_wrap=True)
             if given.json is not None:
@@ -68,41 +70,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def results(
-    names: Sequence[str], checks: Sequence[str], device: str, jobs: int, folder: Path
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What each check of each model came to, as they end; those that are timed come last, one at a time."""
+    names: Sequence[str], checks: Sequence[str], run: Callable[[str, Sequence[str]], Iterator[Result]], jobs: int
+) -> Iterator[tuple[str, str, Result]]:
+    """What each check of each model came to, as they end; those that are timed come last, one at a time.
+
+    run: makes a process for a check of several models, and yields what it says of each.
+    """
     half = (len(names) + 1) // 2
     mixed = [name for pair in zip_longest(names[:half], names[half:]) for name in pair if name is not None]
     # not all large models at once, and bf16 before training, which finds what that compiled where sizes are the same
     beside = [(name, check) for check in checks for name in mixed if check != "speed"]
-    alone = [(name, check) for name in names for check in checks if check == "speed"]
-    for pending, workers in ((beside, jobs), (alone, 1)):
-        with ThreadPoolExecutor(workers) as pool:
-            futures = {pool.submit(run_one, *each, device, jobs, folder): each for each in pending}
-            for future in as_completed(futures):
-                yield *futures[future], future.result()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(lambda n, c: list(run(c, [n])), *each): each for each in beside}
+        for future in as_completed(futures):
+            yield *futures[future], future.result()[0]
+    pending = list(names) if "speed" in checks else []
+    while pending:  # a process that ends has said something of one model at least
+        for result in run("speed", pending):
+            yield pending.pop(0), "speed", result
 
 
-def run_one(name: str, check: str, device: str, jobs: int, folder: Path) -> dict[str, Any]:
-    """A check in a process of its own, whose caches are in ``folder``; speed begins twice, to find them full."""
-    caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
-    env = os.environ | {variable: str(folder / sub) for variable, sub in caches.items()}
-    if device == "cpu":
-        env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    command = [sys.executable, "-m", "tests.zoo.one", name, check, device]
-    start = time.perf_counter()
-    cold: dict[str, float] = {}
-    for _ in range(2 if check == "speed" else 1):
-        try:
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            return {"wrong": [f"no end after {PATIENCE_S} s"]}
-        if done.returncode != 0:
-            return {"wrong": [f"the process ended with {done.returncode}"], "stderr": done.stderr[-6000:]}
-        result = json.loads(done.stdout.splitlines()[-1])
-        result["cold_s"] = cold or result.get("first_s", {})
-        cold = result["cold_s"]
-    return result | {"seconds": time.perf_counter() - start}
+class Runner:
+    """Makes processes for checks, whose caches are in ``folder``. patience_s: what a model may take."""
+
+    def __init__(self, device: str, jobs: int, folder: Path, patience_s: float) -> None:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
+        self.env = os.environ | {variable: str(folder / sub) for variable, sub in caches.items()}
+        if device == "cpu":
+            self.env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+        self.device, self.patience_s = device, patience_s
+
+    def __call__(self, check: str, names: Sequence[str]) -> Iterator[Result]:
+        """What a process says of each model, and, if it ends too early, why, of the one that it was at."""
+        command = [sys.executable, "-m", "tests.zoo.one", check, self.device, str(self.patience_s), *names]
+        said = 0
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            assert process.stdout is not None
+            for text in process.stdout:
+                if text.startswith("{"):
+                    said += 1
+                    yield json.loads(text)
+            status = process.wait()
+            errors.seek(0)
+            tail = errors.read()[-6000:]
+        if said < len(names):
+            yield {"wrong": [f"the process ended with {status}"], "stderr": tail}
 
 
 def described(device: str, path: Path, arguments: Iterable[str]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ class Entry:
 
     make: takes sizes as keywords. small, full: sizes for a CPU's tests and for training on a GPU; small_batch,
     full_batch: samples and positions. layers: the sizes that are two where gradients are compared on a GPU. dropout:
-    the sizes that are zero where results are compared, since each backend draws masks of its own; ``full`` has the
-    probabilities of the family's configuration. fullgraph: whether Dynamo makes one graph of it.
+    the probabilities of the family's configuration that are zero here, since each backend draws masks of its own.
+    fullgraph: whether Dynamo makes one graph of it.
     """
 
     make: Callable[..., Model]
@@ -35,6 +35,9 @@ class Entry:
     def compared(self) -> dict[str, Any]:
         """Sizes without dropout."""
         return dict.fromkeys(self.dropout, 0.0)
+
+    def make_full(self) -> Model:
+        return self.make(**{**self.extra, **self.full, **self.compared})
 
     def make_small(self) -> Model:
         return self.make(**{**self.extra, **self.small, **self.compared})
@@ -157,6 +160,7 @@ ENTRIES: Mapping[str, Entry] = {
         {"vocab_size": VOCABULARY},
         full_batch=(16, 448),
         layers=("encoder_layers", "decoder_layers"),
+        fullgraph=False,
         extra={"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
     ),
     "vit": Entry(
@@ -223,7 +227,7 @@ def diffusion(batch: int) -> Entry:
         small_batch=(batch, 1),
         full_batch=(batch, 1),
         layers=("num_layers",),
-        dropout=("dropout",),
+        dropout=("dropout", "class_dropout"),
     )
 
 

@@ -24,7 +24,16 @@ class InDouble(TorchFunctionMode):
     ) -> Any:
         if func in _CONVERSIONS:
             return args[0].double()
+        if func is torch._grouped_mm:
+            return grouped_mm(*args, offs=dict(kwargs or {})["offs"])
         return func(*tree_map(_widened, args), **tree_map(_widened, dict(kwargs or {})))
+
+
+def grouped_mm(tokens: Tensor, weights: Tensor, *, offs: Tensor) -> Tensor:
+    """What ``torch.nn.functional.grouped_mm`` computes, which has no float64. tokens: [T, K], in groups that end at the
+    offsets, int32 [E]; weights: [E, K, N], one a group; the result is [T, N]."""
+    ends = offs.tolist()
+    return torch.cat([tokens[start:end] @ w for start, end, w in zip([0, *ends], ends, weights, strict=False)])
 
 
 def _widened(value: Any) -> Any:

@@ -166,9 +166,10 @@ class TimmImages(Model):
 
 class Diffusion(Model):
     """The diffusion transformer of diffusers, whose norms are modulated by time and class. ``forward`` takes latents
-    and noise [batch, 4, height, width], times and classes, int64 [batch]."""
+    and noise [batch, 4, height, width], times and classes, int64 [batch]. class_dropout: how often a class is
+    replaced by none; diffusers has one in ten and no argument for it."""
 
-    def __init__(self, **sizes: Any) -> None:
+    def __init__(self, class_dropout: float = 0.1, **sizes: Any) -> None:
         super().__init__()
         declare_missing()
         from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
@@ -176,6 +177,9 @@ class Diffusion(Model):
         self.model = DiTTransformer2DModel(in_channels=4, out_channels=4, **sizes)
         self.size, self.classes = sizes["sample_size"], sizes["num_embeds_ada_norm"]
         nn.init.normal_(self.model.proj_out_2.weight, std=0.02)
+        for module in self.model.modules():
+            if hasattr(module, "dropout_prob"):
+                module.dropout_prob = class_dropout
 
     def forward(self, latents: Tensor, noise: Tensor, times: Tensor, classes: Tensor) -> Tensor:
         share = (times / 1000)[:, None, None, None]

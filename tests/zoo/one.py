@@ -1,9 +1,14 @@
-"""One check of one model in this process: ``python -m tests.zoo.one NAME CHECK DEVICE`` prints a line of JSON last."""
+"""A check of models in this process: ``python -m tests.zoo.one CHECK DEVICE SECONDS NAME ...``.
+
+It prints a line of JSON for each model, which may take so many seconds.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -22,8 +27,13 @@ CHECKS = ("f32", "bf16", "training", "speed")
 
 
 def main() -> None:
-    name, check, device = sys.argv[1:]
-    print(json.dumps(run(ENTRIES[name], check, device)))
+    check, device, patience_s, *names = sys.argv[1:]
+    for name in names:
+        faulthandler.dump_traceback_later(float(patience_s), exit=True)  # says where it hangs
+        start = time.perf_counter()
+        torch.manual_seed(0)
+        result = run(ENTRIES[name], check, device)
+        print(json.dumps(result | {"seconds": time.perf_counter() - start}), flush=True)
 
 
 def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
@@ -51,5 +61,4 @@ def every_region_taken() -> AbstractContextManager[Any]:
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
     main()

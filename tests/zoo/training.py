@@ -40,8 +40,8 @@ class Trained:
 
 @dataclass(frozen=True)
 class Timed:
-    """Of each backend: the median step, milliseconds; the first step of a process that finds caches full, seconds; the
-    most bytes that a step holds; and device time of a forward and backward by kind of kernel, microseconds."""
+    """Of each backend: the median step, milliseconds; the first step, which finds caches full, seconds; the most bytes
+    that a step holds; and device time of a forward and backward by kind of kernel, microseconds."""
 
     step_ms: dict[str, float]
     steps_ms: dict[str, list[float]]
@@ -58,13 +58,13 @@ class Timed:
 
 def train(entry: Entry, device: str, *, small: bool) -> Trained:
     """Twenty steps without dropout by each backend in turn, from the same weights and on the same batches."""
-    sizes = entry.small if small else entry.full
+    make = entry.make_small if small else entry.make_full
     batch = entry.small_batch if small else entry.full_batch
     setup = Setup(device, *batch, STEPS, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
     weft.counters.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainees = trained(lambda: entry.make(**{**entry.extra, **sizes, **entry.compared}).train(), setup)
+        trainees = trained(lambda: make().train(), setup)
     found = comparison_of([trainee.run for trainee in trainees])
     return Trained(found.to_dict(), wrong_of(found, [str(w.message) for w in caught]))
 
@@ -86,10 +86,10 @@ def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
 
 
 def time_steps(entry: Entry) -> Timed:
-    """Steps on a GPU at full size, with the family's own dropout, each by all backends in turn."""
+    """Steps on a GPU at full size, without dropout, each by all backends in turn."""
     setup = Setup("cuda", *entry.full_batch, WARM_UP + TIMED, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
     weft.counters.reset()
-    trainees = trained(lambda: entry.make(**{**entry.extra, **entry.full}).train(), setup)
+    trainees = trained(lambda: entry.make_full().train(), setup)
     batch = [t.cuda() for t in trainees[0].model.make_batch(*entry.full_batch, STEPS)]
     runs = {trainee.run.backend: trainee.run for trainee in trainees}
     return Timed(

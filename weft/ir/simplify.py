@@ -153,20 +153,69 @@ def narrow_positions(builder: Builder, value: Value, args: tuple[str, ...]) -> s
         size = next(d.size for d in builder.dims if d.name == dim)
         if not isinstance(size, int) or size >= 2**31 or dim in builder.dims_of(other):
             continue
-        inside = builder.op(
-            "logical_and",
-            builder.op("ge", other, builder.const(0, "i64")),
-            builder.op("lt", other, builder.const(size, "i64")),
-        )
+        inside = _is_position(builder, other, size)
         index = builder.cast(builder.op("where", inside, other, builder.const(-1, "i64")), "i32")
         return builder.op(value.op, builder.op("iota", dtype="i32", attributes=(dim,)), index)
     return None
+
+
+def _is_position(builder: Builder, index: str, size: int) -> str:
+    """Whether an integer is one of that many positions."""
+    dtype = builder.dtype(index)
+    above = builder.op("ge", index, builder.const(0, dtype))
+    return builder.op("logical_and", above, builder.op("lt", index, builder.const(size, dtype)))
 
 
 def where_same(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """where(c, x, x) is x, if that varies over as much as the condition does."""
     same = value.op == "where" and args[1] == args[2]
     return args[1] if same and builder.dims_of(args[0]) <= builder.dims_of(args[1]) else None
+
+
+def sum_one_element(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """A sum along a dimension of what is not zero at one position only is what stands there, if that is a position.
+
+    So is the backward of a gather, whose sum along the row a loss over a vocabulary takes. Infinite factors keep the
+    one element and lose the NaN that they make of zeros.
+    """
+    if value.op != "sum" or len(value.attributes) != 1:
+        return None
+    dim = str(value.attributes[0])
+    found = _one_element(builder, args[0], dim)
+    size = next(d.size for d in builder.dims if d.name == dim)
+    if found is None or not isinstance(size, int):
+        return None
+    index, element = found
+    inside = _is_position(builder, index, size)
+    return builder.op("where", inside, builder.cast(element, value.dtype), builder.const(0, value.dtype))
+
+
+def _one_element(builder: Builder, name: str, dim: str) -> tuple[str, str] | None:
+    """Where along ``dim`` a value is not zero, and what it is there; neither varies along it."""
+    value = builder.value(name)
+    if value is None:
+        return None
+    if value.op == "where" and _const(builder, value.args[2]) == 0 and dim not in builder.dims_of(value.args[1]):
+        index = _position(builder, value.args[0], dim)
+        return None if index is None else (index, value.args[1])
+    if value.op == "mul":
+        for factor, other in (value.args, value.args[::-1]):
+            found = None if dim in builder.dims_of(other) else _one_element(builder, factor, dim)
+            if found is not None:
+                return found[0], builder.op("mul", found[1], other)
+    return None
+
+
+def _position(builder: Builder, name: str, dim: str) -> str | None:
+    """What a value compares with the positions along ``dim``, if that is what it does."""
+    value = builder.value(name)
+    if value is None or value.op != "eq":
+        return None
+    for position, other in (value.args, value.args[::-1]):
+        iota = builder.value(position)
+        if iota is not None and iota.op == "iota" and iota.attributes == (dim,) and dim not in builder.dims_of(other):
+            return other
+    return None
 
 
 RULES: tuple[Rule, ...] = (
@@ -177,4 +226,5 @@ RULES: tuple[Rule, ...] = (
     multiply_by_power_of_two,
     narrow_positions,
     where_same,
+    sum_one_element,
 )
