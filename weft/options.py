@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 Check = Literal["off", "first", "always"]
-VARIABLES = (
-    *("WEFT_CACHE_DIR", "WEFT_CACHE_BYTES", "WEFT_CHECK", "WEFT_LOGS", "WEFT_PRINT_SOURCE", "WEFT_SM_MARGIN"),
-    "WEFT_TUNED",
-)
-"""Every variable of weft's own."""
 
 
 @dataclass(frozen=True)
@@ -66,69 +61,124 @@ class Options:
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Options:
-        """Options given by the caller, then ``WEFT_CACHE_DIR``, ``WEFT_CACHE_BYTES``, ``WEFT_CHECK``, ``WEFT_LOGS`` and
-        ``CXX``, then defaults: a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR`` says where that is, else
-        ``~/.cache/weft``. Inductor puts its own default into that variable when it is first imported: that says
-        nothing. ``WEFT_SM_MARGIN`` is a number, ``WEFT_TUNED`` is 0 or 1. ``WEFT_PRINT_SOURCE=1`` adds the log of
-        sources to the others.
+        """Options given by the caller, then the variables of ``_SETTINGS``, then defaults; None and an empty variable
+        are as good as nothing. cache_dir is by default a folder inside Inductor's cache if ``TORCHINDUCTOR_CACHE_DIR``
+        says where that is, else ``~/.cache/weft``. Inductor puts its own default into that variable when it is first
+        imported: that says nothing. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
 
-        Raises ValueError that names an unknown option and the known ones, the values that ``check`` can have, a number
-        of bytes or SMs that is none, or a switch that is neither on nor off.
+        Raises ValueError that names an unknown option and the known ones, or an option with the value that it cannot
+        have and those that it can.
         """
         env = os.environ if environment is None else environment
-        given = dict(given or {})
-        known = {f.name for f in fields(Options)}
-        if unknown := sorted(given.keys() - known):
-            raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(known))}")
-        given.setdefault("cache_dir", env.get("WEFT_CACHE_DIR") or _default_folder(env))
-        given.setdefault("cxx", env.get("CXX", ""))
-        given.setdefault("build_threads", os.cpu_count() or 1)
-        given.setdefault("check", env.get("WEFT_CHECK") or "off")
-        if given["check"] not in get_args(Check):
-            raise ValueError(f"check is {given['check']!r}; it can be {', '.join(get_args(Check))}")
-        given["logs"] = _names(given.get("logs", env.get("WEFT_LOGS") or ""))
+        given = given or {}
+        if unknown := sorted(given.keys() - _SETTINGS.keys()):
+            raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(_SETTINGS))}")
+        values: dict[str, Any] = {}
+        for name, setting in _SETTINGS.items():
+            value = env.get(setting.variable) or None if given.get(name) is None else given[name]
+            if value is not None:
+                values[name] = setting.value_of(value)
+        if "cache_dir" not in values:
+            values["cache_dir"] = _default_folder(env)
+        values.setdefault("build_threads", os.cpu_count() or 1)
         if env.get("WEFT_PRINT_SOURCE", "0") not in ("", "0"):
-            given["logs"] = tuple(dict.fromkeys((*given["logs"], "source")))
-        if "cache_bytes" in given or env.get("WEFT_CACHE_BYTES"):
-            given["cache_bytes"] = _bytes(given.get("cache_bytes", env.get("WEFT_CACHE_BYTES")))
-        given["sm_margin"] = _units(given.get("sm_margin", env.get("WEFT_SM_MARGIN") or 0))
-        given["tuned"] = _switch(given.get("tuned", env.get("WEFT_TUNED") or True))
-        return Options(**given)
+            values["logs"] = tuple(dict.fromkeys((*values.get("logs", ()), "source")))
+        return Options(**values)
 
 
 def chosen_inductor_folder(env: Mapping[str, str]) -> str | None:
     """Where the user keeps Inductor's cache; None if that is where Inductor puts it by itself."""
     folder = env.get("TORCHINDUCTOR_CACHE_DIR")
-    return folder if folder and Path(folder).absolute() != Path(default_cache_dir()).absolute() else None
+    return folder if folder and Path(folder) != Path(default_cache_dir()) else None
 
 
 def _default_folder(env: Mapping[str, str]) -> str:
-    parent = chosen_inductor_folder(env) or env.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    parent = chosen_inductor_folder(env) or env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return str(Path(parent) / "weft")
 
 
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Names in one text, separated by commas, or several."""
-    parts = given.split(",") if isinstance(given, str) else given
-    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+@dataclass(frozen=True)
+class _Setting:
+    """How an option is read. read: what it becomes of what was given; raises ValueError or TypeError for what it cannot
+    be. complaint: what is said then, with a place for the value. variable: that says it where the caller does not."""
 
+    read: Callable[[Any], Any]
+    complaint: str
+    variable: str = ""
 
-def _bytes(given: Any) -> int:
-    if not str(given).isdecimal():
-        raise ValueError(f"the size of the cache (cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not {given!r}")
-    return int(given)
+    def value_of(self, given: Any) -> Any:
+        try:
+            return self.read(given)
+        except (TypeError, ValueError):
+            raise ValueError(self.complaint.format(given)) from None
 
 
 def _switch(given: Any) -> bool:
     if str(given) not in _SWITCHES:
-        raise ValueError(f"tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {given!r}")
+        raise ValueError
     return _SWITCHES[str(given)]
 
 
 _SWITCHES = {"0": False, "False": False, "1": True, "True": True}
 
 
-def _units(given: Any) -> int:
-    if not str(given).isdecimal():
-        raise ValueError(f"the SMs to leave free (sm_margin, WEFT_SM_MARGIN) are a number of SMs, not {given!r}")
+def _number(given: Any, least: int = 0) -> int:
+    if not str(given).isdecimal() or int(given) < least:
+        raise ValueError
     return int(given)
+
+
+def _path(given: Any) -> str:
+    found: Any = os.fspath(given)
+    if not isinstance(found, str) or "\0" in found:
+        raise ValueError
+    return found
+
+
+def _folder(given: Any) -> str:
+    if not (found := _path(given)):
+        raise ValueError
+    return found
+
+
+def _check(given: Any) -> Check:
+    if given not in get_args(Check):
+        raise ValueError
+    return given
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """Names in one text, separated by commas, or several."""
+    parts: list[str] = given.split(",") if isinstance(given, str) else [*given]
+    if not all(isinstance(part, str) for part in parts):
+        raise TypeError
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+_SETTINGS = {
+    "strict": _Setting(_switch, "what is left out is an error (strict) or not, 1 or 0, not {!r}"),
+    "cache_dir": _Setting(
+        _folder, "the folder of the cache (cache_dir, WEFT_CACHE_DIR) is a path, not {!r}", "WEFT_CACHE_DIR"
+    ),
+    "cache_bytes": _Setting(
+        _number,
+        "the size of the cache (cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not {!r}",
+        "WEFT_CACHE_BYTES",
+    ),
+    "cxx": _Setting(_path, "the C++ compiler (cxx, CXX) is the name or the path of a program, not {!r}", "CXX"),
+    "build_threads": _Setting(
+        partial(_number, least=1),
+        "the kernels to compile side by side (build_threads) are a number of kernels, at least 1, not {!r}",
+    ),
+    "check": _Setting(_check, f"check is {{!r}}; it can be {', '.join(get_args(Check))}", "WEFT_CHECK"),
+    "logs": _Setting(
+        _names, "logs (logs, WEFT_LOGS) are names, in a list or one text with commas, not {!r}", "WEFT_LOGS"
+    ),
+    "sm_margin": _Setting(
+        _number, "the SMs to leave free (sm_margin, WEFT_SM_MARGIN) are a number of SMs, not {!r}", "WEFT_SM_MARGIN"
+    ),
+    "tuned": _Setting(_switch, "tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {!r}", "WEFT_TUNED"),
+}
+"""Of every option."""
+VARIABLES = (*(s.variable for s in _SETTINGS.values() if s.variable.startswith("WEFT_")), "WEFT_PRINT_SOURCE")
+"""Every variable of weft's own."""
