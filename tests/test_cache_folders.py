@@ -103,6 +103,38 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path) -> None
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("folder", ["", "cache", "one/two"])
+def test_a_relative_folder_is_not_used_when_the_working_directory_is_gone(tmp_path: Path, folder: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    before = Path.cwd()
+    os.chdir(gone)
+    try:
+        gone.rmdir()
+        assert_not_kept(Path(folder), "it is relative, and the working directory is gone")
+        assert new(Path(folder)).find(KEY) is None
+        assert new(Path(folder)).entries() == []
+        assert str(new(Path(folder)).change(KEY, "tuning", "f", lambda _: b"")).startswith("it is relative")
+        assert new(tmp_path / "cache").get(KEY, "kernel", "f", Maker()).path is not None  # others are
+    finally:
+        os.chdir(before)
+
+
+def test_a_folder_of_a_user_without_home_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_not_kept(Path("~no-such-user/cache"), "its user has no home folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_folder_that_is_not_used_is_named(tmp_path: Path) -> None:
+    """A process may have been given several; which one is wrong, and why, is not the same for all."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    assert_not_kept(tmp_path / "file" / "cache", "Not a directory")
+    assert_not_kept(tmp_path / "shared", "other users can write to it")
+
+
 @pytest.fixture
 def home() -> Iterator[Path]:
     """A folder of a user whom permissions stop: root becomes nobody meanwhile."""

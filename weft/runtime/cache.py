@@ -26,7 +26,7 @@ from time import perf_counter
 
 from filelock import FileLock
 
-from weft.runtime.trust import reason_against
+from weft.runtime.trust import place_of, reason_against
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ _UNWRITABLE: dict[Path, str] = {}
 """Folders that could not be written to, with the reason. This process only reads them from then on."""
 _IN_USE: set[Path] = set()
 """Files read in place that this process was handed."""
-_WARNED: set[str] = set()
+_WARNED: set[Path] = set()
+"""Folders that were said not to be used."""
 _WARNING_LOCK = Lock()
 
 
@@ -99,7 +100,7 @@ class Cache:
     """Files by key in ``folder``; the least recently used ones go when they take more than ``limit_bytes`` together."""
 
     def __init__(self, folder: str | Path, limit_bytes: int) -> None:
-        self.folder = Path(folder).expanduser().absolute()
+        self.folder = place_of(folder)
         self.limit_bytes = limit_bytes
 
     def get(self, key: str, kind: str, name: str, make: Callable[[], bytes]) -> Artefact:
@@ -290,11 +291,11 @@ def _make(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def _warn_once(folder: Path, reason: str) -> None:
-    """The one warning of a process."""
+    """The one warning of a process about a folder."""
     with _WARNING_LOCK:
-        if _WARNED:
+        if folder in _WARNED:
             return
-        _WARNED.add(reason)
+        _WARNED.add(folder)
     warnings.warn(
         f"weft: compiled kernels are not kept in {folder}: {reason}. They are compiled anew in every process; "
         "to keep them, set WEFT_CACHE_DIR to a folder that only you can write to.",

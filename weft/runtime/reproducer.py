@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.runtime.trust import place_of
 
 DATA_BYTES = 16 * 2**20
 """Inputs up to this size together are stored."""
@@ -60,7 +61,7 @@ raise SystemExit(finding is not None)
 
 def write(kernel: Kernel, digest: str, inputs: Sequence[Tensor], parameters: Sequence[int], reason: str) -> Path:
     """Path of a new script, in a folder beside the cache, or a temporary one if that cannot be written."""
-    cache = Path(Options.read().cache_dir)
+    cache = place_of(Options.read().cache_dir)
     try:
         folder = cache.with_name(f"{cache.name}-reproducers") / f"{kernel.name}-{digest}"
         folder.mkdir(parents=True, exist_ok=True)

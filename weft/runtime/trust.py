@@ -9,6 +9,15 @@ from pathlib import Path
 from weft.errors import Refusal
 
 
+def place_of(folder: str | Path) -> Path:
+    """A folder from the root on; as it was given where nothing says where that is, which ``reason_against`` tells."""
+    path = Path(folder)
+    try:
+        return path.expanduser().absolute()
+    except (OSError, RuntimeError):
+        return path
+
+
 def check_folder(folder: Path) -> Refusal | None:
     """A folder is trusted if it is this user's, and nobody else can write to it or put another one in its place."""
 
@@ -37,7 +46,11 @@ def check_folder(folder: Path) -> Refusal | None:
 
 
 def reason_against(folder: Path) -> str | None:
-    """Why a folder cannot be used; it is created, for this user alone, if it is not there."""
+    """Why a folder, as ``place_of`` returns it, cannot be used; it is created, for this user alone, if it is not
+    there."""
+    if not folder.is_absolute():
+        home = folder.parts[:1] and folder.parts[0].startswith("~")
+        return "its user has no home folder" if home else "it is relative, and the working directory is gone"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         refusal = check_folder(folder)
