@@ -129,10 +129,9 @@ def _number(given: Any, least: int = 0) -> int:
 
 
 def _path(given: Any) -> str:
-    found: Any = os.fspath(given)
-    if not isinstance(found, str) or "\0" in found:
+    if isinstance(given, bytes) or "\0" in os.fspath(given):
         raise ValueError
-    return found
+    return os.fspath(given)
 
 
 def _folder(given: Any) -> str:
@@ -149,7 +148,7 @@ def _check(given: Any) -> Check:
 
 def _names(given: Any) -> tuple[str, ...]:
     """Names in one text, separated by commas, or several."""
-    parts: list[str] = given.split(",") if isinstance(given, str) else [*given]
+    parts: list[Any] = given.split(",") if isinstance(given, str) else [*given]
     if not all(isinstance(part, str) for part in parts):
         raise TypeError
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
