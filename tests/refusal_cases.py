@@ -35,6 +35,7 @@ from weft.compiler import compile_graph
 from weft.errors import Refusal
 from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
+from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import plan_split
 from weft.plan.tuned import Tuned, plain, with_tuned
@@ -42,6 +43,7 @@ from weft.render import triton
 from weft.render.expressions import C_TYPES
 from weft.render.triton_expressions import TRITON_TYPES
 from weft.rules import Figure
+from weft.runtime import launch, launcher
 from weft.runtime.executable import Executable
 from weft.target import Target
 
@@ -396,6 +398,24 @@ def _(*_: Any) -> Refusal:
         Executable(kernel, broken)([x], [result], [])
     torch.testing.assert_close(result, softmax(x))
     return refused(softmax, x)
+
+
+@says(
+    "no_compiler: row_max_exp_row_sum: [build] the C++ compiler FOLDER/g++ cannot compile an empty kernel. The option "
+    "cxx names it: leave that out, and weft takes the first of g++, clang++ and c++ on the path. If there is none, "
+    "install one, e.g. `apt-get install g++` on Debian and Ubuntu, `dnf install gcc-c++` on Fedora, "
+    "`xcode-select --install` on macOS; `weft doctor` says whether it works. It says:\nerror: the licence of this "
+    "compiler has expired"
+)
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    fails = "echo error: the licence of this compiler has expired; exit 1"
+    (folder / "g++").write_text(f'#!/bin/sh\ncase "$1" in --version) echo 12;; *) {fails};; esac\n')
+    (folder / "g++").chmod(0o755)
+    monkeypatch.setattr(launch, "_KERNELS", {})
+    monkeypatch.setattr(launcher, "_LAUNCHER", launcher._Launcher())
+    options = Options.read({"cxx": str(folder / "g++"), "cache_dir": str(folder / "cache")}, {})
+    (refusal,) = compiler.build(compiled(lambda x: x.softmax(-1), torch.randn(64, 32)), options).refusals
+    return refusal
 
 
 @says("internal_error: row_max_exp_row_sum: [plan] KeyError: 'planned'")

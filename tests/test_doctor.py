@@ -178,7 +178,8 @@ def test_no_compiler_says_what_to_install() -> None:
 def test_a_compiler_that_does_not_answer_is_a_problem() -> None:
     found = looked_at("compiler", {"CXX": "false"})
     assert found.status == "problem"
-    assert found.fact.startswith("this check failed: CalledProcessError")
+    assert found.fact.endswith("/false fails with exit code 1 when it is asked for its version")
+    assert "install one, e.g. `apt-get install g++`" in found.remedy
 
 
 def test_a_kernel_that_is_wrong_and_a_launcher_that_does_not_load_are_said() -> None:

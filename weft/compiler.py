@@ -25,7 +25,7 @@ from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import Refusal, RefusedError, in_stage
+from weft.errors import CompilerNotFoundError, Refusal, RefusedError, in_stage
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
@@ -279,6 +279,8 @@ def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:
 
 def failure(region: Region, error: Exception) -> Refusal:
     """The refusal of a region for which a stage failed; the stage is in the error's text."""
+    if isinstance(error, CompilerNotFoundError):
+        return _of_region(region, Refusal("no_compiler", region.program.name, str(error)))
     return _of_region(region, Refusal("internal_error", region.program.name, str(error)))
 
 

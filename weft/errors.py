@@ -73,11 +73,20 @@ class ParseError(WeftError):
 
 
 class CompilerNotFoundError(WeftError):
-    """No C++ compiler on this machine."""
+    """No C++ compiler on this machine, or none that answers."""
+
+
+class BrokenCompilerError(CompilerNotFoundError):
+    """The C++ compiler of this machine cannot compile an empty kernel."""
 
 
 class BuildError(WeftError):
-    """A compiler refused a generated kernel, or is not there to be asked."""
+    """A compiler refused a generated kernel, or is not there to be asked. printed: by the compiler, empty
+    if it was not asked."""
+
+    def __init__(self, message: str, printed: str = "") -> None:
+        self.printed = printed
+        super().__init__(message)
 
 
 class LaunchError(WeftError, RuntimeError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["capture", "plan", "render", "rewrite", "run time", "cache", "any stage"]
+Stage = Literal["capture", "plan", "render", "build", "rewrite", "run time", "cache", "any stage"]
 Figure = float | int | str
 
 
@@ -259,6 +259,14 @@ _TABLE = (
         "compile leaves the region out.",
         "Remove the cause that the warning names and start the process again; report a kernel that was wrong, with its "
         "script.",
+    ),
+    Rule(
+        "no_compiler",
+        "build",
+        "The C++ compiler does not work: it refuses an empty kernel, or does not answer. The region is left to "
+        "TorchInductor.",
+        "Unset `CXX` or correct it, or install another compiler; the message says who named this one and what it "
+        "printed, and `weft doctor` whether it works.",
     ),
     Rule(
         "internal_error",

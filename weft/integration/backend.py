@@ -52,7 +52,7 @@ class WeftPass(CustomGraphPass):
             return
         for refusal in compilation.refusals:
             counters.refusals[refusal.rule] += 1
-            if refusal.rule == "internal_error":
+            if refusal.rule == "internal_error" or refusal.rule == "no_compiler":
                 _warn_once(f"weft: a region is left to Inductor: {refusal}")
         record(compilation)
         plans = [region.plan for region in compilation.regions]

@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,11 +20,12 @@ from typing import TypeVar
 
 import torch
 
-from weft.errors import BuildError, CompilerNotFoundError
+from weft.errors import BrokenCompilerError, BuildError
 from weft.options import Options
 from weft.render.source import Source
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
+from weft.runtime.cxx import compiler_version, complaint, find_compiler, first_lines
 
 # torch.backends.cpu.get_cpu_capability() -> flags; CPU_CAPABILITY must be defined for ATen's vectors
 _CAPABILITY_FLAGS = {
@@ -41,23 +41,6 @@ the precompiled header takes 120 MB, and is done without where that is not there
 
 
 _Library = TypeVar("_Library", bound=ctypes.CDLL)
-
-
-def find_compiler(options: Options) -> str:
-    """Path of the C++ compiler. Raises CompilerNotFoundError saying what to install."""
-    for name in (options.cxx,) if options.cxx else ("g++", "clang++", "c++"):
-        if (path := shutil.which(name)) is not None:
-            return path
-    looked = options.cxx or "g++, clang++, c++"
-    raise CompilerNotFoundError(
-        f"no C++ compiler found (looked for {looked}). Install one, e.g. `apt-get install g++` on Debian and Ubuntu, "
-        "`dnf install gcc-c++` on Fedora, `xcode-select --install` on macOS, or set CXX to its path."
-    )
-
-
-@cache
-def compiler_version(path: str) -> str:
-    return subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def flags() -> list[str]:
@@ -170,16 +153,38 @@ def _compile(arguments: Sequence[str], what: str, files: Mapping[str, str] | Non
         if files:
             arguments = [*arguments[:1], str(folder / next(iter(files))), *arguments[1:]]
         command = [*arguments, "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
-        if done.returncode == 0:
+        env = {**os.environ, "TMPDIR": str(folder)}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
+        if done.returncode == 0 and made.exists():
             return made.read_bytes()
-    errors = [line for line in done.stderr.splitlines() if "error" in line][:5] or done.stderr.splitlines()[-5:]
-    raise BuildError(f"the C++ compiler refused {what}:\n" + "\n".join(errors) + f"\n{' '.join(command)}")
+    printed = first_lines(done.stderr + done.stdout)
+    raise BuildError(f"the C++ compiler refused {what}:\n{printed}\n{' '.join(command)}", printed)
 
 
 def _precompile(compiler: str) -> bytes:
     header = str(_header_folder() / HEADER)
     return _compile([compiler, *flags(), "-x", "c++-header", header], "the vector header")
+
+
+def _compile_library(compiler: str, what: str, files: Mapping[str, str]) -> bytes:
+    """A shared library of a text, without the precompiled header. Raises BuildError, of which the compiler is the
+    reason where it refuses an empty kernel as well."""
+    try:
+        return _compile([compiler, *flags(), *_link_flags()], what, files)
+    except BuildError as error:
+        if error.printed:
+            _check_works(compiler)
+        raise
+
+
+@cache
+def _check_works(compiler: str) -> None:
+    """Raises BrokenCompilerError."""
+    empty = f'#include "{HEADER}"\n\nextern "C" void weft_empty() {{}}\n'
+    try:
+        _compile([compiler, *flags(), *_link_flags()], "an empty kernel", {"empty.cpp": empty})
+    except BuildError as error:
+        raise BrokenCompilerError(complaint(compiler, "cannot compile an empty kernel", error.printed)) from None
 
 
 def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
@@ -188,7 +193,7 @@ def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
     if (header := _HEADERS.find(store, compiler)) is not None:
         with suppress(BuildError):
             return _compile([*command, "-include", str(header).removesuffix(".gch")], source.name, files)
-    compiled = _compile(command, source.name, files)
+    compiled = _compile_library(compiler, source.name, files)
     if header is not None:
         _HEADERS.give_up(store, compiler)
     return compiled
@@ -196,7 +201,7 @@ def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
 
 def compile_anew(source: Source, options: Options) -> bytes:
     """The shared library of a source, whatever the cache holds; not kept, and without the precompiled header."""
-    return _compile([find_compiler(options), *flags(), *_link_flags()], source.name, {"kernel.cpp": source.text})
+    return _compile_library(find_compiler(options), source.name, {"kernel.cpp": source.text})
 
 
 def library(source: Source, options: Options) -> bytes:
@@ -226,7 +231,7 @@ def auxiliary(name: str, files: Mapping[str, str], options: Options) -> bytes:
     text and then those that it includes, by name."""
     compiler = find_compiler(options)
     store = Cache(options.cache_dir, options.cache_bytes)
-    make = partial(_compile, [compiler, *flags(), *_link_flags()], name, files)
+    make = partial(_compile_library, compiler, name, files)
     return store.get(_key(name, *chain(*files.items()), compiler), "kernel", name, make).content
 
 
