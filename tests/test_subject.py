@@ -12,7 +12,8 @@ import torch
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
 from weft.commands import show
-from weft.commands.subject import parse_type, resolve
+from weft.commands.subject import resolve
+from weft.explain.inputs import parse_type
 from weft.target import TARGETS, Target
 
 FILE = """

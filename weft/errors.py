@@ -89,6 +89,10 @@ class BuildError(WeftError):
         super().__init__(message)
 
 
+class CallError(WeftError):
+    """A function that was to be looked at fails by itself on the inputs it was given; the cause is what it raised."""
+
+
 class LaunchError(WeftError, RuntimeError):
     """Tensors given to a kernel do not have the dtype, device, shape or strides it was compiled for. An error that
     crosses the operator ``weft::launch`` arrives as a plain RuntimeError with the same message."""

@@ -31,10 +31,12 @@ from weft.commands.subject import (
     Subject,
     check_file,
     choose_device,
+    failing,
     parse_shape,
     resolve,
     split_list,
 )
+from weft.explain.calls import call
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.options import Options
 
@@ -54,7 +56,7 @@ Subjects = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[WORKLOAD]... | FILE.py:FUNCTION TYPE...",
-        help="What to time; TYPEs as in bf16[8192,4096] are of the FUNCTION's inputs.",
+        help="What to time; TYPEs as in 'bf16[8192,4096]' are of the FUNCTION's inputs.",
         show_default=False,
     ),
 ]
@@ -86,7 +88,7 @@ def bench_command(
 
     weft bench rms_norm_backward softmax_forward --shapes 4096x1024,4096x4096 --dtype bf16,f32
 
-    weft bench model.py:block bf16[8192,4096] bf16[4096] --json
+    weft bench model.py:block 'bf16[8192,4096]' 'bf16[4096]' --json
     """
     chosen = choose_device(device)
     peers = _listed(against, "--against", PEERS, "peer")
@@ -141,9 +143,9 @@ def _of_file(
     if len(files) > 1 or files[0] != name or any(text in WORKLOADS for text in others):
         raise typer.BadParameter("FILE.py:FUNCTION is timed alone, and only its TYPEs follow it")
     if shapes is not None or dtype is not None:
-        raise typer.BadParameter("--shapes and --dtype are for workloads; a function has TYPEs: bf16[8192,4096]")
+        raise typer.BadParameter("--shapes and --dtype are for workloads; a function has TYPEs: 'bf16[8192,4096]'")
     if not types:
-        raise typer.BadParameter(f"{name} needs the TYPEs of its inputs, as in bf16[8192,4096]")
+        raise typer.BadParameter(f"{name} needs the TYPEs of its inputs, as in 'bf16[8192,4096]'")
     if wide := [text for text in types if text.startswith("f64")]:
         raise typer.BadParameter(f"{wide[0]}: results are checked against float64, so data is f32, f16 or bf16")
     subject = resolve(name, types)
@@ -155,10 +157,9 @@ def _of_file(
     before = [tensor._version for tensor in inputs]
     try:
         with torch.no_grad():
-            results = tensors_of(function(*inputs))
+            results = tensors_of(call(function, inputs))
     except Exception as error:
-        line = " ".join(str(error).split("\n")[0].split())
-        raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None
+        raise failing(subject, error) from None
     if not results:
         raise typer.BadParameter(f"{subject.name} returns no tensor, so there is nothing to check")
     if before != [tensor._version for tensor in inputs]:

@@ -17,6 +17,7 @@ from weft.commands.subject import (
     Subject,
     TargetOption,
     Types,
+    failing,
     parse_target,
     resolve,
 )
@@ -38,7 +39,7 @@ def explain_command(
 
     weft explain rms_norm_backward --shape 8192x4096 --target h200
 
-    weft explain model.py:block bf16[8192,4096] bf16[4096] --grad --json
+    weft explain model.py:block 'bf16[8192,4096]' 'bf16[4096]' --grad --json
     """
     chosen = parse_target(target)
     found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
@@ -63,5 +64,4 @@ def explained(subject: Subject, target: Target) -> Explanation:
     except Exception as error:
         if subject.kind != "function":
             raise
-        line = " ".join(str(error).split("\n\n")[0].split())
-        raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None
+        raise failing(subject, error) from None

@@ -40,7 +40,7 @@ def show_command(
 
     weft show rms_norm_backward --stage plan --shape 8192x4096 --target h200
 
-    weft show model.py:block f32[512,1024] --stage source
+    weft show model.py:block 'f32[512,1024]' --stage source
 
     weft show layer_norm_backward --stage source --target h200
     """

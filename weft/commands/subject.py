@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
@@ -21,20 +20,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
-from weft.ir.dtypes import FLOATS, TORCH_DTYPES
+from weft.errors import CallError
+from weft.explain.inputs import make_tensor
+from weft.ir.dtypes import TORCH_DTYPES
 from weft.target import TARGETS, Target
 
 Shape = tuple[int, int]
 FLOAT_DTYPES = ("f64", "f32", "bf16", "f16")
-LARGEST_INPUT_BYTES = 8 * 2**30
 _SHAPE = re.compile(r"([1-9]\d*|0)x([1-9]\d*|0)")
-_TYPE = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\]")
 _FILE = re.compile(r"(.+\.py):(\w+)")
 
 Name = Annotated[str, typer.Argument(metavar="WORKLOAD|FILE.py:FUNCTION", help="What it is about.", show_default=False)]
 Types = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TYPE]...", help="Of a FUNCTION's inputs, as in bf16[8192,4096].", show_default=False),
+    typer.Argument(metavar="[TYPE]...", help="Of a FUNCTION's inputs, as in 'bf16[8192,4096]'.", show_default=False),
 ]
 ShapeOption = Annotated[
     str | None,
@@ -84,7 +83,7 @@ def resolve(
     if match := _FILE.fullmatch(name):
         if shape is not None:
             raise typer.BadParameter(
-                "--shape is for workloads; a function's inputs are written as TYPEs: bf16[8192,4096]"
+                "--shape is for workloads; a function's inputs are written as TYPEs: 'bf16[8192,4096]'"
             )
         return _of_file(Path(match[1]), match[2], types, grad, device)
     if types:
@@ -100,6 +99,14 @@ def resolve(
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     raise typer.BadParameter(f"no workload {name!r}, and not FILE.py:FUNCTION; {hint}")
+
+
+def failing(subject: Subject, error: Exception) -> typer.BadParameter:
+    """What is said when the user's function fails, in one line."""
+    if isinstance(error, CallError):
+        return typer.BadParameter(str(error))
+    line = " ".join(str(error).split("\n\n")[0].split())
+    return typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}")
 
 
 def parse_shape(text: str) -> Shape:
@@ -150,16 +157,6 @@ def check_file(path: Path | None, option: str, suffix: str = "") -> None:
         raise typer.BadParameter(f"{option}: {path} cannot be written")
 
 
-def parse_type(text: str) -> tuple[str, tuple[int, ...]]:
-    """``bf16[8192,4096]``: a dtype's short name and sizes."""
-    match = _TYPE.fullmatch(text.replace(" ", ""))
-    if match is None:
-        raise typer.BadParameter(f"a type is written bf16[8192,4096], or f32[] for a scalar, not {text!r}")
-    if match[1] not in TORCH_DTYPES:
-        raise typer.BadParameter(f"unknown dtype {match[1]!r} in {text!r}; one of {', '.join(TORCH_DTYPES)}")
-    return match[1], tuple(int(size) for size in match[2].split(",") if size)
-
-
 def _workload(name: str, shape: Shape | None, dtype: torch.dtype, device: str) -> Subject:
     workload, mode = WORKLOADS[name], _without_data(device)
     try:
@@ -191,7 +188,10 @@ def _without_data(device: str) -> FakeTensorMode | None:
 
 
 def _of_file(path: Path, name: str, types: Sequence[str], grad: bool, device: str) -> Subject:
-    made = [_input(*parse_type(text), grad, device) for text in types]
+    try:
+        made = [make_tensor(text, device, grad) for text in types]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     module = _load(path)
     found = getattr(module, name, None)
     if found is None:
@@ -208,17 +208,6 @@ def _of_file(path: Path, name: str, types: Sequence[str], grad: bool, device: st
     if isinstance(found, torch.nn.Module):
         found = found.to(device)
     return Subject(name, "function", found, tuple(made), torch.bfloat16, device=device)
-
-
-def _input(dtype: str, sizes: tuple[int, ...], grad: bool, device: str) -> torch.Tensor:
-    """Normal numbers; zeros for integers, which are valid indices."""
-    kind = TORCH_DTYPES[dtype]
-    if prod(sizes) * kind.itemsize > LARGEST_INPUT_BYTES:
-        raise typer.BadParameter(f"{dtype}[{','.join(map(str, sizes))}] is more than {LARGEST_INPUT_BYTES >> 30} GiB")
-    if dtype not in FLOATS:
-        return torch.zeros(sizes, dtype=kind, device=device)
-    made = torch.randn(sizes, device=device).to(kind)
-    return made.requires_grad_() if grad else made
 
 
 def _load(path: Path) -> ModuleType:

@@ -29,6 +29,7 @@ from weft.commands.subject import (
     Subject,
     check_file,
     choose_device,
+    failing,
     resolve,
     split_list,
 )
@@ -44,7 +45,7 @@ Subjects = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[WORKLOAD|MODEL]... | FILE.py:FUNCTION TYPE...",
-        help="Whose kernels to tune; TYPEs as in bf16[8192,4096] are of the FUNCTION's inputs.",
+        help="Whose kernels to tune; TYPEs as in 'bf16[8192,4096]' are of the FUNCTION's inputs.",
         show_default=False,
     ),
 ]
@@ -78,7 +79,7 @@ def tune_command(
 
     weft tune rms_norm_backward layer_norm_backward --shapes 8192x4096,8192x1024 --budget 120
 
-    weft tune model.py:block bf16[8192,4096] bf16[4096] --grad --export tuned.json
+    weft tune model.py:block 'bf16[8192,4096]' 'bf16[4096]' --grad --export tuned.json
 
     weft tune --import tuned.json
     """
@@ -139,7 +140,7 @@ def _resolved(
         if not _OF_FILE.fullmatch(first) or any("[" not in text for text in types):
             raise typer.BadParameter("FILE.py:FUNCTION is tuned alone, and only its TYPEs follow it")
         if shapes is not None:
-            raise typer.BadParameter("--shapes is for workloads; a function has TYPEs: bf16[8192,4096]")
+            raise typer.BadParameter("--shapes is for workloads; a function has TYPEs: 'bf16[8192,4096]'")
         yield first, resolve(first, types, None, dtype, grad, device)
         return
     for name in dict.fromkeys(subjects):
@@ -158,8 +159,7 @@ def _jobs(label: str, subject: Subject, device: str, dynamic: bool, known: Tuned
     except Exception as error:
         if subject.kind != "function":
             raise
-        line = " ".join(str(error).split("\n\n")[0].split())
-        raise typer.BadParameter(f"{subject.name} fails on these inputs: {type(error).__name__}: {line}") from None
+        raise failing(subject, error) from None
 
 
 def _measured(found: Found, budget_s: float, device: str, options: Options) -> TuneReport:

@@ -15,6 +15,7 @@ from weft.capture.border import BorderChoice
 from weft.compiler import Compilation, CompiledRegion, compile_graph
 from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
+from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
 from weft.integration.report import Report, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
@@ -144,18 +145,22 @@ def explain(
 ) -> Explanation:  # fmt: skip
     """What weft would do with a function or a model, and why.
 
-    inputs, keywords: what to call it with. It is called once, uncompiled, to find its graphs; the backward is among
-    them where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
+    inputs, keywords: what to call it with; a text like ``bf16[8192,4096]`` stands for a tensor of that type, without a
+    gradient, on the device of the others. It is called once, uncompiled, to find its graphs; the backward is among them
+    where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
     target: a machine to plan for, or its name; by default the one at hand. dynamic: as in torch.compile. name: for the
     title; by default the function's. Schedules that ``weft tune`` measured on the machine at hand are taken as they
     are in a compile.
 
-    Raises ValueError for an unknown target, or a machine without figures.
+    Raises ValueError for an unknown target or dtype, or a machine without figures; TypeError for what is no function or
+    no target; CallError, with the user's line, if the function fails on these inputs.
     """
-    if isinstance(target, str):
-        target = None if target == "current" else Target.named(target)
+    if not callable(function):
+        raise TypeError(f"weft.explain is given a function or a module and then its inputs, not {_brief(function)}")
+    chosen = _target(target)
+    inputs, keywords = with_tensors(inputs, keywords)
     graphs = post_grad_graphs(function, inputs, keywords, dynamic)
-    chosen = target or Target.current(_device(inputs, keywords))
+    chosen = chosen or Target.current(device_of(inputs, keywords))
     tuned = tuning.load(Options.read())
     explained = tuple(
         ExplainedGraph(g.kind, compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned))
@@ -174,9 +179,17 @@ def border_lines(borders: BorderChoice | None) -> list[str]:
     return [f"borders: {values} computed again rather than stored and loaded: {moved} moved in all, not {stored}"]
 
 
-def _device(inputs: Sequence[Any], keywords: dict[str, Any]) -> torch.device:
-    found = [value.device for value in (*inputs, *keywords.values()) if isinstance(value, torch.Tensor)]
-    return found[0] if found else torch.device("cpu")
+def _target(given: Any) -> Target | None:
+    """None for the machine at hand."""
+    if isinstance(given, str):
+        return None if given == "current" else Target.named(given)
+    if given is None or isinstance(given, Target):
+        return given
+    raise TypeError(f"target is the name of a machine or a weft.Target, not {_brief(given)}")
+
+
+def _brief(value: Any) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _table(groups: Sequence[EqualRegions], target: Target) -> Table:

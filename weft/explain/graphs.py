@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +15,10 @@ from torch import fx
 from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import config as inductor_config
 
+from weft.explain.calls import call
 from weft.integration.report import SOURCE
 
+_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 Kind = Literal["forward", "backward", "inference"]
 
 
@@ -33,7 +37,10 @@ def post_grad_graphs(
     dynamic: bool | None = None,
 ) -> list[PostGradGraph]:
     """Every graph that Inductor makes of ``function(*inputs)``, with the backward where an input or a parameter needs a
-    gradient. The function runs once, uncompiled; on fake tensors, inside a ``FakeTensorMode``, nothing is computed."""
+    gradient. The function runs once, uncompiled; on fake tensors, inside a ``FakeTensorMode``, nothing is computed.
+
+    Raises CallError if the function fails on these inputs, in one line that names the user's.
+    """
     from functorch.compile import make_boxed_func
     from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx
@@ -60,12 +67,30 @@ def post_grad_graphs(
     torch._dynamo.reset()
     uncached = inductor_config.patch(fx_graph_cache=False)
     at_once = functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False)
+    failed: Exception | None = None
     try:
-        with uncached, at_once:
+        with uncached, at_once, _silent(_FAKE_TENSORS):
             torch.compile(function, backend=backend, dynamic=dynamic)(*inputs, **(keywords or {}))
+    except Exception as error:
+        failed = error
     finally:
         torch._dynamo.reset()
+    if failed is not None:
+        if not isinstance(failed, torch.OutOfMemoryError):
+            with _silent(_FAKE_TENSORS):
+                call(function, inputs, keywords)
+        raise failed
     return found
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Generator[None]:
+    """What fails is raised, and needs no traceback in the log as well."""
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _name_inputs(gm: fx.GraphModule, kind: Kind, names: Sequence[str]) -> None:
