@@ -245,7 +245,7 @@ WRONG = {
     "plot's folder": (["row_column_sum", "--plot", "/nowhere/a.png"], "--plot: /nowhere/a.png cannot be written"),
     "no file": (["missing.py:f", "f32[4]"], "no file missing.py"),
     "no function": (["FILE:blok", "f32[4]"], "FILE has no 'blok'; it has block, product, number, grows"),
-    "no types": (["FILE:block"], "FILE:block needs the TYPEs of its inputs, as in bf16[8192,4096]"),
+    "no types": (["FILE:block"], "FILE:block needs the TYPEs of its inputs, as in 'bf16[8192,4096]'"),
     "type": (["FILE:block", "f32(4)"], "a type is written bf16[8192,4096], or f32[] for a scalar, not 'f32(4)'"),
     "f64 type": (["FILE:block", "f64[4,64]", "f64[64]"], "f64[4,64]: results are checked against float64, so data is"),
     "empty type": (["FILE:block", "f32[0,64]", "f32[64]"], "f32[0,64] has no elements to time"),

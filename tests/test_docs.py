@@ -36,6 +36,17 @@ def test_links_lead_to_files(name: str) -> None:
     assert not missing
 
 
+def test_commands_are_quoted_for_shells_that_expand_brackets() -> None:
+    """zsh takes ``bf16[8192,4096]`` for a pattern of files, and runs nothing where none has such a name."""
+    blocks = [block for name in PAGES for block in re.findall(r"```sh\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)]
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+    for path in (ROOT / "weft" / "commands").glob("*.py"):
+        lines += re.findall(r"^    (weft .*)$", path.read_text(), re.MULTILINE)
+    typed = [line for line in lines if "[" in line]
+    assert len(typed) > 8
+    assert [line for line in typed if "[" in re.sub(r"'[^']*'", "", line)] == []
+
+
 def test_the_rules_of_a_page_are_rules_that_weft_has() -> None:
     rows = [line for line in (ROOT / "docs" / "debugging.md").read_text().splitlines() if line.startswith("| `")]
     rules = {rule for row in rows for rule in re.findall(r"`([a-z]+_[a-z_]+|misaligned)`", row.split(" | ")[0])}

@@ -181,7 +181,7 @@ def test_where_there_is_nothing_to_tune_the_reason_is_printed(file: str, fake: F
         (["softmax_forward", "--shapes", "8"], "a shape is written 8192x4096, not '8'"),
         (["softmax_forward", "--device", "tpu"], "no device 'tpu'; one of cpu, cuda"),
         (["softmax_forward", "FILE:block"], "FILE.py:FUNCTION is tuned alone, and only its TYPEs follow it"),
-        (["FILE:block", "--shapes", "8x8"], "--shapes is for workloads; a function has TYPEs: bf16[8192,4096]"),
+        (["FILE:block", "--shapes", "8x8"], "--shapes is for workloads; a function has TYPEs: 'bf16[8192,4096]'"),
         (["--export", "/no/folder/x"], "--export: /no/folder/x cannot be written"),
         (["--import", "/no/file"], "--import: /no/file: No such file or directory"),
         (["--import", "FILE"], "--import: FILE is no JSON: Expecting value: line 1 column 1 (char 0)"),
