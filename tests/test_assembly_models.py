@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
-import weft
 from tests.assembly_slots import Function, _apart, slots_of  # noqa: F401
 from tests.cases import SMALL_MODELS
+from tests.compilations import compilations
 from tests.test_backend import run_python
 from weft.bench.models.dit import Dit
 from weft.bench.models.model import Model
@@ -116,19 +116,19 @@ def test_gradients_of_models(name: str, autocast: bool) -> None:
 
     # NaN in fresh memory is for graphs that are run as they are; some operators of the models are not deterministic
     torch.use_deterministic_algorithms(False)
-    loss(torch.compile(model, backend="weft"), *data).backward()
+    with compilations() as found:
+        loss(torch.compile(model, backend="weft"), *data).backward()
     mine = {key: p.grad for key, p in model.named_parameters()}
     model.zero_grad()
-    report = weft.last_reports()[-1]
-    assert len(slots_of(report.compilation)) == EXPECTED[name]
+    assert len(slots_of(found[-1])) == EXPECTED[name]
     assert counters.fallbacks == 0
     exact = model.double()
     exact(*(x.double() if x.is_floating_point() else x for x in data)).backward()
     for key, parameter in exact.named_parameters():
-        expected, found = parameter.grad, mine[key]
+        expected, ours = parameter.grad, mine[key]
         assert expected is not None
-        assert found is not None
-        error = (found - expected).norm() / expected.norm().clamp(min=1e-6)
+        assert ours is not None
+        error = (ours - expected).norm() / expected.norm().clamp(min=1e-6)
         assert error < (0.1 if autocast else 1e-4), (key, float(error))
 
 

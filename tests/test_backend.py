@@ -18,6 +18,7 @@ from torch import Tensor
 
 import weft
 from tests.cases import SMALL_MODELS
+from tests.compilations import compilations
 from weft.bench.models import MODELS
 from weft.integration import backend
 from weft.options import Options
@@ -158,7 +159,7 @@ def test_a_model_trains_as_in_eager_mode(name: str, autocast: bool) -> None:
     assert weft.counters.pass_calls == 2
     assert weft.counters.kernels > 5
     assert weft.counters.launches == weft.counters.kernels
-    mixed = [k for r in weft.last_reports() for c in r.compilation.regions for k in c.plan.kinds if k == "mixed-order"]
+    mixed = [k for r in weft.last_reports() for c in r.regions for k in c.plan.kinds if k == "mixed-order"]
     assert len(mixed) == weft.counters.mixed_order_kernels >= LEAST_MIXED.get(name, 1)
 
 
@@ -190,14 +191,15 @@ def test_nothing_that_a_region_computes_is_computed_again() -> None:
 
     def spy(self: WeftPass, graph: Any) -> None:
         original(self, graph)
-        members = {n for n in weft.last_reports()[-1].compilation.regions for n in n.region.members}
+        members = {n for region in found[-1].regions for n in region.region.members}
         left.extend(node for node in graph.nodes if node in members)
 
     WeftPass.__call__ = spy  # type: ignore[method-assign]
     try:
         # the sizes of test_border.py, whose kernels these are
         model = MODELS["residual_mix"](**{**SMALL_MODELS["residual_mix"], "dim": 64})
-        torch.compile(model, backend="weft", fullgraph=True)(*model.make_batch(4, 32, seed=0)).backward()
+        with compilations() as found:
+            torch.compile(model, backend="weft", fullgraph=True)(*model.make_batch(4, 32, seed=0)).backward()
     finally:
         WeftPass.__call__ = original  # type: ignore[method-assign]
     assert weft.counters.pass_calls == 2

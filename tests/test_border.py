@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 import weft
 from tests.cases import SMALL_MODELS
+from tests.compilations import compilations
 from weft.bench.models import MODELS
 from weft.bench.traffic import traffic, training_graphs
 from weft.capture import border
@@ -362,12 +363,12 @@ def test_gradients_are_those_of_eager_mode(name: str) -> None:
         step(*batch).backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    weft.clear_reports()
-    mine = gradients(torch.compile(model, backend="weft", fullgraph=True))
+    with compilations() as found:
+        mine = gradients(torch.compile(model, backend="weft", fullgraph=True))
     theirs = gradients(model)
     for ours, reference in zip(mine, theirs, strict=True):
         assert (ours - reference).norm() <= 1e-4 * reference.norm()
-    members = [n for r in weft.last_reports()[-1].compilation.regions for n in r.region.members]
+    members = [n for r in found[-1].regions for n in r.region.members]
     if name == "residual_mix":
         assert len(set(members)) < len(members), "nothing is computed again"
 
@@ -384,7 +385,6 @@ def dropped(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor]:
     """Results and gradients in a compiled graph, or in eager mode; always with the same seed and numbers."""
     torch._dynamo.reset()
-    weft.clear_reports()
     generator = torch.Generator().manual_seed(1)
     x, residual, dy, dtotal = (torch.randn(M, N, generator=generator).to(dtype) for _ in range(4))
     inputs = [t.requires_grad_() for t in (x, residual, torch.ones(N, dtype=dtype))]
@@ -396,12 +396,12 @@ def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_mask_of_a_dropout_crosses_and_not_its_random_numbers(dtype: torch.dtype) -> None:
-    results = trained(dropped, "weft", dtype)
+    with compilations() as found:
+        results = trained(dropped, "weft", dtype)
     width = dtype.itemsize
-    forward, backward = (report.compilation.regions for report in weft.last_reports())
-    (first,), (last,) = forward, backward
+    (first,), (last,) = (each.regions for each in found)
     masks = [[n for n in each.region.inputs if n.meta["val"].dtype == torch.bool] for each in (first, last)]
-    assert [bytes_of(found) for found in masks] == [M * N, M * N]
+    assert [bytes_of(mask) for mask in masks] == [M * N, M * N]
     assert bytes_of(first.region.inputs) == M * N * (1 + 2 * width) + N * width
     assert bytes_of(first.region.outputs) == M * N * 2 * width + M * 4
     assert weft.counters.fallbacks == 0
@@ -420,9 +420,9 @@ def check_dropped(mine: Sequence[Tensor], theirs: Sequence[Tensor], error: float
 
 
 def test_dropout_has_the_gradients_of_eager_where_random_numbers_are_eagers() -> None:
-    with torch._inductor.config.patch(fallback_random=True):
+    with torch._inductor.config.patch(fallback_random=True), compilations() as found:
         results = trained(dropped, "weft", torch.float32)
-    assert sum(report.compilation.regions != () for report in weft.last_reports()) == 2
+    assert sum(each.regions != () for each in found) == 2
     check_dropped(results, trained(dropped, "eager", torch.float32), 1e-5)
 
 
@@ -432,8 +432,8 @@ def test_random_numbers_that_are_read_themselves_are_compared_where_they_are() -
         return (torch.where(drawn > 0.5, x, drawn) - x.amax(1, keepdim=True)).exp().sum(1)
 
     torch._dynamo.reset()
-    weft.clear_reports()
-    torch.compile(function, backend="weft", fullgraph=True)(torch.randn(M, N))
-    (found,) = weft.last_reports()[-1].compilation.regions
+    with compilations() as made:
+        torch.compile(function, backend="weft", fullgraph=True)(torch.randn(M, N))
+    (found,) = made[-1].regions
     assert [n.meta["val"].dtype for n in found.region.inputs] == [torch.float32, torch.float32]
     assert bytes_of(found.region.inputs) == 2 * M * N * 4

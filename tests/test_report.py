@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
+import weakref
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+import weft
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.errors import Refusal, RefusedError
 from weft.integration import report
+from weft.integration.backend import WeftPass
 from weft.integration.report import CachedReport, Report
 from weft.options import Options
 from weft.plan.kernel import Decision, Estimate
@@ -37,8 +41,8 @@ def compiled(function: Any, *inputs: Tensor) -> Compilation:
 
 
 @pytest.fixture
-def one() -> Report:
-    return Report(compiled(model, torch.randn(8, 16), torch.randn(16, 16)))
+def found() -> Compilation:
+    return compiled(model, torch.randn(8, 16), torch.randn(16, 16))
 
 
 def in_passes() -> Compilation:
@@ -64,10 +68,10 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     report.clear_reports()
 
 
-def test_a_report_says_what_a_kernel_reads_writes_and_moves(one: Report) -> None:
-    (region,) = one.compilation.regions
+def test_a_report_says_what_a_kernel_reads_writes_and_moves(found: Compilation) -> None:
+    (region,) = found.regions
     (kernel,), (estimate,) = region.plan.kernels, region.plan.estimates
-    lines = one.text().splitlines()
+    lines = Report.of(found).text().splitlines()
     assert lines[0] == f"region of {len(region.region.members)} operations -> 1 kernel(s)"
     moved = (8 * 16 * 4 * 2 + 16 * 4) / 1e6
     assert lines[1] == f"  mixed-order kernel, STREAM, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted"
@@ -75,8 +79,8 @@ def test_a_report_says_what_a_kernel_reads_writes_and_moves(one: Report) -> None
     assert lines[3] == "    writes out0, out1"
 
 
-def test_a_report_counts_what_was_left_out_by_reason(one: Report) -> None:
-    text = one.text()
+def test_a_report_counts_what_was_left_out_by_reason(found: Compilation) -> None:
+    text = Report.of(found).text()
     assert "left out: 1 x unsupported_op: aten.mm.default is no operation weft fuses" in text
     assert "left out: 1 x unsupported_op: aten.cumsum.default is no operation weft fuses" in text
 
@@ -86,7 +90,7 @@ def test_the_commonest_reason_comes_first_and_equal_ones_are_one_line() -> None:
         Refusal("unsupported_op", "mm", "aten.mm.default is no operation weft fuses"),
         *(Refusal("no_reduction", f"add_{i}", "no reduction shares its data") for i in range(3)),
     )
-    assert Report(Compilation((), refusals)).text().splitlines() == [
+    assert Report((), refusals).text().splitlines() == [
         "left out: 3 x no_reduction: no reduction shares its data",
         "left out: 1 x unsupported_op: aten.mm.default is no operation weft fuses",
     ]
@@ -98,7 +102,7 @@ def test_figures_of_a_refusal_are_shown() -> None:
         Refusal("dimensions", "region", "has more dimensions", 9, 8),
         Refusal("unsupported_op", "mm", "is no operation"),
     )
-    lines = Report(Compilation((), refusals)).text().splitlines()
+    lines = Report((), refusals).text().splitlines()
     assert "left out: 1 x not_worthwhile: predicted to be slower; have 12.5 us, limit 7.0" in lines
     assert "left out: 1 x dimensions: has more dimensions; have 9 dimensions, limit 8" in lines
     assert "left out: 1 x unsupported_op: is no operation" in lines
@@ -106,13 +110,13 @@ def test_figures_of_a_refusal_are_shown() -> None:
 
 def test_a_figure_of_zero_is_a_figure() -> None:
     zero = Refusal("not_worthwhile", "region", "predicted to be slower", 0, 0.0)
-    assert Report(Compilation((), (zero,))).text().endswith("; have 0 us, limit 0.0")
+    assert Report((), (zero,)).text().endswith("; have 0 us, limit 0.0")
     assert str(zero).endswith("(have 0 us, limit 0.0)")
 
 
 def test_cuts_between_kernels_are_shown() -> None:
     found = in_passes()
-    text = Report(found).text()
+    text = Report.of(found).text()
     assert "-> 3 kernel(s)" in text
     reasons = [d.refusal for d in found.regions[0].plan.decisions if d.refusal is not None]
     assert len(reasons) == 2
@@ -124,7 +128,7 @@ def test_lines_of_the_users_program_are_shown() -> None:
     graph = trace(lambda x: torch.softmax(x, -1), (torch.randn(8, 16),))
     for i, node in enumerate(n for n in graph.graph.nodes if n.op == "call_function"):
         node.meta["stack_trace"] = f'  File "/home/user/model.py", line {i}, in forward\n    step {i}\n'
-    found = Report(compile_graph(graph.graph))
+    found = Report.of(compile_graph(graph.graph))
     assert "  from model.py:0: step 0" in found.text().splitlines()
     assert found.to_dict()["regions"][0]["lines"][:2] == ["model.py:0: step 0", "model.py:1: step 1"]
 
@@ -136,7 +140,7 @@ def test_a_report_survives_json(make: str) -> None:
         "several kernels": in_passes,
         "nothing": lambda: compiled(lambda x: x.exp(), torch.randn(8, 16)),
     }[make]()
-    data = Report(found).to_dict()
+    data = Report.of(found).to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert len(data["regions"]) == len(found.regions)
     assert [r["rule"] for r in data["refusals"]] == [r.rule for r in found.refusals]
@@ -192,34 +196,51 @@ def test_a_refusal_reads_as_a_sentence() -> None:
     assert error.refusals == (plain, full)
 
 
-def test_reports_are_kept_in_order_and_forgotten(one: Report) -> None:
+def test_reports_are_kept_in_order_and_forgotten(found: Compilation) -> None:
     other = Compilation((), (Refusal("no_reduction", "exp", "alone"),))
-    report.record(one.compilation)
+    report.record(found)
     report.record(other)
-    assert [r.compilation for r in report.last_reports()] == [one.compilation, other]
+    assert report.last_reports() == [Report.of(found), Report.of(other)]
     report.clear_reports()
     assert report.last_reports() == []
+
+
+def test_a_report_keeps_nothing_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[weakref.ref[fx.Graph]] = []
+    run = WeftPass.__call__
+
+    def spy(self: WeftPass, graph: fx.Graph) -> None:
+        graphs.append(weakref.ref(graph))
+        run(self, graph)
+
+    monkeypatch.setattr(WeftPass, "__call__", spy)
+    x, w = (torch.randn(*shape, requires_grad=True) for shape in ((8, 16), (16, 16)))
+    torch.autograd.backward(weft.fuse(model)(x, w), [torch.ones(8, 16), torch.ones(16)])
+    torch._dynamo.reset()
+    gc.collect()
+    assert [graph() for graph in graphs] == [None, None]
+    assert [len(made.to_dict()["regions"]) for made in report.last_reports()] == [1, 1]
 
 
 def test_the_oldest_reports_go_first() -> None:
     made = [Compilation((), (Refusal("no_reduction", f"n{i}", "alone"),)) for i in range(70)]
     for each in made:
         report.record(each)
-    kept = [r.compilation for r in report.last_reports()]
-    assert kept == made[-len(kept) :]
+    kept = report.last_reports()
+    assert kept == [Report.of(each) for each in made[-len(kept) :]]
     assert 1 < len(kept) < 70
 
 
-def test_kernels_from_a_cache_are_reported_too(one: Report) -> None:
-    kernels = one.compilation.kernels
+def test_kernels_from_a_cache_are_reported_too(found: Compilation) -> None:
+    kernels = found.kernels
     launch.FOUND_BY_TEXT.extend(kernels)
-    (found,) = report.last_reports()
-    assert found == CachedReport(kernels)
-    assert found.text().splitlines()[:2] == [
+    (cached,) = report.last_reports()
+    assert cached == CachedReport(kernels)
+    assert cached.text().splitlines()[:2] == [
         "1 kernel(s) of graphs from Inductor's cache",
         "  mixed-order kernel, STREAM",
     ]
-    data = found.to_dict()
+    data = cached.to_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["kernels"][0]["text"] == str(kernels[0])
     report.clear_reports()

@@ -265,7 +265,7 @@ def _through_fuse(case: SweepCase, shapes: Sequence[tuple[int, int]], dynamic: b
             compare_all([made] if isinstance(made, Tensor) else made, eager, exact, workload.weight_outputs, moved)
             compared += len(eager)
         if weft.counters.pass_calls > compiled:
-            refused |= {f"{r.rule}: {r.message}": None for r in weft.last_reports()[-1].compilation.refusals}
+            refused |= {f"{r.rule}: {r.message}": None for r in weft.last_reports()[-1].refusals}
             if dynamic and number > 1:
                 raise Mismatch("compiled", f"compiled again for {rows} x {columns}")
         compiled = weft.counters.pass_calls

@@ -17,7 +17,7 @@ from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
-from weft.integration.report import Report, refusal_lines, region_lines
+from weft.integration.report import Report, ReportedRegion, refusal_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
 from weft.runtime import tuning
@@ -101,7 +101,7 @@ class Explanation:
         for graph in self.graphs:
             lines += ["", f"{graph.kind}:"]
             for group in (g for g in groups if g.graph is graph):
-                shown = region_lines(group.first)
+                shown = ReportedRegion.of(group.first).text()
                 times = f" ({len(group.places)} times)" if len(group.places) > 1 else ""
                 lines += [f"  {shown[0]}{times}", *(f"  {line}" for line in shown[1:])]
             lines += [f"  {line}" for line in border_lines(graph.compilation.borders)]
@@ -120,7 +120,7 @@ class Explanation:
             borders = graph.compilation.borders
             whole["graphs"].append({"kind": graph.kind, "borders": None if borders is None else borders.to_dict()})
             before = len(lists["regions"])
-            for name, entries in Report(graph.compilation).to_dict().items():
+            for name, entries in Report.of(graph.compilation).to_dict().items():
                 for entry in entries:
                     moved = {"region": entry["region"] + before} if "region" in entry else {}
                     lists[name].append({"graph": at} | entry | moved)

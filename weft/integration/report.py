@@ -14,6 +14,7 @@ from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
 from weft.plan.tuned import Tuned
+from weft.render.source import Source
 from weft.runtime import launch
 
 _LOG = logging.getLogger(__name__)
@@ -24,63 +25,84 @@ SHOWN_LINES = 6
 
 
 @dataclass(frozen=True)
+class ReportedRegion:
+    """What is said of a region, without nodes: one of them would keep all of the graph, and what its nodes carry.
+
+    operations: how many nodes it computes. names: what the user's program calls its inputs, by buffer, as far as that
+    is known. The rest is that of ``CompiledRegion`` and ``Region``.
+    """
+
+    program: Program
+    plan: Plan
+    sources: tuple[Source, ...]
+    operations: int
+    names: dict[str, str]
+    lines: tuple[str, ...]
+
+    @staticmethod
+    def of(compiled: CompiledRegion) -> ReportedRegion:
+        region = compiled.region
+        inputs = zip(region.program.inputs, region.inputs, strict=True)
+        names = {buffer.name: node.meta[SOURCE] for buffer, node in inputs if SOURCE in node.meta}
+        return ReportedRegion(
+            compiled.program, compiled.plan, compiled.sources, len(region.members), names, region.lines
+        )
+
+    def text(self) -> list[str]:
+        """The kernels of a region, why they are what they are, and the user's lines."""
+        plan, count = self.plan, self.operations
+        lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
+        for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
+            moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
+            lines += [
+                f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
+                f"    reads {', '.join(self.names.get(b.name, b.name) for b in kernel.program.inputs)}",
+                f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
+            ]
+        lines += [f"  {line}" for line in reasons(plan)]
+        return lines + [f"  from {line}" for line in self.lines[:SHOWN_LINES]]
+
+
+@dataclass(frozen=True)
 class Report:
     """One compiled graph: which operations share a kernel, what was left out and why."""
 
-    compilation: Compilation
+    regions: tuple[ReportedRegion, ...]
+    refusals: tuple[Refusal, ...]
+
+    @staticmethod
+    def of(compilation: Compilation) -> Report:
+        return Report(tuple(map(ReportedRegion.of, compilation.regions)), compilation.refusals)
 
     def text(self) -> str:
         """A few lines a region, then what was left out, counted by reason."""
-        regions = [line for compiled in self.compilation.regions for line in region_lines(compiled)]
-        return "\n".join([*regions, *refusal_lines(self.compilation.refusals)])
+        regions = [line for region in self.regions for line in region.text()]
+        return "\n".join([*regions, *refusal_lines(self.refusals)])
 
     def to_dict(self) -> dict[str, Any]:
         """Lists of regions, kernels, decisions and refusals; ``region`` in the latter is a place in the first."""
         regions, kernels, decisions = [], [], []
-        for at, compiled in enumerate(self.compilation.regions):
-            plan = compiled.plan
+        for at, region in enumerate(self.regions):
+            plan = region.plan
             regions.append(
                 {
-                    "name": compiled.program.name,
-                    "operations": len(compiled.region.members),
-                    "lines": list(compiled.region.lines),
-                    "program": str(compiled.program),
+                    "name": region.program.name,
+                    "operations": region.operations,
+                    "lines": list(region.lines),
+                    "program": str(region.program),
                 }
             )
-            sources = [source.text for source in compiled.sources] or [None] * len(plan.kernels)
-            names = input_names(compiled)
+            sources = [source.text for source in region.sources] or [None] * len(plan.kernels)
             parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, sources, strict=True)
-            described = [_kernel(*part, names) for part in parts]
+            described = [_kernel(*part, region.names) for part in parts]
             kernels += [
                 {"region": at} | own | {"tuned": _measurement(found)}
                 for own, found in zip(described, plan.measurements, strict=True)
             ]
             for taken, found in ((True, plan.decisions), (False, plan.alternatives)):
                 decisions += [{"region": at, "taken": taken and d.refusal is None} | d.to_dict() for d in found]
-        refusals = [refusal.to_dict() for refusal in self.compilation.refusals]
+        refusals = [refusal.to_dict() for refusal in self.refusals]
         return {"regions": regions, "kernels": kernels, "decisions": decisions, "refusals": refusals}
-
-
-def input_names(compiled: CompiledRegion) -> dict[str, str]:
-    """What the user's program calls a region's inputs, by buffer, as far as that is known."""
-    inputs = zip(compiled.region.program.inputs, compiled.region.inputs, strict=True)
-    return {buffer.name: node.meta[SOURCE] for buffer, node in inputs if SOURCE in node.meta}
-
-
-def region_lines(compiled: CompiledRegion) -> list[str]:
-    """The kernels of a region, why they are what they are, and the user's lines."""
-    plan, names = compiled.plan, input_names(compiled)
-    count = len(compiled.region.members)
-    lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
-    for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
-        moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
-        lines += [
-            f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
-            f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
-            f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
-        ]
-    lines += [f"  {line}" for line in reasons(plan)]
-    return lines + [f"  from {line}" for line in compiled.region.lines[:SHOWN_LINES]]
 
 
 def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
@@ -169,7 +191,7 @@ _REPORTS: deque[Report] = deque(maxlen=64)
 
 def record(compilation: Compilation) -> None:
     """Keep the report of a graph, and log it."""
-    report = Report(compilation)
+    report = Report.of(compilation)
     _REPORTS.append(report)
     if _LOG.isEnabledFor(logging.INFO):
         _LOG.info("%s", "\n".join(["graph:", *(report.text() or "nothing to fuse").splitlines()]))
