@@ -19,6 +19,7 @@ from weft.capture.lowering import is_constant, strides_of
 from weft.capture.refine import Extent, extent
 from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.errors import VerificationError
+from weft.integration.donated import write_in_place
 from weft.integration.sizes import SizeNodes
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
@@ -45,10 +46,13 @@ def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAU
     checked = without_failing(compilation, "rewrite", lambda region: check_sizes(region, sizes))
     wholes = Wholes(graph, sizes, [slot for region in checked.regions for slot in region.region.slots])
     replaced: dict[fx.Node, fx.Node] = {}
+    launches: dict[fx.Node, Kernel] = {}
+
+    def rewrite_region(region: CompiledRegion) -> None:
+        launches.update(_Rewriter(graph, region, sizes, wholes, replaced, options).run())
+
     try:
-        done = without_failing(
-            checked, "rewrite", lambda region: _Rewriter(graph, region, sizes, wholes, replaced, options).run()
-        )
+        done = without_failing(checked, "rewrite", rewrite_region)
         absorbed = wholes.detach()
         members = {node for region in done.regions for node in region.region.members}
         for node in reversed(list(graph.nodes)):
@@ -58,6 +62,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAU
                 graph.erase_node(node)
         sort(graph)
         wholes.put_in_place()
+        write_in_place(graph, launches)
         graph.lint()
         verify_texts(graph)
     except Exception:
@@ -88,8 +93,10 @@ class _Rewriter:
         self.slots = dict(zip(names, region.slots, strict=True))
         self.expressions = expressions_of(compiled)
 
-    def run(self) -> None:
-        """Rewrite the region. If that fails the graph stays as it is, but for unused nodes of sizes and wholes."""
+    def run(self) -> dict[fx.Node, Kernel]:
+        """Rewrite the region; returns its launches. If that fails the graph stays as it is, but for unused nodes of
+        sizes and wholes."""
+        launches: dict[fx.Node, Kernel] = {}
         last = self.compiled.region.members[-1]
         with self.graph.inserting_after(last):
             # each new node is put before the next one through this anchor
@@ -97,7 +104,7 @@ class _Rewriter:
         try:
             with self.graph.inserting_before(anchor):
                 for kernel in self.compiled.plan.kernels:
-                    self._launch(kernel)
+                    launches[self._launch(kernel)] = kernel
         except Exception:
             while anchor.prev is not last:
                 self.graph.erase_node(anchor.prev)
@@ -111,8 +118,9 @@ class _Rewriter:
             elif original not in self.replaced:
                 original.replace_all_uses_with(self.nodes[name])
                 self.replaced[original] = self.nodes[name]
+        return launches
 
-    def _launch(self, kernel: Kernel) -> None:
+    def _launch(self, kernel: Kernel) -> fx.Node:
         """Launch a kernel; ``nodes`` gets, for each of its outputs, the tensor that was written."""
         bases: dict[fx.Node, int] = {}
         places: dict[str, Any] = {"_outputs_length": len(kernel.program.outputs)}
@@ -149,6 +157,7 @@ class _Rewriter:
             item.meta["val"] = base.meta["val"]
             items.append(item)
         self.nodes.update((name, items[index]) for name, index in written.items())
+        return node
 
     def _allocate(self, buffer: Buffer) -> fx.Node:
         """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""

@@ -138,7 +138,7 @@ class Executable:
         if _is_capturing(outputs):
             self._run_compiled(fitting, inputs, outputs, parameters, chosen)
             return
-        kept = [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
+        kept = _kept(inputs, outputs)
         if not self._run_compiled(fitting, inputs, outputs, parameters, chosen):
             return
         self._compared = True
@@ -157,7 +157,7 @@ class Executable:
     def _run_on_aten(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> None:
         counters.add(fallbacks=1)
         with _plainly(outputs):
-            interpret_into(self.kernel.program, inputs, outputs, parameters)
+            interpret_into(self.kernel.program, _kept(inputs, outputs), outputs, parameters)
 
     def _run_relaid(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int], error: LaunchError
@@ -203,6 +203,11 @@ def _plainly(outputs: Sequence[Tensor]) -> Generator[None]:
 def _is_capturing(tensors: Sequence[Tensor]) -> bool:
     """Whether work on these tensors is recorded in a CUDA graph instead of being done."""
     return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def _kept(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs, with copies in place of those that outputs may overwrite."""
+    return [_copy(t) if any(overlap(t, out) for out in outputs) else t for t in inputs]
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ _LIBRARY.define(
     "_launch_checked(int texts, Tensor[] inputs, Tensor(a!)[] outputs, SymInt[] sizes) -> str",
     tags=(torch.Tag.needs_exact_strides,),
 )
+_LIBRARY.define("over(Tensor x, SymInt[] size, SymInt[] stride) -> Tensor")
 _KERNELS: dict[str, Executable] = {}
 FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
@@ -133,9 +134,16 @@ def _launch_meta(*_: Any, **__: Any) -> None:
     """Nothing is computed on meta and fake tensors, and nothing is checked."""
 
 
+def _over(x: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Memory for a result, not initialised, of the dtype of ``x``. A compiled graph takes that of ``x``, whose elements
+    then last until the result is written; memory of its own is as good."""
+    return x.new_empty_strided(size, stride)
+
+
 # the launcher takes the keys CPU and CUDA of ``launch`` when it is loaded
 _LIBRARY.impl("launch", _launch, "CompositeExplicitAutograd")
 _LIBRARY.impl("launch", _launch_meta, "Meta")
+_LIBRARY.impl("over", _over, "CompositeExplicitAutograd")
 _LIBRARY.impl("_launch_checked", _launch_checked, "CompositeExplicitAutograd")
 
 

@@ -1,0 +1,54 @@
+"""Which outputs of a kernel may lie where one of its inputs lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.ir.program import Buffer
+from weft.ir.structure import Loops, loops_of
+from weft.plan.kernel import Kernel
+
+
+def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """For each output, by name, the inputs that it may overwrite, one of them.
+
+    Each element of such an input is read by the one step of the kernel that writes the same place, before that writes
+    it, and by none that follows: the input varies over all dimensions, has the dtype and the layout of the output, and
+    no later loop over the columns loads it.
+    """
+    program, schedule = kernel.program, kernel.schedule
+    every = {dim.name for dim in program.dims}
+    if not schedule.columns:
+        return {}
+    loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
+    last = {b.name: _last_loop(b.name, loops, kernel) for b in program.inputs if set(b.dims) == every}
+    found: dict[str, tuple[str, ...]] = {}
+    for stage, stores in enumerate(loops.stores):
+        for output in stores:
+            same = (b for b in program.inputs if b.name in last and _lies_alike(b, output.buffer))
+            if names := tuple(b.name for b in same if last[b.name] <= stage):
+                found[output.buffer.name] = names
+    return found
+
+
+def _lies_alike(one: Buffer, other: Buffer) -> bool:
+    """Whether equal indices are equal places, of one size."""
+
+    def places(buffer: Buffer) -> tuple[object, ...]:
+        return buffer.dtype, buffer.offset, dict(zip(buffer.dims, buffer.strides, strict=True))
+
+    return places(one) == places(other)
+
+
+def _last_loop(name: str, loops: Loops, kernel: Kernel) -> int:
+    """Number of the last loop over the columns that loads an input."""
+    by_name = kernel.program.by_name()
+
+    def used(stage: int) -> Iterator[str]:
+        for value in loops.values[stage]:
+            yield from by_name[value].args
+        for value in (*loops.inner[stage], *loops.outer[stage]):
+            yield by_name[value].args[0]
+        yield from (output.value for output in loops.stores[stage])
+
+    return max((stage for stage in range(len(loops.values)) if name in used(stage)), default=-1)
