@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from tests import triton_runner
 from tests.cases import NAMES, Case, make_case, planned
 from tests.fuzz.memory import input_tensor
+from tests.fuzz.outcome import Mismatch
 from tests.sweep.cases import DTYPES, ILL_CONDITIONED
 from tests.sweep.layouts import LAYOUTS, lay_out
 from tests.triton_programs import FAR, PROGRAMS, Written
@@ -261,6 +264,46 @@ def _all_schedules(given: Written) -> str | None:
     return None
 
 
+# outputs in the place of inputs
+
+
+def overwriting() -> Iterator[tuple[str, Check]]:
+    """An output that a loop writes before another loop reads what lies there: the watch on memory finds it."""
+    yield "too early", _too_early
+
+
+def _too_early() -> str | None:
+    text = """
+program p()
+  dim m = 3
+  dim n = 80
+  input x: f32 [m:80, n:1]
+  double: f32{m, n} = add(x, x)
+  total: f32{m} = sum[n](double)
+  scaled: f32{m, n} = mul(x, total)
+  output out0: f32 [m:80, n:1] = double
+  output out1: f32 [m:80, n:1] = scaled
+end
+"""
+    program = parse(text)
+    base = plan_split(program, ("m",), ("n",), GPU, {})
+    assert isinstance(base, Plan)
+    (kernel,) = base.kernels
+    looped = replace(kernel, schedule=replace(kernel.schedule, scheme="LOOP", pieces=(32,), rows_per_tile=1))
+    inputs = [torch.randn(3, 80)]
+    for output, wrong in (("out1", False), ("out0", True)):
+        with patch.object(triton_runner, "overwritable", lambda _, name=output: {name: ("x",)}):
+            try:
+                triton_runner.run(looped, inputs)
+            except Mismatch as error:
+                if not wrong or "is read where out0 is written" not in str(error):
+                    return str(error)
+            else:
+                if wrong:
+                    return "nothing is found"
+    return None
+
+
 # addresses
 
 
@@ -288,7 +331,7 @@ def _far(steps: int) -> str | None:
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
-        *(shapes, schedules, looped, rows, layouts, programs, wide),
+        *(shapes, schedules, looped, rows, layouts, programs, overwriting, wide),
         *(more_shapes, more_schedules, more_layouts),
     )
 }

@@ -1,7 +1,8 @@
 """Runs Triton kernels under Triton's interpreter, with every access to memory checked.
 
 To be imported where ``TRITON_INTERPRET=1`` was set before Triton was. A kernel may read the elements of its inputs and
-what was written to the memory of partial results, and has to write every element of its outputs once.
+what was written to the memory of partial results, and has to write every element of its outputs once. Of an input that
+an output may lie in the place of, it reads nothing that it has written there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tests.triton_schedules import sizes_with
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer, Program
+from weft.plan.in_place import overwritable
 from weft.plan.kernel import Kernel, Plan
 from weft.render import triton as renderer
 from weft.render import triton_launch, weft_triton
@@ -58,6 +60,10 @@ def run(
     memory = Memory()
     arguments: list[Any] = [memory.input(b, t, sizes) for b, t in zip(kernel.program.inputs, inputs, strict=True)]
     outputs = [memory.output(o.buffer, sizes) for o in kernel.program.outputs]
+    tensors = dict(zip((b.name for b in kernel.program.inputs), inputs, strict=True))
+    for output, tensor in zip(kernel.program.outputs, outputs, strict=True):
+        for name in overwritable(kernel).get(output.buffer.name, ()):
+            memory.overwrite(tensors[name], tensor)
     partials = {p.name: p for p in triton_launch.partials(kernel, sizes)}
     for name, kind in triton_launch.arguments(kernel)[len(inputs) + len(outputs) :]:
         if name in partials:
@@ -118,7 +124,8 @@ def _functions(text: str) -> dict[str, Any]:
 @dataclass
 class Area:
     """The storage of one tensor. name: of the tensor; readable, writable, written: of every byte that is the first one
-    of an element."""
+    of an element. places: outputs that may lie here, with how much further each byte is in theirs. inputs: how many
+    have this storage."""
 
     name: str
     storage: Tensor
@@ -126,6 +133,8 @@ class Area:
     writable: Any
     written: Any
     partial: bool = False
+    places: list[tuple[Area, int]] = field(default_factory=list)
+    inputs: int = 0
 
     @property
     def address(self) -> int:
@@ -142,6 +151,7 @@ class Memory:
     def input(self, buffer: Buffer, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
         area = self._add(buffer.name, tensor)
         self.inputs.add(buffer.name)
+        area.inputs += 1
         area.readable[self._places(buffer, tensor, sizes)] = True
         return tensor
 
@@ -162,6 +172,14 @@ class Memory:
         area.writable[start : start + count * dtype.itemsize : dtype.itemsize] = True
         area.partial = True
         return tensor
+
+    def overwrite(self, tensor: Tensor, output: Tensor) -> None:
+        """An output may lie where an input lies: what was written to it cannot be read from the input any more. Not
+        where other inputs are views of the same tensor: nothing is written over these."""
+        area, other = self._add("", tensor), self._add("", output)
+        if area.inputs == 1:
+            shift = output.storage_offset() - tensor.storage_offset()
+            area.places.append((other, shift * tensor.itemsize))
 
     def _add(self, name: str, tensor: Tensor) -> Area:
         count, address = tensor.untyped_storage().nbytes(), tensor.untyped_storage().data_ptr()
@@ -227,6 +245,9 @@ class Memory:
         if what == "read":
             if not area.readable[at].all():
                 raise Mismatch("outside", f"{area.name}: something that is no element, or not there yet, is read")
+            for output, shift in area.places:
+                if output.written[at + shift].any():
+                    raise Mismatch("overwritten", f"{area.name}: something is read where {output.name} is written")
             return
         if not area.writable[at].all():
             raise Mismatch("outside", f"{area.name}: something that is no element is written")
