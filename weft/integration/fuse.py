@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -15,15 +15,28 @@ from weft.options import Options
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def fuse(fn: F, *, strict: bool = False, dynamic: bool | None = None, **options: Any) -> F:
+@overload
+def fuse(fn: F, *, strict: bool = False, dynamic: bool | None = None, **options: Any) -> F: ...
+@overload
+def fuse(*, strict: bool = False, dynamic: bool | None = None, **options: Any) -> Callable[[F], F]: ...
+def fuse(fn: Any = None, *, strict: bool = False, dynamic: bool | None = None, **options: Any) -> Any:
     """A function that computes what ``fn`` does, its reductions and the pointwise work around them in one pass.
 
-    fn: any function of tensors; the result is differentiable if ``fn`` is. strict: raise RefusedError, with every
-    reason, if an operation of the forward or (when it is first run) the backward would be left out, instead of leaving
-    it to Inductor. dynamic: as in torch.compile. options: fields of ``weft.options.Options``; ValueError for others.
+    fn: any function of tensors; the result is differentiable if ``fn`` is. Without it, what comes back is a decorator.
+    strict: raise RefusedError, with every reason, if an operation of the forward or (when it is first run) the backward
+    would be left out, instead of leaving it to Inductor. dynamic: as in torch.compile. options: fields of
+    ``weft.options.Options``; ValueError for others.
+
+    The same function with the same options is compiled once, however often it is fused. As in torch.compile with
+    ``fullgraph=True`` a call that needs more than ``torch._dynamo.config.recompile_limit`` (8) compiled forms of a
+    function raises; those of other options count as well.
     """
-    Options.read({"strict": strict, **options})  # an unknown option is an error here, not at the first call
-    compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic, backend=_Backend({"strict": strict, **options}))
+    given = {"strict": strict, **options}
+    Options.read(given)  # an unknown option is an error here, not at the first call
+    if fn is None:
+        return partial(fuse, dynamic=dynamic, **given)
+    # torch compares backends by function and options: equal ones share what is compiled
+    compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic, backend=weft_backend, options=given)
 
     @wraps(fn)
     def fused(*args: Any, **kwargs: Any) -> Any:
@@ -35,17 +48,7 @@ def fuse(fn: F, *, strict: bool = False, dynamic: bool | None = None, **options:
                 raise refused from None
             raise
 
-    return fused  # type: ignore[return-value]
-
-
-class _Backend:
-    """The backend with its options; comparable, so that two calls with the same options share compiled code."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-
-    def __call__(self, gm: Any, example_inputs: Any) -> Any:
-        return weft_backend(gm, example_inputs, options=dict(self.options))
+    return fused
 
 
 def _cause(error: BaseException) -> RefusedError | None:
