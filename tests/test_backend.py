@@ -19,6 +19,7 @@ from torch import Tensor
 import weft
 from tests.cases import SMALL_MODELS
 from tests.compilations import compilations
+from weft import target
 from weft.bench.models import MODELS
 from weft.integration import backend
 from weft.options import Options
@@ -91,6 +92,51 @@ def test_a_second_process_runs_the_kernels_from_inductors_cache_without_the_pass
     assert warm["launches"] == cold["launches"] == warm["cache_hits"] == 2
     assert "region of" in cold["report"]
     assert "2 kernel(s) of graphs from Inductor's cache" in warm["report"]
+
+
+CARRIED = """
+    import os, sys, torch, weft
+    from pathlib import Path
+    import torch.nn.functional as F
+    torch.set_num_threads(2)  # TorchInductor's own part of the keys has this number
+    artifacts = Path(ARTIFACTS)
+    if artifacts.exists():
+        assert torch.compiler.load_cache_artifacts(artifacts.read_bytes()) is not None
+
+    def block(x, w):
+        return F.layer_norm(x, (96,), w).sin()
+
+    given = {"cache_dir": CACHE_DIR, "build_threads": THREADS}
+    compiled = torch.compile(block, backend="weft", fullgraph=True, options=given)
+    x, w = torch.randn(40, 96, requires_grad=True), torch.randn(96, requires_grad=True)
+    compiled(x, w).sum().backward()
+    torch.testing.assert_close(torch.autograd.grad(block(x, w).sum(), x)[0], x.grad)
+    if not artifacts.exists():
+        artifacts.write_bytes(torch.compiler.save_cache_artifacts()[0])
+    import json
+    from torch._dynamo.utils import counters
+    print(json.dumps(weft.counters.to_dict() | {"hits": counters["aot_autograd"]["autograd_cache_hit"]}))
+"""
+
+
+def test_saved_artifacts_are_found_in_another_home_with_other_folders_and_cores(tmp_path: Path) -> None:
+    found: list[dict[str, Any]] = []
+    for process, threads in (("one", 1), ("other", 2)):
+        home = tmp_path / process
+        home.mkdir()
+        names = {"ARTIFACTS": str(tmp_path / "artifacts"), "CACHE_DIR": str(home / "weft"), "THREADS": threads}
+        code = "".join(f"    {name} = {value!r}\n" for name, value in names.items()) + CARRIED
+        variables = {
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "WEFT_CACHE_BYTES": f"{threads}000000000",
+        }
+        found.append(run_python(code, home, **variables))
+    saved, loaded = found
+    assert (saved["pass_calls"], saved["hits"]) == (2, 0)
+    assert (loaded["pass_calls"], loaded["hits"]) == (0, 1)
+    assert loaded["launches"] == saved["launches"] == 2
+    assert loaded["fallbacks"] == 0
 
 
 def test_a_second_process_rebuilds_kernels_whose_files_are_gone(tmp_path: Path) -> None:
@@ -244,6 +290,30 @@ def test_an_unknown_option_names_the_known_ones() -> None:
         weft.fuse(torch.softmax, colour=1)
 
 
+def test_an_option_that_is_nobodys_is_an_error_before_anything_is_compiled() -> None:
+    def compiled(**options: Any) -> Any:
+        return torch.compile(lambda x: F.softmax(x, -1), backend="weft", options=options)(torch.randn(9, 33))
+
+    for options, said in (
+        ({"cache_byte": 3}, r"unknown option cache_byte; did you mean cache_bytes of weft\?"),
+        ({"cudagraphs": 1, "check": "first"}, r"option cudagraphs; did you mean triton\.cudagraphs of TorchInductor\?"),
+        (
+            {"compile_thread": 2},
+            r"option compile_thread; did you mean \w+ of weft or compile_threads of TorchInductor\?",
+        ),
+        (
+            {"strikt": 1, "sm_margi": 2},
+            r"option sm_margi; did you mean sm_margin .*\n.* option strikt; did you mean strict",
+        ),
+        ({"q": 1}, r"option q; weft knows build_threads, .*; those of TorchInductor are in torch\._inductor\.config"),
+    ):
+        with pytest.raises(Exception, match=said):
+            compiled(**options)
+    with pytest.raises(Exception, match="Unexpected type of attr max_autotune, got str should be bool"):
+        compiled(max_autotune="yes")
+    assert weft.counters.pass_calls == 0
+
+
 def test_another_custom_pass_stays_in_place() -> None:
     from torch._inductor import config
     from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -301,10 +371,26 @@ def test_the_switch_of_mix_order_fusion_is_only_set_where_inductor_has_it(
     assert [p.get(name, "not set") for p in patches] == [False if known else "not set"]
 
 
-def test_the_uuid_changes_with_options_and_other_passes() -> None:
-    plain = backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()
-    assert plain == backend.WeftPass(Options.read({"cache_dir": "a"})).uuid()
-    assert plain != backend.WeftPass(Options.read({"cache_dir": "a", "strict": True})).uuid()
+IN_KEYS = {"strict": True, "cxx": "other-g++", "check": "always", "sm_margin": 3}
+NOT_IN_KEYS = {"cache_dir": "a", "cache_bytes": 7, "build_threads": 3, "logs": "plan", "tuned": False}
+"""Options with other values than their defaults, where there is no table of measured schedules."""
+
+
+def test_the_uuid_has_the_options_that_change_a_graph_and_no_others(tmp_path: Path) -> None:
+    def uuid(**options: Any) -> Any:
+        return backend.WeftPass(Options.read({"cache_dir": str(tmp_path), **options}, {})).uuid()
+
+    assert IN_KEYS.keys() | NOT_IN_KEYS.keys() == Options.__dataclass_fields__.keys()
+    for name, value in (IN_KEYS | NOT_IN_KEYS).items():
+        assert (uuid(**{name: value}) != uuid()) == (name in IN_KEYS), name
+
+
+def test_the_uuid_says_whose_figures_plans_are_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[Any] = set()
+    for vendor in ("GenuineIntel", "AuthenticAMD"):
+        monkeypatch.setattr(target, "vendor", lambda vendor=vendor: vendor)
+        found.add(backend.WeftPass(Options.read()).uuid())
+    assert len(found) == 2
 
 
 def test_the_uuid_says_whether_kernels_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

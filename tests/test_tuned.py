@@ -325,10 +325,10 @@ def test_a_switch_that_is_none() -> None:
 def test_the_key_of_compiled_graphs_has_the_table_in_it(options: Options) -> None:
     before = WeftPass(options).uuid()
     off = WeftPass(replace(options, tuned=False)).uuid()
-    assert before == WeftPass(options).uuid() != off
+    assert before == WeftPass(options).uuid() == off  # there is no table yet
     tuning.save([record_of()], options)
     after = WeftPass(options).uuid()
-    assert before != after == WeftPass(options).uuid()
+    assert off != after == WeftPass(options).uuid()
     tuning.save([replace(record_of(), us=7.0)], options)
     assert WeftPass(options).uuid() != after
     assert WeftPass(replace(options, tuned=False)).uuid() == off

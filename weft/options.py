@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -47,13 +47,24 @@ class Options:
 
     strict: bool = False
     cache_dir: str = ""
-    cache_bytes: int = field(default=2 * 1024**3, repr=False)  # not shown: it changes no graph, and keys show options
+    cache_bytes: int = 2 * 1024**3
     cxx: str = ""
     build_threads: int = 0
     check: Check = "off"
-    logs: tuple[str, ...] = field(default=(), repr=False)  # not shown either: it changes no graph
+    logs: tuple[str, ...] = ()
     sm_margin: int = 0
     tuned: bool = True
+
+    @property
+    def of_graph(self) -> tuple[Any, ...]:
+        """What of the options changes a compiled graph: this part of them is in the keys of Inductor's cache.
+
+        A graph from the cache raises nothing that ``strict`` would raise; regions whose kernels ``cxx`` cannot compile
+        are not in it; ``check`` and ``sm_margin`` travel in its launches. Kernels are found by their text: where they
+        are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
+        measurements, whose digest keys have.
+        """
+        return self.strict, self.cxx, self.check, self.sm_margin
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""

@@ -19,6 +19,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from weft import compiler
 from weft.errors import CompilerNotFoundError, RefusedError
+from weft.integration.option_names import split
+from weft.integration.passes import SLOT, configured, in_turn
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
@@ -30,18 +32,16 @@ from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
 from weft.runtime.triton_build import wake_workers
+from weft.target import Target
 
 
 class WeftPass(CustomGraphPass):
-    """Runs on every post-grad graph. ``before``: a pass of somebody else that was configured already."""
+    """Runs on every post-grad graph."""
 
-    def __init__(self, options: Options, before: Sequence[Any] = ()) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
-        self.before = tuple(before)
 
     def __call__(self, graph: fx.Graph) -> None:
-        for other in self.before:
-            other(graph)
         counters.add(pass_calls=1)
         try:
             compilation = self._replace_regions(graph)
@@ -90,10 +90,11 @@ class WeftPass(CustomGraphPass):
         return compilation
 
     def uuid(self) -> Any:
-        """Everything that changes what the pass does to a graph: part of Inductor's cache key."""
-        others = [other.uuid() for other in self.before]
-        own = (package_digest(), torch.__version__, repr(self.options), failed_digests(), tuning.digest(self.options))
-        return (*own, compiler.is_distributed(), *map(repr, others))
+        """Everything that changes what the pass does to a graph, and nothing else: part of Inductor's cache key, which
+        has the release of PyTorch and the model of the GPU already. Tables are for a model of CPU as well, kernels that
+        failed are left out, and beside kernels of other ranks none may wait."""
+        own = (package_digest(), self.options.of_graph, tuning.digest(self.options), Target.current().name)
+        return (*own, failed_digests(), compiler.is_distributed())
 
 
 @cache
@@ -116,14 +117,13 @@ def weft_backend(
 ) -> Callable[..., Any]:
     """The backend behind the name "weft".
 
-    options: fields of ``weft.options.Options``; any other key is an option of TorchInductor. ``mode`` is passed on.
-    Without a C++ compiler a CPU model runs in eager mode, with one warning that says what to install.
+    options: fields of ``weft.options.Options``; any other key is an option of TorchInductor, ValueError if it is none.
+    ``mode`` is passed on. Passes of the user's over post-grad graphs run before weft's. Without a C++ compiler a CPU
+    model runs in eager mode, with one warning that says what to install.
     """
-    from torch._inductor import compile_fx, list_mode_options
+    from torch._inductor import compile_fx
 
-    own, patches = _split_options(options or {})
-    if (mode := kwargs.pop("mode", None)) is not None:
-        patches = {**list_mode_options(mode), **patches}
+    own, patches = split(options or {}, kwargs.get("mode"))
     chosen = Options.read(own)
     turn_on(chosen.logs)
     devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
@@ -135,23 +135,10 @@ def weft_backend(
     except CompilerNotFoundError as error:
         _warn_once(f"weft: the model runs in eager mode: {error}")
         return gm.forward
-    patches["post_grad_custom_post_pass"] = WeftPass(chosen, _configured_passes())
+    patches[SLOT] = in_turn([*configured(patches), WeftPass(chosen)])
     if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
         patches.setdefault("triton.mix_order_reduction", False)
     return cast(Callable[..., Any], compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches))
-
-
-def _configured_passes() -> list[Any]:
-    found = inductor_config.post_grad_custom_post_pass
-    if found is None:
-        return []
-    return list(found) if isinstance(found, list | tuple) else [found]
-
-
-def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    known = Options.__dataclass_fields__.keys()
-    own = {k: v for k, v in options.items() if k in known}
-    return own, {k: v for k, v in options.items() if k not in known}
 
 
 def supports_cuda() -> bool:
