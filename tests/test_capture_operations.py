@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tests.region_checks import Function, checked, names, only, refusal, rows, traced
 from weft.capture.regions import capture
 from weft.capture.trace import trace
+from weft.compiler import run_program
 from weft.ir.simplify import simplify
 
 # constants
@@ -120,7 +121,7 @@ UNSUPPORTED: dict[str, tuple[Function, Tensor, str]] = {
         torch.ones(4, 6, dtype=torch.int32),
         "aten.__lshift__.Scalar is no operation weft fuses",
     ),
-    "boolean product": (lambda x: (x * x).sum(-1), torch.ones(4, 6) > 0, "arithmetic on booleans is not supported"),
+    "boolean sign": (lambda x: x.sign().sum(-1), torch.ones(4, 6) > 0, "arithmetic on booleans is not supported"),
 }
 
 
@@ -172,10 +173,19 @@ def test_integers_are_compared_chosen_counted_and_summed() -> None:
     assert len(region.outputs) == 3
 
 
-BOOLEANS: dict[str, Function] = {
+COMBINED: dict[str, Function] = {
     "product": lambda x: (x > 0) * (x < 1),
+    "product with a number": lambda x: (x > 0) * True,
     "sum": lambda x: (x > 0) + (x < -1),
+    "sum with a number": lambda x: (x > 0) + False,
+    "sum of one": lambda x: torch.add(x > 0, x < 1, alpha=False),
     "maximum": lambda x: torch.maximum(x > 1, x < -1),
+    "minimum": lambda x: torch.minimum(x > 0, x < 1),
+    "bound": lambda x: torch.clamp_min(x > 1, x < -1),
+}
+BOOLEANS: dict[str, Function] = {
+    **COMBINED,
+    "sign": lambda x: (x > 0).sign(),
     "choice": lambda x: torch.where(x > 0, x > 1, x < -1),
     "and": lambda x: (x > 0) & (x < 1),
     "not": lambda x: ~(x > 0),
@@ -189,6 +199,15 @@ def test_operations_on_masks_are_fused_or_refused(name: str) -> None:
     """Counted where weft has the operation, refused with a reason where it has not; never an error."""
     found = checked(lambda x: (BOOLEANS[name](x).sum(-1), torch.softmax(x, -1)), rows(4, 6))
     assert any("exp" in names(region) for region in found.regions)
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_arithmetic_on_masks_is_logic(name: str) -> None:
+    """In the interpreter, and in a kernel."""
+    x = rows(4, 6)
+    region = only(checked(lambda x: (COMBINED[name](x).sum(-1), x.softmax(-1)), x))
+    count, _ = run_program(region.program, [x])
+    assert torch.equal(count, COMBINED[name](x).sum(-1))
 
 
 SCALARS: dict[str, Function] = {

@@ -66,7 +66,7 @@ ONE_AXIS = (
     "{v}.min({a}, keepdim=True)[0]", "F.normalize({v}, dim={a})", "{v} - {v}.mean({a}, keepdim=True)",
     "torch.cumsum({v}, {a})", "{v} / ({v}.abs().sum({a}, keepdim=True) + 1)",
     "torch.softmax({v}.to(f32), {a}).to({v}.dtype)", "{v}.argmax({a})", "({v} * torch.softmax({v}, {a})).sum({a})",
-    "{v} - {v}.amax({a}, keepdim=True)",
+    "{v} - {v}.amax({a}, keepdim=True)", "torch.softmax({v} * 0.3, {a})",
 )  # fmt: skip
 NORMS = (
     "F.layer_norm({v}, ({n},))", "F.layer_norm({v}, ({n},), {w}, {w})", "F.rms_norm({v}, ({n},))",
@@ -83,7 +83,7 @@ INTEGERS = (
 MASKS = (
     "{m} & {o}", "{m} | {o}", "~{m}", "{m} ^ {o}", "{m}.sum(-1)", "{m}.sum(0)", "{m}.any(-1)", "{m}.all(0)",
     "{m}.to(f32)", "{m}.to(f32).mean(0)", "{m} == {o}", "{m} != {o}", "torch.logical_and({m}, {o})", "{m}.to(bf16)",
-    "{m}.long()", "{m} > {o}",
+    "{m}.long()", "{m} > {o}", "{m} * {o}", "{m} + {o}", "torch.maximum({m}, {o})", "torch.minimum({m}, {o})",
 )  # fmt: skip
 CHANGES = (
     "{v}.clone().add_({u})", "{v}.clone().mul_(0.5)", "{v}.mul_(0.5)", "{v}.add_({u})", "{v}.copy_({u})",

@@ -78,24 +78,6 @@ def _identity(node: NodeLowering) -> str:
     return node.arg(0)
 
 
-def _bitwise(op: str) -> Lower:
-    """On booleans these are the logical operations."""
-
-    def lower(node: NodeLowering) -> str:
-        name = _LOGICAL[op] if node.compute == "bool" else op
-        return node.op(name, *(node.arg(i) for i in range(len(node.node.args))))
-
-    return lower
-
-
-_LOGICAL = {
-    "bitwise_and": "logical_and",
-    "bitwise_or": "logical_or",
-    "bitwise_xor": "ne",
-    "bitwise_not": "logical_not",
-}
-
-
 def _divide(node: NodeLowering) -> str:
     """Division with its rounding mode; without one, integers are divided as floats."""
     match node.node.kwargs.get("rounding_mode"):
@@ -267,13 +249,13 @@ POINTWISE: dict[object, Lower] = {
     aten.logical_or.default: _logical("logical_or"),
     aten.logical_not.default: _logical("logical_not"),
     aten.logical_xor.default: _logical("ne"),
-    aten.bitwise_and.Tensor: _bitwise("bitwise_and"),
-    aten.bitwise_and.Scalar: _bitwise("bitwise_and"),
-    aten.bitwise_or.Tensor: _bitwise("bitwise_or"),
-    aten.bitwise_or.Scalar: _bitwise("bitwise_or"),
-    aten.bitwise_xor.Tensor: _bitwise("bitwise_xor"),
-    aten.bitwise_xor.Scalar: _bitwise("bitwise_xor"),
-    aten.bitwise_not.default: _bitwise("bitwise_not"),
+    aten.bitwise_and.Tensor: _binary("bitwise_and"),
+    aten.bitwise_and.Scalar: _binary("bitwise_and"),
+    aten.bitwise_or.Tensor: _binary("bitwise_or"),
+    aten.bitwise_or.Scalar: _binary("bitwise_or"),
+    aten.bitwise_xor.Tensor: _binary("bitwise_xor"),
+    aten.bitwise_xor.Scalar: _binary("bitwise_xor"),
+    aten.bitwise_not.default: _unary("bitwise_not"),
     prims.convert_element_type.default: _identity,
     aten._to_copy.default: _identity,
     aten.clone.default: _identity,
@@ -368,8 +350,8 @@ def _refused(node: fx.Node, message: str, have: Figure | None = None, limit: Fig
 
 
 def _arithmetic_supported(node: fx.Node) -> str | None:
-    """What the table of ops says of the dtype the node computes in: booleans are compared, selected and reduced by
-    ``any``; functions and powers are of floats."""
+    """What the table of ops says of the dtype the node computes in: booleans are compared, selected, combined and
+    reduced by ``any``; functions and powers are of floats."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
         return None
@@ -388,6 +370,8 @@ _ON_BOOLEANS = (
     *(aten.logical_and.default, aten.logical_or.default, aten.logical_not.default, aten.logical_xor.default),
     *(aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.bitwise_not.default),
     *(aten.bitwise_and.Scalar, aten.bitwise_or.Scalar, aten.bitwise_xor.Scalar),
+    *(aten.add.Tensor, aten.add.Scalar, aten.mul.Tensor, aten.mul.Scalar, aten.maximum.default, aten.minimum.default),
+    *(aten.clamp_min.Tensor, aten.clamp_max.Tensor),
     *(aten.any.default, aten.any.dim, aten.any.dims, aten.isnan.default, aten.isinf.default),
 )
 _ON_FLOATS = (

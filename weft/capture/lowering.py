@@ -220,7 +220,8 @@ class NodeLowering:
         return value
 
     def op(self, name: str, *args: str) -> str:
-        return self.group.builder.op(name, *args)
+        """Arithmetic on booleans is what it is of the numbers 0 and 1, where ATen has it: a product is ``and``."""
+        return self.group.builder.op(LOGICAL.get(name, name) if self.compute == "bool" else name, *args)
 
     def const(self, number: float | int) -> str:
         return self.group.builder.const(number, self.compute)
@@ -260,6 +261,18 @@ class NodeLowering:
         from weft.capture.axes import tensor_args
 
         return tensor_args(self.node) if self.node.target is not operator.getitem else [self.node.args[0]]  # type: ignore[list-item]
+
+
+LOGICAL = {
+    "mul": "logical_and",
+    "minimum": "logical_and",
+    "bitwise_and": "logical_and",
+    "add": "logical_or",
+    "maximum": "logical_or",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "ne",
+    "bitwise_not": "logical_not",
+}
 
 
 def is_constant(node: fx.Node) -> bool:
