@@ -11,6 +11,9 @@ from torch import Tensor
 
 import weft
 from tests.accuracy import rounding_excess
+from weft.capture.sources import user_line
+from weft.errors import RefusedError
+from weft.explain.graphs import post_grad_graphs
 from weft.integration.report import Report, clear_reports
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -103,3 +106,24 @@ def test_rows_that_are_not_finite_and_any_scale(name: str) -> None:
     for scale in (0.5, -0.5, 0.0, -0.0, INF, NAN):
         c = torch.tensor(scale)
         torch.testing.assert_close(fused(x, c), FUNCTIONS[name](x, c), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_operation_of_the_rewritten_graph_has_the_line_of_the_softmax(name: str) -> None:
+    graphs = post_grad_graphs(FUNCTIONS[name], [torch.empty(8, 16).requires_grad_(), torch.tensor(0.5)])
+    for graph in graphs:
+        lines = {user_line(node) for node in graph.module.graph.nodes if node.op == "call_function"}
+        assert lines
+        assert all(line is not None and "softmax(" in line for line in lines)
+
+
+def test_refusals_of_a_rewritten_graph_name_lines() -> None:
+    def function(s: Tensor) -> Tensor:
+        return torch.softmax(torch.asinh(s * 0.3), -1) @ torch.log_softmax(s / 8, -1).cumsum(0)
+
+    with pytest.raises(RefusedError) as caught:
+        weft.fuse(function, strict=True)(torch.randn(64, 64))
+    assert len(caught.value.refusals) > 2
+    for refusal in caught.value.refusals:
+        assert refusal.where is not None
+        assert "test_scaled_softmax.py" in refusal.where

@@ -14,7 +14,7 @@ from torch import fx
 from weft.capture.axes import Operand, Space
 from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
-from weft.capture.sources import user_line
+from weft.capture.sources import user_lines
 from weft.ir import dtypes
 from weft.ir.program import Builder, Dim, Program, Size
 
@@ -80,9 +80,8 @@ class GroupLowering:
             dims, strides = self.layout(self.spaces[node].result, wanted)
             builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
         builder.parameters = tuple(self.parameters.expressions)
-        lines = dict.fromkeys(line for node in self.members if (line := user_line(node)))
         inputs = tuple(base for base, _, _ in self.bindings)
-        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions, tuple(lines))
+        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions, user_lines(self.members))
 
     def _bind_inputs(self) -> list[int]:
         """One binding a tensor where its uses agree on the axes; the atoms of the group, large tensors first."""

@@ -20,7 +20,7 @@ from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
 from weft.capture.refine import Extent, MisalignedError
-from weft.capture.sources import user_line
+from weft.capture.sources import user_lines
 from weft.errors import Refusal, WeftError, in_stage
 from weft.ir.program import Program
 
@@ -78,7 +78,7 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
             for node in group:
                 growth.refuse(node, "misaligned", str(lowered), lowered.have, lowered.limit)
         else:  # a defect of weft: one refusal for the region, the others go on
-            where = next((line for node in group if (line := user_line(node))), None)
+            where = next(iter(user_lines(group)), None)
             growth.refusals[group[0]] = Refusal("internal_error", name or "region", str(lowered), where=where)
             failed.update(group)
     members = {node for region in regions for node in region.members}
