@@ -277,6 +277,19 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "interrupted: row_max_exp_row_sum: cut off by aten.hypot.default: with what is left around it predicted to be no "
+    "faster than without fusion (have 20.0 us, limit 10.0)",
+    20.0,
+    10.0,
+)
+def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
+    found = compiled(lambda x, y: torch.hypot(torch.softmax(x, -1), y), *[torch.randn(64, 32)] * 2, target=STARTS_ONLY)
+    assert not found.regions
+    (refusal,) = [r for r in found.refusals if r.rule != "unsupported_op"]
+    return refusal
+
+
+@says(
     "not_worthwhile: row_max_exp_row_sum: predicted to be slower than without fusion (have 138.0 us, limit 10.0)",
     138.0,
     10.0,

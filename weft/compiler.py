@@ -26,6 +26,7 @@ from torch import Tensor, fx
 from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, in_stage
+from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
@@ -33,7 +34,7 @@ from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.gpu_schedules import runner_up
 from weft.plan.kernel import Kernel, Plan
-from weft.plan.planner import plan
+from weft.plan.planner import ordinary_us, plan
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, render, supports
@@ -100,6 +101,16 @@ def compile_graph(
             refusals.append(compiled)
         else:
             regions.append(compiled)
+            if rendered is not None and not captured.interrupted:
+                rendered(compiled)
+    if captured.interrupted:
+        pieces = [Piece(compiled.region, compiled.plan.predicted_us) for compiled in regions]
+        left_out = check_interrupted(
+            graph, captured.interrupted, pieces, lambda region: _ordinary_us(region, symbols or {}, target)
+        )
+        refusals += [_of_region(pieces[at].region, refusal) for at, refusal in left_out.items()]
+        regions = [compiled for at, compiled in enumerate(regions) if at not in left_out]
+        for compiled in regions:
             if rendered is not None:
                 rendered(compiled)
     return Compilation(tuple(regions), tuple(refusals), captured.borders)
@@ -120,9 +131,8 @@ def compile_region(
         return _of_region(region, machine)
     with in_stage("simplify"):
         program = verify(simplify(region.program))
-    hints = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
     with in_stage("plan"):
-        known = {k: v for k, v in hints.items() if v is not None}
+        known = _hints(region, symbols)
         identity = f"{program}{known}{machine.name}{machine.exclusive}"
         planned = plans.get(identity) or _plan(program, machine, known, tuned)
         plans[identity] = planned
@@ -142,6 +152,14 @@ def compile_region(
                 return _of_region(region, refusal)
         sources = tuple(render(kernel) for kernel in planned.kernels)
     return CompiledRegion(region, program, planned, sources)
+
+
+def _ordinary_us(region: Region, symbols: Mapping[Any, int], target: Target | None) -> float | None:
+    """Predicted time of a region in ordinary kernels, if it can be told."""
+    machine = target or target_of(region.outputs[0].meta["val"].device, region.program.name)
+    if isinstance(machine, Refusal):
+        return None
+    return ordinary_us(simplify(region.program), machine, _hints(region, symbols))
 
 
 def _plan(program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules) -> Plan | Refusal:
@@ -270,6 +288,12 @@ def run_program(
     if (refusal := check_device(planned, machine)) is not None:
         raise RefusedError((refusal,))
     return launch.run_plan(planned, program, inputs, parameters, options)
+
+
+def _hints(region: Region, symbols: Mapping[Any, int]) -> dict[str, int]:
+    """Likely values of a region's run-time parameters, as far as there are any."""
+    found = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:

@@ -187,6 +187,19 @@ _TABLE = (
         Figures("microseconds predicted with weft", "microseconds predicted without", "us", "us"),
     ),
     Rule(
+        "interrupted",
+        "plan",
+        "An operation that weft has no lowering for stands in what would be one region, and TorchInductor "
+        "fuses all of it. With what is left around them, weft's kernels are predicted to be no faster than that.",
+        "Write the operation that the message names with others that weft has.",
+        Figures(
+            "microseconds predicted with weft and what is left around it",
+            "microseconds predicted without weft",
+            "us",
+            "us",
+        ),
+    ),
+    Rule(
         "row_registers",
         "plan",
         "A row with all of its column sums does not fit the registers of a multiprocessor. As many sums as fit share a "

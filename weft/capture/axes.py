@@ -28,11 +28,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Space:
-    """The index space of a node (of a reduction: its operand's), the axes of its result and of its operands."""
+    """The index space of a node (of a reduction: its operand's), the axes of its result and of its operands. opaque:
+    the node has no lowering, something else stands for it."""
 
     axes: tuple[Axis, ...]
     result: tuple[Axis, ...]
     operands: tuple[Operand, ...]
+    opaque: bool = False
 
 
 def shape_of(node: fx.Node) -> tuple[Extent, ...]:

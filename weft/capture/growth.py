@@ -7,7 +7,8 @@ merge is refused when it would close a cycle through nodes outside or identify t
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import sympy
@@ -25,9 +26,15 @@ from weft.rules import Figure
 
 
 class Growth:
-    """The nodes of a graph that can be members of a program, each with its space, and the groups they form."""
+    """The nodes of a graph that can be members of a program, each with its space, and the groups they form.
 
-    def __init__(self, graph: fx.Graph) -> None:
+    opaque: nodes that become members although nothing can lower them. among: the only nodes that can be members; the
+    others count as in memory.
+    """
+
+    def __init__(
+        self, graph: fx.Graph, opaque: Collection[fx.Node] = (), among: Collection[fx.Node] | None = None
+    ) -> None:
         self.order = {node: i for i, node in enumerate(graph.nodes)}
         self.refine = Refinement()
         self.refusals: dict[fx.Node, Refusal] = {}
@@ -35,7 +42,8 @@ class Growth:
         self.drawn: set[fx.Node] = set()
         """Random numbers, and what Inductor makes of them as it draws them."""
         for node in graph.nodes:
-            self._admit(node)
+            if among is None or node in among:
+                self._admit(node, node in opaque)
         self.depends = {node: self._dependencies(node) for node in graph.nodes}
         self.users: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}
         for node, bases in self.depends.items():
@@ -45,7 +53,7 @@ class Growth:
 
     # which nodes can be members
 
-    def _admit(self, node: fx.Node) -> None:
+    def _admit(self, node: fx.Node, opaque: bool) -> None:
         """Give a node its index space if it can be part of a program; otherwise say why not."""
         target = node.target
         if node.op != "call_function" or target in VIEWS or is_constant(node):
@@ -57,13 +65,13 @@ class Growth:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor | list | tuple):
             return  # sizes and other numbers
-        if target not in POINTWISE and target not in REDUCTIONS:
+        if not opaque and target not in POINTWISE and target not in REDUCTIONS:
             if target in RANDOM:
                 self.drawn.add(node)
             if not _is_view(node):
                 self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
             return
-        refusal = check_form(node) or self._check_drawn(node)
+        refusal = None if opaque else check_form(node) or self._check_drawn(node)
         if refusal is not None:
             self.refusals[node] = refusal
             return
@@ -75,7 +83,7 @@ class Growth:
                     dims = reduced_axes(node, len(shape_of(source)))
                     space = reduction_space(node, self.refine, dims)
                 else:
-                    space = pointwise_space(node, self.refine)
+                    space = replace(pointwise_space(node, self.refine), opaque=opaque)
                 self.refine.check_distinct(space.axes)
         except MisalignedError as error:
             self.refuse(node, "misaligned", str(error), error.have, error.limit)
@@ -204,7 +212,7 @@ class Growth:
         graph, the graph's outputs. The value must be in memory then, whoever computes it."""
         return node.target not in MULTIPLE and any(
             user not in self.spaces or all(operand.base is not node for operand in self.spaces[user].operands)
-            for user in _users_behind_views(node)
+            for user in users_behind_views(node)
         )
 
 
@@ -219,11 +227,11 @@ def storage_bytes(node: fx.Node) -> int:
     return product
 
 
-def _users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
+def users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
     """Whoever reads the node or a view of it; a view that nobody reads counts for nothing."""
     for user in node.users:
         if user.op == "call_function" and user.target in VIEWS:
-            yield from _users_behind_views(user)
+            yield from users_behind_views(user)
         else:
             yield user
 

@@ -305,6 +305,16 @@ def reduced_axes(node: fx.Node, rank: int) -> tuple[int, ...]:
 
 def check_form(node: fx.Node) -> Refusal | None:
     """A node whose op is in the tables has operands and results it can be lowered with."""
+    if (refusal := check_tensors(node)) is not None:
+        return refusal
+    if node.target is aten.gather.default:
+        return _check_gather(node)
+    reason = _arithmetic_supported(node)
+    return None if reason is None else _refused(node, reason)
+
+
+def check_tensors(node: fx.Node) -> Refusal | None:
+    """Programs have tensors like a node's operands and results."""
     tensors: list[Any] = [a.meta.get("val") for a in node.all_input_nodes]
     value = node.meta.get("val")
     tensors += list(value) if isinstance(value, list | tuple) else [value]
@@ -315,10 +325,7 @@ def check_form(node: fx.Node) -> Refusal | None:
             continue  # a size as a number
         if (refusal := _check_tensor(node, tensor)) is not None:
             return refusal
-    if node.target is aten.gather.default:
-        return _check_gather(node)
-    reason = _arithmetic_supported(node)
-    return None if reason is None else _refused(node, reason)
+    return None
 
 
 def _check_tensor(node: fx.Node, tensor: Any) -> Refusal | None:

@@ -13,6 +13,7 @@ from torch import fx
 
 from weft.capture.axes import Operand, Space
 from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
+from weft.capture.opaque import lower_opaque
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import user_lines
 from weft.ir import dtypes
@@ -196,6 +197,8 @@ class NodeLowering:
 
     def lower(self) -> str | tuple[str, ...]:
         function = projection() if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
+        if self.space.opaque:
+            function = lower_opaque
         found = REDUCTIONS[self.node.target](self) if function is None else function(self)
         if isinstance(found, tuple):
             return tuple(self.group.builder.cast(v, self.result_dtype) for v in found)

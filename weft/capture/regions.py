@@ -6,7 +6,7 @@ lowered to a program (lowering.py). Groups without a reduction stay with Inducto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -19,6 +19,7 @@ from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
+from weft.capture.opaque import is_opaque
 from weft.capture.refine import Extent, MisalignedError
 from weft.capture.sources import user_lines
 from weft.errors import Refusal, WeftError, in_stage
@@ -48,13 +49,22 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Interrupted:
+    """What would be one group of nodes if some of them, which TorchInductor fuses with the others, had a lowering."""
+
+    nodes: frozenset[fx.Node]
+    opaque: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
 class Capture:
-    """All regions of a graph, the reason for every computing node that is in none, and what was chosen to cross their
-    borders."""
+    """All regions of a graph, the reason for every computing node that is in none, what was chosen to cross their
+    borders, and what interrupts them."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
     borders: BorderChoice
+    interrupted: tuple[Interrupted, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join([*(str(r.program) for r in self.regions), *map(str, self.refusals)])
@@ -65,9 +75,8 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
 
     name: of every program; by default each is named after what it computes.
     """
-    growth = Growth(graph)
-    growth.grow_along_edges()
-    growth.join_siblings()
+    growth = _grown(graph)
+    interrupted = _interrupted(graph, growth)
     regions: list[Region] = []
     failed: set[fx.Node] = set()
     borders, groups = _lower_all(growth, name)
@@ -89,14 +98,42 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
     for assembly in complete(slots):
         members.update((assembly.whole, *assembly.absorbed))
     refusals = [refusal for node, refusal in growth.refusals.items() if node not in members]
-    return Capture(tuple(regions), tuple(refusals), borders)
+    return Capture(tuple(regions), tuple(refusals), borders, interrupted)
+
+
+def _interrupted(graph: fx.Graph, growth: Growth) -> tuple[Interrupted, ...]:
+    """The groups that an operation without a lowering interrupts."""
+    refused = [node for node, refusal in growth.refusals.items() if refusal.rule != "narrows_random"]
+    opaque = dict.fromkeys(node for node in refused if is_opaque(node))
+    groups = _grown(graph, opaque).groups() if opaque else []
+    found = (Interrupted(frozenset(group), tuple(node for node in group if node in opaque)) for group in groups)
+    return tuple(group for group in found if group.opaque)
+
+
+def as_if_lowered(graph: fx.Graph, opaque: Collection[fx.Node], among: Collection[fx.Node]) -> list[Region] | None:
+    """The groups that some nodes of a graph would form, with a reduction or without, if the opaque ones of them had a
+    lowering; None if one of the groups has no program. Programs are as wide as they would be and compute something
+    else. All other nodes count as in memory."""
+    regions: list[Region] = []
+    for _, lowered in _lower_all(_grown(graph, opaque, among), None, every=True)[1]:
+        if not isinstance(lowered, Region):
+            return None
+        regions.append(lowered)
+    return regions
+
+
+def _grown(graph: fx.Graph, opaque: Collection[fx.Node] = (), among: Collection[fx.Node] | None = None) -> Growth:
+    growth = Growth(graph, opaque, among)
+    growth.grow_along_edges()
+    growth.join_siblings()
+    return growth
 
 
 def _lower_all(
-    growth: Growth, name: str | None
+    growth: Growth, name: str | None, *, every: bool = False
 ) -> tuple[BorderChoice, list[tuple[list[fx.Node], Region | MisalignedError | WeftError]]]:
-    """Every group that computes a reduction, with its region or what went wrong. Borders are chosen until every region
-    can compute what it should."""
+    """Every group that computes a reduction, or anything, with its region or what went wrong. Borders are chosen
+    until every region can compute what it should."""
     groups = growth.groups()
     slots = find_slots(growth)
     flow = _flow(growth, groups)
@@ -109,7 +146,7 @@ def _lower_all(
         for kernel, group in enumerate(groups):
             # what nobody needs stays where it is, so that it goes with the rest of its group
             computed = borders.computed[kernel] | {node for node in group if node not in needed}
-            if any(node.target in REDUCTIONS for node in computed):
+            if (every and computed) or any(node.target in REDUCTIONS for node in computed):
                 outputs = [
                     output for node in group if node in computed & borders.stored for output in _outputs(node, slots)
                 ]

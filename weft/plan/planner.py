@@ -43,7 +43,25 @@ def plan(
     hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in. tuned: measured
     schedules; they take the place of predicted ones in the kernels of that plan, and have no say in which plan it is.
     """
-    hints = hints or {}
+    best = _best(program, target, hints or {})
+    if isinstance(best, Refusal):
+        return best
+    whole = best.decisions[0]
+    refusal = check_worthwhile(best, whole.apart_us, program)
+    if refusal is not None:
+        return replace(refusal, figures=whole.to_dict())
+    return with_tuned(best, target, tuned)
+
+
+def ordinary_us(program: Program, target: Target, hints: Mapping[str, int]) -> float | None:
+    """Predicted time of a program in well-made kernels that fuse along rows or along columns, but not both; None if
+    there is no plan of it."""
+    best = _best(program, target, hints)
+    return None if isinstance(best, Refusal) else best.decisions[0].apart_us
+
+
+def _best(program: Program, target: Target, hints: Mapping[str, int]) -> Plan | Refusal:
+    """The plan with the shortest predicted time over all splits, or why there is none."""
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
@@ -57,11 +75,7 @@ def plan(
         for split, candidate in found
         if candidate is not best
     )
-    whole = best.decisions[0]
-    refusal = check_worthwhile(best, whole.apart_us, program)
-    if refusal is not None:
-        return replace(refusal, figures=whole.to_dict())
-    return with_tuned(replace(best, alternatives=others), target, tuned)
+    return replace(best, alternatives=others)
 
 
 def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
