@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.virtualized import V
 
 import weft
 from tests.refusal_builders import (
@@ -33,6 +34,7 @@ from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.errors import Refusal
+from weft.integration.backend import check_ahead_of_time
 from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
 from weft.options import Options
@@ -133,6 +135,15 @@ def _(*_: Any) -> Refusal:
 @says("no_reduction: exp: no reduction shares its data: a pointwise kernel of Inductor's")
 def _(*_: Any) -> Refusal:
     return refused(lambda x: x.exp(), torch.randn(4, 4))
+
+
+@says("ahead_of_time: graph: a package of AOTInductor cannot call weft's kernels")
+def _(*_: Any) -> Refusal:
+    with V.set_aot_compilation(True):
+        refusal = check_ahead_of_time()
+    assert check_ahead_of_time() is None
+    assert refusal is not None
+    return refusal
 
 
 # plan

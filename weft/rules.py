@@ -101,6 +101,13 @@ _TABLE = (
         NOTHING,
     ),
     Rule(
+        "ahead_of_time",
+        "capture",
+        "AOTInductor compiles the graph into a package. Packages run without Python, and weft's kernels are found and "
+        "built with it. The whole graph is left to TorchInductor, and the package works without weft.",
+        "Nothing for packages; `torch.compile` with `cpp_wrapper` has weft's kernels.",
+    ),
+    Rule(
         "no_backend",
         "plan",
         "weft generates no code for this kind of device, or has no figures to plan with for this GPU; the region is "

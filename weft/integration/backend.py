@@ -16,9 +16,10 @@ from torch import fx
 from torch._dynamo.backends.registry import register_backend
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.virtualized import V
 
 from weft import compiler
-from weft.errors import CompilerNotFoundError, RefusedError
+from weft.errors import CompilerNotFoundError, Refusal, RefusedError
 from weft.integration.option_names import split
 from weft.integration.passes import SLOT, configured, in_turn
 from weft.integration.report import record
@@ -52,7 +53,7 @@ class WeftPass(CustomGraphPass):
             return
         for refusal in compilation.refusals:
             counters.refusals[refusal.rule] += 1
-            if refusal.rule == "internal_error" or refusal.rule == "no_compiler":
+            if refusal.rule in ("internal_error", "no_compiler", "ahead_of_time"):
                 _warn_once(f"weft: a region is left to Inductor: {refusal}")
         record(compilation)
         plans = [region.plan for region in compilation.regions]
@@ -65,6 +66,8 @@ class WeftPass(CustomGraphPass):
 
     def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
         """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
+        if (refusal := check_ahead_of_time()) is not None:
+            return self._complete(compiler.Compilation((), (refusal,)))
         kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
         if "cpu" in kinds:
             Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
@@ -95,6 +98,13 @@ class WeftPass(CustomGraphPass):
         failed are left out, and beside kernels of other ranks none may wait."""
         own = (package_digest(), self.options.of_graph, tuning.digest(self.options), Target.current().name)
         return (*own, failed_digests(), compiler.is_distributed())
+
+
+def check_ahead_of_time() -> Refusal | None:
+    """What AOTInductor compiles runs without Python, which weft's kernels are found and built with."""
+    if not V.aot_compilation:
+        return None
+    return Refusal("ahead_of_time", "graph", "a package of AOTInductor cannot call weft's kernels")
 
 
 @cache
