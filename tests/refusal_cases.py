@@ -425,11 +425,11 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
-    "no_compiler: row_max_exp_row_sum: [build] the C++ compiler FOLDER/g++ cannot compile an empty kernel. The option "
-    "cxx names it: leave that out, and weft takes the first of g++, clang++ and c++ on the path. If there is none, "
-    "install one, e.g. `apt-get install g++` on Debian and Ubuntu, `dnf install gcc-c++` on Fedora, "
-    "`xcode-select --install` on macOS; `weft doctor` says whether it works. It says:\nerror: the licence of this "
-    "compiler has expired"
+    "no_compiler: row_max_exp_row_sum: [build] the C++ compiler FOLDER/g++ cannot compile an empty kernel, and says: "
+    "error: the licence of this compiler has expired. The option cxx names it: leave that out, and weft takes the "
+    "first of g++, clang++ and c++ on the path. If there is none, install one, e.g. `apt-get install g++` on Debian "
+    "and Ubuntu, `dnf install gcc-c++` on Fedora, `xcode-select --install` on macOS; `weft doctor` says whether it "
+    "works."
 )
 def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
     fails = "echo error: the licence of this compiler has expired; exit 1"

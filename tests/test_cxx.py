@@ -90,7 +90,7 @@ def test_a_file_that_is_no_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     ("text", "what", "printed"),
     [
         ("exit 1", "fails with exit code 1", "(nothing)"),
-        ("echo no licence >&2; exit 3", "fails with exit code 3", "no licence"),
+        ("echo no licence >&2; echo; echo call us; exit 3", "fails with exit code 3", "no licence | call us"),
         (r"printf '\377 error' >&2; exit 1", "fails with exit code 1", "\ufffd error"),
     ],
 )
@@ -99,8 +99,8 @@ def test_one_that_does_not_answer(
 ) -> None:
     path = script(text)
     assert complaint(path, monkeypatch) == (
-        f"the C++ compiler {path} {what} when it is asked for its version. {UNSET}If there is none, i{INSTALL}{DOCTOR} "
-        f"It says:\n{printed}"
+        f"the C++ compiler {path} {what} when it is asked for its version, and says: {printed}. {UNSET}If there is "
+        f"none, i{INSTALL}{DOCTOR}"
     )
 
 

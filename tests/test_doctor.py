@@ -178,7 +178,7 @@ def test_no_compiler_says_what_to_install() -> None:
 def test_a_compiler_that_does_not_answer_is_a_problem() -> None:
     found = looked_at("compiler", {"CXX": "false"})
     assert found.status == "problem"
-    assert found.fact.endswith("/false fails with exit code 1 when it is asked for its version")
+    assert "/false fails with exit code 1 when it is asked for its version, and says: " in found.fact
     assert "install one, e.g. `apt-get install g++`" in found.remedy
 
 

@@ -42,8 +42,9 @@ def compiler_version(path: str) -> str:
 
 
 def complaint(path: str, what: str, printed: str = "") -> str:
-    """What is said of a compiler that does not work, and what to do. printed: by the compiler, in one or more lines."""
-    return f"the C++ compiler {path} {what}. {_way_out(path)}{printed and ' It says:'}\n{printed}".rstrip()
+    """What is said of a compiler that does not work, and what to do. printed: lines of the compiler's."""
+    says = f", and says: {' | '.join(printed.splitlines())}" if printed else ""
+    return f"the C++ compiler {path} {what}{says}. {_way_out(path)}"
 
 
 def first_lines(printed: str) -> str:
