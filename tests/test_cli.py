@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import weft
 from weft import cli
 from weft.runtime.cache import Cache
 
@@ -241,6 +242,23 @@ def test_a_wrong_variable_is_one_line(folder: Path, run: Any, monkeypatch: pytes
     assert found.code == 2
     assert found.err.startswith("weft: the size of the cache (cache_bytes, WEFT_CACHE_BYTES) is a number of bytes, not")
     assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["explain", "softmax_forward", "--shape", "8x64"], ["tune", "--forget"], ["bench", "softmax_forward"]]
+)
+def test_a_wrong_variable_is_one_line_for_every_command(
+    run: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("WEFT_TUNED", "yes")
+    found = run(*command)
+    assert (found.code, found.out) == (2, "")
+    assert found.err == "weft: tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not 'yes'\n"
+
+
+def test_the_version(run: Any) -> None:
+    found = run("--version")
+    assert (found.code, found.out, found.err) == (0, f"weft {weft.__version__}\n", "")
 
 
 def test_a_defect_is_not_hidden(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,25 @@ WRONG = {
         ["show", "zzz"],
         "weft: no workload 'zzz', and not FILE.py:FUNCTION; known are rms_norm_forward",
     ),
+    "part of a name": (
+        ["show", "rms_norm"],
+        "weft: no workload 'rms_norm', and not FILE.py:FUNCTION; did you mean rms_norm_forward or rms_norm_backward or "
+        "rms_norm_fp8?",
+    ),
+    "in capitals": (
+        ["show", "SOFTMAX_FORWARD"],
+        "weft: no workload 'SOFTMAX_FORWARD', and not FILE.py:FUNCTION; did you ",
+    ),
+    "no function named": (["show", "FILE"], "weft: a function of a file is written FILE.py:FUNCTION, not 'FILE'"),
+    "not Python": (
+        ["show", "a.txt:f", "f32[4]"],
+        "weft: a function of a file is written FILE.py:FUNCTION, not 'a.txt:f'",
+    ),
+    "a method": (
+        ["show", "FILE:Norm.forward"],
+        "weft: a function of a file is written FILE.py:FUNCTION, not 'FILE:Norm",
+    ),
+    "types alone": (["tune", "gpt2", "f32[4]"], "weft: the TYPE f32[4] is not behind a function; a workload or model "),
     "shape": (["explain", "softmax_forward", "--shape", "12"], "weft: a shape is written 8192x4096, not '12'"),
     "dtype": (
         ["explain", "softmax_forward", "--dtype", "int"],
@@ -221,14 +240,17 @@ def test_wrong_input_gets_one_line_and_exit_code_2(run: Any, file: str, argument
     given, message = arguments
     code, out, err = run(*(argument.replace("FILE", file) for argument in given))
     assert (code, out) == (2, "")
-    assert err.startswith(message.replace("FILE", file) if "FILE.py:" not in message else message), err
+    expected = message.replace("FILE.py:", "\0").replace("FILE", file).replace("\0", "FILE.py:")
+    assert err.startswith(expected), err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def f(:\n", "SyntaxError: invalid syntax"),
+        ("a = 1\ndef f(:\n", "SyntaxError: invalid syntax at users_model.py:2 ("),
+        ("def f():\n    return 1 / 0\nf()\n", "ZeroDivisionError: division by zero at users_model.py:2: return 1 / 0"),
+        ("raise SystemExit(3)\n", "it exits with 3; put what runs, rather than defines, under `if __name__"),
         ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
         ("1 / 0\n", "ZeroDivisionError: division by zero"),
     ],

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from weft import __version__
+from weft.errors import OptionError
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 the answer is no, 2 wrong input. arguments: by default those of the process."""
@@ -24,6 +27,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     try:
         return application()(arguments, standalone_mode=False) or 0
+    except OptionError as error:  # of the environment
+        return _complain(f"weft: {error}")
     except typer.Abort:
         _complain("weft: nothing was done")
         return 1
@@ -48,8 +53,15 @@ def application() -> Any:
     whole.command("tune")(tune.tune_command)
     whole.add_typer(cache.commands, name="cache")
 
+    def say_version(asked: bool) -> None:
+        if asked:
+            typer.echo(f"weft {__version__}")
+            raise typer.Exit
+
+    version = typer.Option(False, "--version", help="Print the version.", callback=say_version, is_eager=True)
+
     @whole.callback()
-    def describe() -> None:  # pyright: ignore[reportUnusedFunction]
+    def describe(version: bool = version) -> None:  # pyright: ignore[reportUnusedFunction]
         """weft, a fusion compiler for PyTorch."""
 
     return whole

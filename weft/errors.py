@@ -68,6 +68,10 @@ class VerificationError(WeftError):
     """A program, plan or kernel breaks a rule of its own form: a defect of weft, never of the user's code."""
 
 
+class OptionError(WeftError, ValueError):
+    """An option that there is not, or one with a value that it cannot have."""
+
+
 class ParseError(WeftError):
     """Text that is not a printed program or kernel; the message names the line."""
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from weft.errors import OptionError
+
 Check = Literal["off", "first", "always"]
 
 
@@ -77,13 +79,13 @@ class Options:
         says where that is, else ``~/.cache/weft``. Inductor puts its own default into that variable when it is first
         imported: that says nothing. ``WEFT_PRINT_SOURCE=1`` adds the log of sources to the others.
 
-        Raises ValueError that names an unknown option and the known ones, or an option with the value that it cannot
+        Raises OptionError that names an unknown option and the known ones, or an option with the value that it cannot
         have and those that it can.
         """
         env = os.environ if environment is None else environment
         given = given or {}
         if unknown := sorted(given.keys() - _SETTINGS.keys()):
-            raise ValueError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(_SETTINGS))}")
+            raise OptionError(f"unknown option {', '.join(unknown)}; weft knows {', '.join(sorted(_SETTINGS))}")
         values: dict[str, Any] = {}
         for name, setting in _SETTINGS.items():
             value = env.get(setting.variable) or None if given.get(name) is None else given[name]
@@ -121,7 +123,7 @@ class _Setting:
         try:
             return self.read(given)
         except (TypeError, ValueError):
-            raise ValueError(self.complaint.format(given)) from None
+            raise OptionError(self.complaint.format(given)) from None
 
 
 def _switch(given: Any) -> bool:

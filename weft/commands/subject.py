@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
 from weft.errors import CallError
+from weft.explain.calls import line_of
 from weft.explain.inputs import make_tensor
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.target import TARGETS, Target
@@ -86,6 +87,8 @@ def resolve(
                 "--shape is for workloads; a function's inputs are written as TYPEs: 'bf16[8192,4096]'"
             )
         return _of_file(Path(match[1]), match[2], types, grad, device)
+    if name not in WORKLOADS and name not in MODELS:
+        raise typer.BadParameter(_unknown(name))
     if types:
         raise typer.BadParameter(f"TYPEs are for functions of a file; a workload takes --shape (got {' '.join(types)})")
     if dtype not in FLOAT_DTYPES:
@@ -93,12 +96,20 @@ def resolve(
     size = None if shape is None else parse_shape(shape)
     if name in WORKLOADS:
         return _workload(name, size, TORCH_DTYPES[dtype], device)
-    if name in MODELS:
-        return _model(name, size, TORCH_DTYPES[dtype], device)
+    return _model(name, size, TORCH_DTYPES[dtype], device)
+
+
+def _unknown(name: str) -> str:
+    """What may have been meant."""
+    if ":" in name or name.endswith(".py"):
+        return f"a function of a file is written FILE.py:FUNCTION, not {name!r}"
+    if "[" in name:
+        return f"the TYPE {name} is not behind a function; a workload or model takes --shape or --shapes instead"
     known = [*WORKLOADS, *MODELS]
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    raise typer.BadParameter(f"no workload {name!r}, and not FILE.py:FUNCTION; {hint}")
+    lower = name.lower()
+    near = [each for each in known if each.startswith(f"{lower}_")] or get_close_matches(lower, known, n=1)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+    return f"no workload {name!r}, and not FILE.py:FUNCTION; {hint}"
 
 
 def failing(subject: Subject, error: Exception) -> typer.BadParameter:
@@ -204,7 +215,7 @@ def _of_file(path: Path, name: str, types: Sequence[str], grad: bool, device: st
             message = f"{name} cannot be made without arguments: {error}; name a function or an instance instead"
             raise typer.BadParameter(message) from None
     if not callable(found):
-        raise typer.BadParameter(f"{name} in {path} is {type(found).__name__}, not a function or a module")
+        raise typer.BadParameter(f"{name} in {path} is {type(found).__name__}, not a function or a module of torch")
     if isinstance(found, torch.nn.Module):
         found = found.to(device)
     return Subject(name, "function", found, tuple(made), torch.bfloat16, device=device)
@@ -222,7 +233,11 @@ def _load(path: Path) -> ModuleType:
     sys.modules.setdefault(path.stem, module)
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:
+        guard = 'put what runs, rather than defines, under `if __name__ == "__main__":`'
+        raise typer.BadParameter(f"{path} cannot be imported: it exits with {error.code}; {guard}") from None
     except Exception as error:
-        where = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise typer.BadParameter(f"{path} cannot be imported: {type(error).__name__}: {error}{where}") from None
+        where = f" at {path.name}:{error.lineno}" if isinstance(error, SyntaxError) else line_of(error)
+        said = error.msg if isinstance(error, SyntaxError) else error
+        raise typer.BadParameter(f"{path} cannot be imported: {type(error).__name__}: {said}{where}") from None
     return module

@@ -29,10 +29,7 @@ def _message(function: Callable[..., Any], inputs: Sequence[Any], keywords: Mapp
     """In one line."""
     name = getattr(function, "__name__", type(function).__name__)
     cause = " ".join(str(error).split("\n\n")[0].split())
-    said = f"{name} fails on these inputs: {type(error).__name__}: {cause}"
-    frames = [frame for frame in extract_tb(error.__traceback__)[1:] if "/torch/" not in frame.filename]
-    if frames:
-        said += f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {(frames[-1].line or '').strip()}"
+    said = f"{name} fails on these inputs: {type(error).__name__}: {cause}{line_of(error)}"
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         signature = inspect.signature(called)
@@ -46,3 +43,10 @@ def _message(function: Callable[..., Any], inputs: Sequence[Any], keywords: Mapp
     if not plain or not isinstance(error, TypeError | AttributeError):
         return said
     return f'{said}; {", ".join(plain)}: a tensor is given as it is, or as its type, "bf16[8192,4096]"'
+
+
+def line_of(error: Exception) -> str:
+    """`` at file.py:12: code`` of the innermost line that is the user's, below the one that caught the error; empty if
+    there is none."""
+    frames = [f for f in extract_tb(error.__traceback__)[1:] if "/torch/" not in f.filename and f.filename[0] != "<"]
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
