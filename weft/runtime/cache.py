@@ -304,7 +304,7 @@ def _warn_once(folder: Path, reason: str) -> None:
 
 
 def _verified(entry: Entry) -> bytes | None:
-    """The content of a file if it is the one its name speaks of; nothing but that of a file that is read in place, which
+    """The content of a file if it is the one its name speaks of; nothing but that of one read in place, which
     may be of a hundred megabytes."""
     try:
         handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
