@@ -1,9 +1,9 @@
 """Checks the models of the zoo: ``python -m tests.zoo``, or ``make zoo`` on a machine with a GPU.
 
 Each check of a model is a process of its own. Gradients of all parameters are compared with float64, in float32 and in
-bfloat16 autocast; losses of twenty steps with eager's; on a GPU, where models have sizes that people train, steps are
-timed against TorchInductor and eager PyTorch afterwards, one model at a time and with full caches. The exit status is 1
-if something is wrong; no time is.
+bfloat16 autocast, and losses of twenty steps with eager's. On a GPU models have sizes that people train. The twenty
+steps come last, one model at a time and with full caches, and are timed, by weft, TorchInductor and eager PyTorch in
+turn. The exit status is 1 if something is wrong; no time is.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.zoo.entries import ENTRIES
 from tests.zoo.one import CHECKS
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
+from weft.bench.training import BACKENDS
 from weft.options import Options
 
 LIBRARIES = ("transformers", "timm", "diffusers")
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--model", nargs="+", choices=list(ENTRIES), default=list(ENTRIES), metavar="MODEL")
-    parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; speed needs a GPU")
+    parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; start is of a GPU")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here)
     parser.add_argument("--jobs", type=int, help="processes at a time; of checks that are timed there is one")
     parser.add_argument("--cache", type=Path, help="folder of the compilers' caches; by default one that is deleted")
@@ -52,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write what was found to this file, after each check")
     given = parser.parse_args(arguments)
     require_gpu(parser, given.device)
-    checks = given.check or [check for check in CHECKS if check != "speed" or given.device == "cuda"]
-    if "speed" in checks and given.device == "cpu":
-        parser.error("--check speed needs --device cuda")
+    checks = given.check or [check for check in CHECKS if check != "start" or given.device == "cuda"]
     jobs = given.jobs or max(1, (os.cpu_count() or 1) // 2)
     console, found = Console(), Results()
     with tempfile.TemporaryDirectory(prefix="weft-zoo-") as folder:
@@ -72,22 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def results(
     names: Sequence[str], checks: Sequence[str], run: Callable[[str, Sequence[str]], Iterator[Result]], jobs: int
 ) -> Iterator[tuple[str, str, Result]]:
-    """What each check of each model came to, as they end; those that are timed come last, one at a time.
+    """What each check of each model came to, as they end; training, which is timed, comes last and has one process.
 
     run: makes a process for a check of several models, and yields what it says of each.
     """
     half = (len(names) + 1) // 2
     mixed = [name for pair in zip_longest(names[:half], names[half:]) for name in pair if name is not None]
-    # not all large models at once, and bf16 before training, which finds what that compiled where sizes are the same
-    beside = [(name, check) for check in checks for name in mixed if check != "speed"]
+    beside = [(name, check) for check in checks for name in mixed if check != "training"]  # large models not at once
     with ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(lambda n, c: list(run(c, [n])), *each): each for each in beside}
         for future in as_completed(futures):
             yield *futures[future], future.result()[0]
-    pending = list(names) if "speed" in checks else []
+    pending = list(names) if "training" in checks else []
     while pending:  # a process that ends has said something of one model at least
-        for result in run("speed", pending):
-            yield pending.pop(0), "speed", result
+        for result in run("training", pending):
+            yield pending.pop(0), "training", result
 
 
 class Runner:
@@ -139,15 +137,13 @@ def line(name: str, check: str, result: Mapping[str, Any]) -> str:
     """What a check came to."""
     wrong = result.get("wrong", ())
     text = "; ".join(wrong[:4]) if wrong else "right"
-    if check == "speed" and not wrong:
-        steps = result["step_ms"]
-        text = ", ".join(f"{backend} {steps[backend]:.1f} ms" for backend in steps)
     tail = "".join(f"\n    {row}" for row in result.get("stderr", "").splitlines()[-12:])
     return f"{name} {check} ({result.get('seconds', 0):.0f} s): {text}{tail}"
 
 
 def table(found: Results, names: Iterable[str]) -> Table:
-    """A line a model."""
+    """A line a model; of gradients the largest error over what is allowed, of losses the largest difference from
+    eager's, in brackets TorchInductor's."""
     made = Table()
     made.add_column("model")
     for heading in ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor"):
@@ -155,10 +151,11 @@ def table(found: Results, names: Iterable[str]) -> Table:
     for name in names:
         checked = found.get(name, {})
         cells = [gradient_cell(checked.get(dtype)) for dtype in ("f32", "bf16")]
-        cells.append(loss_cell(checked.get("training")))
-        steps = checked.get("speed", {}).get("step_ms")
-        cells += [f"{steps[b]:.2f}" for b in ("eager", "inductor", "weft")] if steps else ["", "", ""]
-        cells.append(f"{steps['weft'] / steps['inductor']:.3f}" if steps else "")
+        trained = checked.get("training")
+        cells.append(loss_cell(trained))
+        if trained is not None and "comparison" in trained:
+            steps = {backend: run["median_ms"] for backend, run in trained["comparison"]["runs"].items()}
+            cells += [f"{steps[b]:.2f}" for b in BACKENDS] + [f"{steps['weft'] / steps['inductor']:.3f}"]
         made.add_row(name, *cells)
     return made
 

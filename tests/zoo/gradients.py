@@ -130,9 +130,9 @@ def _result(dtype: str, errors: Sequence[Error], wrong: Sequence[str]) -> Compar
     found = list(wrong)
     if counted.fallbacks:
         found.append(f"{counted.fallbacks} calls ran on ATen")
-    refusals = [refusal for report in reports for refusal in report.compilation.refusals]
+    refusals = [refusal for report in reports for refusal in report.refusals]
     found += [str(refusal) for refusal in refusals if refusal.rule == "internal_error"]
-    whole = sum(is_left_whole(report.compilation.regions, report.compilation.refusals) for report in reports)
+    whole = sum(is_left_whole(report.regions, report.refusals) for report in reports)
     if whole:
         found.append(f"{whole} graphs with reductions have no region")
     if not counted.launches:

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from tests.zoo.entries import ENTRIES, Entry
-from tests.zoo.gradients import Compared, compare
-from tests.zoo.training import time_steps, train
+from tests.zoo.gradients import DTYPES, Compared, compare
+from tests.zoo.training import STEPS, train
 from weft.plan import planner
 
-CHECKS = ("f32", "bf16", "training", "speed")
-"""Gradients in two dtypes, losses of twenty steps, and, on a GPU only, times."""
+CHECKS = ("f32", "bf16", "start", "training")
+"""Gradients in two dtypes, two steps with empty caches, twenty steps with full ones."""
 
 
 def main() -> None:
@@ -38,13 +38,10 @@ def main() -> None:
 
 def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
     """What a check says. On a CPU models are small, and every region is taken."""
-    small = device == "cpu"
-    with every_region_taken() if small else nullcontext():
-        if check == "training":
-            return train(entry, device, small=small).to_dict()
-        if check == "speed":
-            return time_steps(entry).to_dict()
-        return gradients(entry, check, device).to_dict()
+    with every_region_taken() if device == "cpu" else nullcontext():
+        if check in DTYPES:
+            return gradients(entry, check, device).to_dict()
+        return train(entry, device, 2 if check == "start" else STEPS).to_dict()
 
 
 def gradients(entry: Entry, dtype: str, device: str) -> Compared:

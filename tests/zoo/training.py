@@ -17,7 +17,7 @@ from tests.zoo.entries import Entry
 from weft.bench.gpu_timing import CudaDevice
 from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
 
-STEPS, TIMED, WARM_UP = 20, 12, 4
+STEPS, WARM_UP = 20, 4
 LEARNING_RATE = 1e-3
 KINDS = {
     "matmul": re.compile(r"gemm|nvjet|cutlass|cublas|xmma|splitk|gemv|dot_kernel", re.IGNORECASE),
@@ -29,44 +29,36 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Trained:
-    """losses: as ``weft.bench.training`` compares them. wrong: what is beyond the rule, and warnings of weft's."""
+    """Steps by each backend in turn, from the same weights and on the same batches.
+
+    comparison: losses, times of steps and the most bytes held, as ``weft.bench.training`` has them. wrong: what is
+    beyond its rule, and warnings of weft's. device_us: on a GPU, of a forward and backward by each backend, by kind of
+    kernel.
+    """
 
     comparison: dict[str, Any]
     wrong: list[str]
+    device_us: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Of each backend: the median step, milliseconds; the first step, which finds caches full, seconds; the most bytes
-    that a step holds; and device time of a forward and backward by kind of kernel, microseconds."""
-
-    step_ms: dict[str, float]
-    steps_ms: dict[str, list[float]]
-    first_s: dict[str, float]
-    peak_bytes: dict[str, int]
-    device_us: dict[str, dict[str, float]]
-    launches: int
-    fallbacks: int
-    batch: tuple[int, int] = field(default=(0, 0))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def train(entry: Entry, device: str, *, small: bool) -> Trained:
-    """Twenty steps without dropout by each backend in turn, from the same weights and on the same batches."""
-    make = entry.make_small if small else entry.make_full
-    batch = entry.small_batch if small else entry.full_batch
-    setup = Setup(device, *batch, STEPS, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
+def train(entry: Entry, device: str, steps: int = STEPS) -> Trained:
+    """Steps without dropout, of a small model on a CPU and at full size on a GPU."""
+    small = device == "cpu"
+    make, batch = (entry.make_small, entry.small_batch) if small else (entry.make_full, entry.full_batch)
+    setup = Setup(device, *batch, steps, min(WARM_UP, steps - 1), LEARNING_RATE, "adamw", entry.fullgraph)
     weft.counters.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainees = trained(lambda: make().train(), setup)
     found = comparison_of([trainee.run for trainee in trainees])
-    return Trained(found.to_dict(), wrong_of(found, [str(w.message) for w in caught]))
+    wrong = wrong_of(found, [str(w.message) for w in caught])
+    if small or steps < STEPS:
+        return Trained(found.to_dict(), wrong)
+    tensors = [t.to(device) for t in trainees[0].model.make_batch(*batch, STEPS)]
+    return Trained(found.to_dict(), wrong, {t.run.backend: device_us(t, tensors) for t in trainees})
 
 
 def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
@@ -83,25 +75,6 @@ def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
     if weft.counters.fallbacks:
         wrong.append(f"{weft.counters.fallbacks} calls ran on ATen")
     return wrong
-
-
-def time_steps(entry: Entry) -> Timed:
-    """Steps on a GPU at full size, without dropout, each by all backends in turn."""
-    setup = Setup("cuda", *entry.full_batch, WARM_UP + TIMED, WARM_UP, LEARNING_RATE, "adamw", entry.fullgraph)
-    weft.counters.reset()
-    trainees = trained(lambda: entry.make_full().train(), setup)
-    batch = [t.cuda() for t in trainees[0].model.make_batch(*entry.full_batch, STEPS)]
-    runs = {trainee.run.backend: trainee.run for trainee in trainees}
-    return Timed(
-        step_ms={backend: run.median_ms for backend, run in runs.items()},
-        steps_ms={backend: run.step_ms for backend, run in runs.items()},
-        first_s={backend: run.first_s for backend, run in runs.items()},
-        peak_bytes={backend: run.peak_bytes for backend, run in runs.items()},
-        device_us={trainee.run.backend: device_us(trainee, batch) for trainee in trainees},
-        launches=runs["weft"].launches,
-        fallbacks=weft.counters.fallbacks,
-        batch=entry.full_batch,
-    )
 
 
 def device_us(trainee: Trainee, batch: list[Tensor]) -> dict[str, float]:
