@@ -255,7 +255,7 @@ WRONG = {
     "inputs": (["FILE:block", "f32[4,60]", "f32[64]"], "block fails on these inputs: RuntimeError: "),
     "no tensor": (["FILE:number", "f32[4]"], "number returns no tensor, so there is nothing to check"),
     "in place": (["FILE:grows", "f32[4]"], "grows changes its inputs, so that no two calls of it do the same"),
-    "types of a workload": (["row_column_sum", "f32[4]"], "no workload 'f32[4]', and not FILE.py:FUNCTION; "),
+    "types of a workload": (["row_column_sum", "f32[4]"], "the TYPE f32[4] is not behind a function; a workload or "),
     "option": (["row_column_sum", "--nonsense"], "No such option: --nonsense"),
 }
 

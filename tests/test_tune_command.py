@@ -174,7 +174,10 @@ def test_where_there_is_nothing_to_tune_the_reason_is_printed(file: str, fake: F
     ("arguments", "message"),
     [
         ([], "name what to tune: a workload, a model or FILE.py:FUNCTION TYPE..."),
-        (["softmax"], "no workload 'softmax', and not FILE.py:FUNCTION; did you mean softmax_forward?"),
+        (
+            ["softmax"],
+            "no workload 'softmax', and not FILE.py:FUNCTION; did you mean softmax_forward or softmax_backward?",
+        ),
         (["softmax_forward", "--budget", "0"], "--budget is a number of seconds above 0, not 0"),
         (["softmax_forward", "--budget", "inf"], "--budget is a number of seconds above 0, not inf"),
         (["softmax_forward", "--shapes", ","], "--shapes is empty"),
