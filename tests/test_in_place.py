@@ -17,8 +17,9 @@ from tests.cases import NAMES, make_case, planned
 from tests.test_workload_kernels import OPTIONS, SHAPE, torch_inputs
 from weft.integration.backend import WeftPass
 from weft.ir.parser import parse
+from weft.ir.program import Program
 from weft.plan.in_place import overwritable
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.render.backends import render
 from weft.runtime import launch
 from weft.runtime.executable import Executable, digest_of
@@ -84,15 +85,20 @@ def test_kernels_write_the_same_bits_in_place(name: str) -> None:
     inputs = torch_inputs(name, SHAPE, "bf16")
     case = make_case(name, inputs)
     plan = planned(case)
+    check_in_place(plan, case.program, case.bind(inputs))
+
+
+def check_in_place(plan: Plan, program: Program, inputs: Sequence[Tensor]) -> None:
+    """Each output that may lie in the place of an input has the bits there that it has in memory of its own."""
     launch.prepare(plan.kernels, [render(each) for each in plan.kernels], OPTIONS)
-    tensors = {b.name: t for b, t in zip(case.program.inputs, case.bind(inputs), strict=True)}
+    tensors = {b.name: t for b, t in zip(program.inputs, inputs, strict=True)}
     for each in plan.kernels:
         given = [tensors[b.name] for b in each.program.inputs]
         apart = run(each, given, {})
-        for name_of_output, places in overwritable(each).items():
+        for output, places in overwritable(each).items():
             for place in places:
-                shared = run(each, given, {name_of_output: place})
-                assert [_bits(a) for a in apart] == [_bits(b) for b in shared], (name_of_output, place)
+                shared = run(each, given, {output: place})
+                assert [_bits(a) for a in apart] == [_bits(b) for b in shared], (output, place)
         tensors |= {o.buffer.name: t for o, t in zip(each.program.outputs, apart, strict=True)}
 
 
@@ -110,9 +116,7 @@ def run(each: Kernel, given: Sequence[Tensor], places: dict[str, str], found: Ex
     inputs = {b.name: _copy(t) for b, t in zip(each.program.inputs, given, strict=True)}
     sizes = {d.name: d.size for d in each.program.dims}
     outputs = [
-        inputs[places[o.buffer.name]]
-        if o.buffer.name in places
-        else launch.allocate(o.buffer, sizes, torch.device("cpu"))  # type: ignore[arg-type]
+        inputs[places[o.buffer.name]] if o.buffer.name in places else launch.allocate(o.buffer, sizes, given[0].device)  # type: ignore[arg-type]
         for o in each.program.outputs
     ]
     (found or launch.find(digest_of(each), str(each)))(list(inputs.values()), outputs, [])
@@ -120,11 +124,11 @@ def run(each: Kernel, given: Sequence[Tensor], places: dict[str, str], found: Ex
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _bits(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+    return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def test_aten_writes_the_same_in_place() -> None:
