@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
 
-.PHONY: help venv demo test test-all gpu-test gpu-bench check format clean
+.PHONY: help venv demo test test-all gpu-test gpu-bench zoo check format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ gpu-test: $(VENV)/.installed  ## run the tests that need a CUDA device
 gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA device, against their bars
 	$(BIN)/python -m weft.bench.gpu_gates --json gpu_gates.json
 
+zoo: $(VENV)/.installed  ## check models of transformers, timm and diffusers, and time them on a CUDA device
+	$(BIN)/python -m tests.zoo --json zoo.json
+
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -53,7 +56,8 @@ clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-# torch goes in first and by itself, so that no other requirement can change which build of it is taken.
+# torch goes in first and by itself, and then keeps its release, so that no other requirement can change which build of
+# it is taken: the zoo's libraries want a torchvision, each release of which wants one of torch.
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weft needs Python 3.11 or later; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
@@ -61,5 +65,5 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
-	$(BIN)/python -m pip install -e '.[dev]'
+	$(BIN)/python -m pip install -e '.[dev,zoo]' "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__.partition("+")[0])')"
 	touch $@

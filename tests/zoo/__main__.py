@@ -84,7 +84,7 @@ def results(
             yield *futures[future], future.result()[0]
     pending = list(names) if "training" in checks else []
     while pending:  # a process that ends has said something of one model at least
-        for result in run("training", pending):
+        for result in run("training", list(pending)):
             yield pending.pop(0), "training", result
 
 

@@ -20,9 +20,11 @@ from weft.bench.training import Comparison, Setup, Trainee, comparison_of, train
 STEPS, WARM_UP = 20, 4
 LEARNING_RATE = 1e-3
 KINDS = {
-    "matmul": re.compile(r"gemm|nvjet|cutlass|cublas|xmma|splitk|gemv|dot_kernel", re.IGNORECASE),
-    "attention": re.compile(r"flash|fmha|attention|softmax_warp", re.IGNORECASE),
-    "convolution": re.compile(r"conv|wgrad|dgrad|cudnn|implicit|nchwToNhwc|nhwcToNchw", re.IGNORECASE),
+    "attention": re.compile(r"flash|fmha|attention|flex", re.IGNORECASE),
+    "convolution": re.compile(
+        r"convol|conv[0-9_]|fprop|wgrad|dgrad|cudnn|implicit|nchwtonhwc|nhwctonchw", re.IGNORECASE
+    ),
+    "matmul": re.compile(r"gemm|nvjet|cutlass|cublas|xmma|splitk|gemv|dot_kernel|triton_tem", re.IGNORECASE),
 }
 """Kernels by what they compute, the first that a name fits; all else is what compilers write."""
 
@@ -99,7 +101,7 @@ def by_kind(kernels: list[tuple[str, float]]) -> dict[str, float]:
 
 
 def kind_of(name: str) -> str:
-    """Of a kernel: one of ``KINDS`` or "other". What Triton makes of Inductor's templates is named for its nodes."""
-    if name.startswith("triton_") and not name.startswith(("triton_tem", "triton_flex")):
+    """Of a kernel: one of ``KINDS`` or "other". Kernels of TorchInductor have names of the nodes they are made from."""
+    if name.startswith(("triton_", "weft_")) and not name.startswith("triton_tem"):
         return "other"
     return next((kind for kind, pattern in KINDS.items() if pattern.search(name)), "other")

@@ -1,0 +1,162 @@
+"""The zoo: five of its models on a CPU, and what compares them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.zoo import __main__ as zoo
+from tests.zoo import gradients, one, training
+from tests.zoo.entries import ENTRIES, FIVE
+from tests.zoo.exact import exact_gradients, gradients_of, grouped_mm
+from tests.zoo.gradients import compare, excess_of
+from weft.bench.training import Run, comparison_of
+
+INSTALLED = all(find_spec(name) for name in zoo.LIBRARIES)
+DTYPES = dict(zip(FIVE, ("bf16", "f32", "bf16", "f32", "bf16"), strict=True))
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
+@pytest.mark.parametrize("name", FIVE)
+def test_gradients_of_a_model_are_right(name: str) -> None:
+    found = one.run(ENTRIES[name], DTYPES[name], "cpu")
+    assert found["wrong"] == []
+    assert found["regions"] >= 10
+    assert found["launches"] >= found["regions"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
+@pytest.mark.parametrize("check", ["f32", "bf16", "training"])
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_model_is_right(name: str, check: str) -> None:
+    assert one.run(ENTRIES[name], check, "cpu")["wrong"] == []
+
+
+class Small(nn.Module):
+    """A norm in float32 whatever it is given, as models of transformers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        return (wide * torch.rsqrt(wide.float().square().mean(-1, keepdim=True)) * self.scale).cos().sum()
+
+
+def test_exact_gradients_are_in_float64_throughout() -> None:
+    model, x = Small(), torch.randn(16, 64)
+    loss, found = exact_gradients(model, [x])
+    wide, scale = x.double(), model.scale.detach().requires_grad_()
+    (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True)) * scale).cos().sum().backward()
+    assert found["scale"].dtype == torch.float64
+    assert isinstance(loss, float)
+    torch.testing.assert_close(found["scale"], scale.grad, rtol=1e-13, atol=1e-13)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_grouped_products_in_float64() -> None:
+    tokens, weights = torch.randn(7, 4, dtype=torch.float64), torch.randn(3, 4, 5, dtype=torch.float64)
+    found = grouped_mm(tokens, weights, offs=torch.tensor([2, 2, 7], dtype=torch.int32))
+    torch.testing.assert_close(found, torch.cat([tokens[:2] @ weights[0], tokens[2:] @ weights[2]]))
+
+
+def test_an_error_is_measured_by_those_of_eager_and_of_inductor() -> None:
+    exact = torch.ones(1000, dtype=torch.float64)
+    eager, mine = (exact + error for error in (1e-4, 2.1e-4))
+    assert excess_of(mine, eager, None, exact, "f32") == pytest.approx(1.05, rel=1e-2)
+    assert excess_of(mine, eager, exact + 3e-4, exact, "f32") < 1
+    assert not excess_of(exact * float("nan"), eager, None, exact, "f32") <= 1
+    assert excess_of(exact, exact, None, exact, "f32") == 0
+
+
+def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison of a model whose compiled form has a gradient one part in a thousand too large."""
+    made = gradients._gradients
+
+    def wrong(model: nn.Module, *rest: Any) -> dict[str, Tensor]:
+        found = made(model, *rest[:3])
+        is_weft = "weft" in rest
+        return {name: grad * (1.001 if is_weft else 1) for name, grad in found.items()}
+
+    monkeypatch.setattr(gradients, "_gradients", wrong)
+    found = compare(Small, [torch.randn(16, 64)], "f32", "cpu")
+    assert any(text.startswith("scale: ") for text in found.wrong)
+    assert "weft launched no kernel" in found.wrong
+
+
+def test_training_that_goes_wrong_is_told() -> None:
+    runs = [Run("eager", [2.0, 1.0], [1.0]), Run("inductor", [2.0, 1.001], [1.0]), Run("weft", [2.0, 1.1], [1.0])]
+    wrong = training.wrong_of(comparison_of(runs), ["weft: a region is left to Inductor", "something else"])
+    assert wrong[0] == "weft: a region is left to Inductor"
+    assert wrong[1].startswith("losses differ from eager's by 0.1")
+    assert wrong[2:] == ["weft launched no kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "matmul"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matmul"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", "attention"),
+        ("fmha_cutlassB_bf16_aligned_64x64_k64_sm80", "attention"),
+        ("triton_red_fused__to_copy_convolution_backward_12", "other"),
+        ("triton_tem_fused_mm_3", "matmul"),
+        ("weft_row_sum_rsqrt", "other"),
+        ("sm80_xmma_wgrad_implicit_gemm_indexed", "convolution"),
+    ],
+)
+def test_kernels_are_told_apart_by_name(name: str, kind: str) -> None:
+    assert training.kind_of(name) == kind
+
+
+def test_a_process_that_ends_is_said_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(check: str, names: list[str]) -> Any:
+        asked.append((check, *names))
+        for name in names:
+            if name == "bert":
+                yield {"wrong": ["the process ended with 1"]}
+                return
+            yield {"wrong": []}
+
+    found = {(name, check): result["wrong"] for name, check, result in zoo.results(
+        ["llama", "bert", "vit"], ["f32", "training"], run, 1
+    )}  # fmt: skip
+    assert set(found) == {(name, check) for name in ("llama", "bert", "vit") for check in ("f32", "training")}
+    assert [key for key, wrong in found.items() if wrong] == [("bert", "f32"), ("bert", "training")]
+    assert asked[-2:] == [("training", "llama", "bert", "vit"), ("training", "vit")]
+
+
+def test_the_command_says_what_hangs(tmp_path: Path) -> None:
+    runner = zoo.Runner("cpu", 1, tmp_path, patience_s=0.01)
+    (found,) = runner("f32", ["llama"])
+    assert found["wrong"] == ["the process ended with 1"]
+    assert "most recent call first" in found["stderr"]
+
+
+def test_a_table_has_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    right = {"worst": {"excess": 0.5}, "wrong": []}
+    found = {"llama": {"f32": right, "bf16": right | {"wrong": ["a parameter"]}}, "bert": {"f32": {"wrong": ["died"]}}}
+    Console(width=200).print(zoo.table(found, ["llama", "bert", "vit"]))
+    out = capsys.readouterr().out
+    assert "0.50 WRONG" in out
+    assert zoo.wrong_in(found["bert"]) == ["f32: died"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_gradients_that_are_not_there_are_left_out() -> None:
+    model = nn.Linear(2, 2)
+    with warnings.catch_warnings():
+        assert gradients_of(model) == {}
