@@ -18,7 +18,7 @@ from weft.bench.gpu_timing import CudaDevice
 from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 2e-4
 KINDS = {
     "attention": re.compile(r"flash|fmha|attention|flex", re.IGNORECASE),
     "convolution": re.compile(
