@@ -103,15 +103,15 @@ def test_figures_of_a_refusal_are_shown() -> None:
         Refusal("unsupported_op", "mm", "is no operation"),
     )
     lines = Report((), refusals).text().splitlines()
-    assert "left out: 1 x not_worthwhile: predicted to be slower; have 12.5 us, limit 7.0" in lines
+    assert "left out: 1 x not_worthwhile: predicted to be slower; 12.5 us predicted, 7.0 us left to Inductor" in lines
     assert "left out: 1 x dimensions: has more dimensions; have 9 dimensions, limit 8" in lines
     assert "left out: 1 x unsupported_op: is no operation" in lines
 
 
 def test_a_figure_of_zero_is_a_figure() -> None:
     zero = Refusal("not_worthwhile", "region", "predicted to be slower", 0, 0.0)
-    assert Report((), (zero,)).text().endswith("; have 0 us, limit 0.0")
-    assert str(zero).endswith("(have 0 us, limit 0.0)")
+    assert Report((), (zero,)).text().endswith("; 0 us predicted, 0.0 us left to Inductor")
+    assert str(zero).endswith("(0 us predicted, 0.0 us left to Inductor)")
 
 
 def test_cuts_between_kernels_are_shown() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import weft
 from tests.accuracy import rounding_excess
-from weft.capture.sources import user_line
+from weft.capture.sources import origin
 from weft.errors import RefusedError
 from weft.explain.graphs import post_grad_graphs
 from weft.integration.report import Report, clear_reports
@@ -112,7 +112,7 @@ def test_rows_that_are_not_finite_and_any_scale(name: str) -> None:
 def test_every_operation_of_the_rewritten_graph_has_the_line_of_the_softmax(name: str) -> None:
     graphs = post_grad_graphs(FUNCTIONS[name], [torch.empty(8, 16).requires_grad_(), torch.tensor(0.5)])
     for graph in graphs:
-        lines = {user_line(node) for node in graph.module.graph.nodes if node.op == "call_function"}
+        lines = {origin(node) for node in graph.module.graph.nodes if node.op == "call_function"}
         assert lines
         assert all(line is not None and "softmax(" in line for line in lines)
 

@@ -16,15 +16,19 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Figures:
-    """What the two figures of a refusal are. unit: of one, units: of several; none for figures that are texts."""
+    """What the two figures of a refusal are. unit: of one, units: of several; none for figures that are texts.
+    sentence: with both, where they are not compared in the usual words."""
 
     have: str
     limit: str
     unit: str = ""
     units: str = ""
+    sentence: str = ""
 
     def text(self, have: Figure, limit: Figure) -> str:
         """``have 2 row dimensions, limit 0``, or ``have 1 column dimension, needs 2`` where more would be right."""
+        if self.sentence:
+            return self.sentence.format(have=have, limit=limit)
         unit = self.unit if have == 1 else self.units
         exceeded = not isinstance(have, str) and not isinstance(limit, str) and have >= limit
         return f"have {have}{' ' * bool(unit)}{unit}, {'limit' if exceeded else 'needs'} {limit}"
@@ -191,7 +195,11 @@ _TABLE = (
         "The cost model predicts that weft's kernels are no faster than leaving the region to TorchInductor. The "
         "estimates behind both figures are in `figures` of the refusal.",
         "Nothing; larger tensors, or more operations around the reduction, change the answer.",
-        Figures("microseconds predicted with weft", "microseconds predicted without", "us", "us"),
+        Figures(
+            "microseconds predicted with weft",
+            "microseconds predicted where the region is left to TorchInductor",
+            sentence="{have} us predicted, {limit} us left to Inductor",
+        ),
     ),
     Rule(
         "interrupted",

@@ -20,7 +20,7 @@ from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, r
 from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, reduced_axes
 from weft.capture.lowering import flat, is_constant, unify_all
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
-from weft.capture.sources import user_line
+from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.rules import Figure
 
@@ -106,12 +106,12 @@ class Growth:
             return None
         self.drawn.add(node)
         message = "is smaller than the random numbers it is made of, which need not be in memory"
-        return Refusal("narrows_random", node.name, message, have, limit, user_line(node))
+        return Refusal("narrows_random", node.name, message, have, limit, origin(node))
 
     def refuse(
         self, node: fx.Node, rule: str, message: str, have: Figure | None = None, limit: Figure | None = None
     ) -> None:
-        self.refusals[node] = Refusal(rule, node.name, message, have, limit, user_line(node))
+        self.refusals[node] = Refusal(rule, node.name, message, have, limit, origin(node))
 
     def _dependencies(self, node: fx.Node) -> list[fx.Node]:
         if node in self.spaces:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch._inductor import inductor_prims
 
-from weft.capture.sources import user_line
+from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.ir import dtypes
 from weft.rules import Figure
@@ -353,7 +353,7 @@ def _check_gather(node: fx.Node) -> Refusal | None:
 
 
 def _refused(node: fx.Node, message: str, have: Figure | None = None, limit: Figure | None = None) -> Refusal:
-    return Refusal("unsupported_form", node.name, message, have, limit, user_line(node))
+    return Refusal("unsupported_form", node.name, message, have, limit, origin(node))
 
 
 def _arithmetic_supported(node: fx.Node) -> str | None:

@@ -15,7 +15,6 @@ from weft.capture.axes import Operand, Space
 from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
 from weft.capture.opaque import lower_opaque
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
-from weft.capture.sources import user_lines
 from weft.ir import dtypes
 from weft.ir.program import Builder, Dim, Program, Size
 
@@ -26,12 +25,11 @@ Strides = tuple[Extent, ...]
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A program, the nodes its inputs stand for, the expressions its parameters stand for, and user lines."""
+    """A program, the nodes its inputs stand for, and the expressions its parameters stand for."""
 
     program: Program
     inputs: tuple[fx.Node, ...]
     parameters: dict[str, Extent]
-    lines: tuple[str, ...]
 
 
 @dataclass
@@ -82,7 +80,7 @@ class GroupLowering:
             builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
         builder.parameters = tuple(self.parameters.expressions)
         inputs = tuple(base for base, _, _ in self.bindings)
-        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions, user_lines(self.members))
+        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions)
 
     def _bind_inputs(self) -> list[int]:
         """One binding a tensor where its uses agree on the axes; the atoms of the group, large tensors first."""

@@ -21,7 +21,7 @@ from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
 from weft.capture.opaque import is_opaque
 from weft.capture.refine import Extent, MisalignedError
-from weft.capture.sources import user_lines
+from weft.capture.sources import Place, places, texts
 from weft.errors import Refusal, WeftError, in_stage
 from weft.ir.program import Program
 
@@ -36,7 +36,8 @@ class Region:
     members: the nodes it computes, in graph order. One of them may be a member of other regions or stay in the graph as
     well, where computing it again moves fewer bytes than storing it. inputs, outputs: the nodes behind the program's
     buffers, in order; slots: for each output where it lies if it is a part of a larger tensor, else None; parameters:
-    the expression over the graph's symbols behind each run-time parameter; lines: the user's source lines.
+    the expression over the graph's symbols behind each run-time parameter; places: of the user's program, of all
+    members; reduced_at: of its reductions.
     """
 
     program: Program
@@ -45,7 +46,13 @@ class Region:
     outputs: tuple[fx.Node, ...]
     slots: tuple[Slot | None, ...]
     parameters: dict[str, Extent]
-    lines: tuple[str, ...]
+    places: tuple[Place, ...]
+    reduced_at: tuple[Place, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The places as text: the user's source lines, where there are any."""
+        return texts(self.places)
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
             for node in group:
                 growth.refuse(node, "misaligned", str(lowered), lowered.have, lowered.limit)
         else:  # a defect of weft: one refusal for the region, the others go on
-            where = next(iter(user_lines(group)), None)
+            where = next(iter(texts(places(group))), None)
             growth.refusals[group[0]] = Refusal("internal_error", name or "region", str(lowered), where=where)
             failed.update(group)
     members = {node for region in regions for node in region.members}
@@ -270,7 +277,10 @@ def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Outp
             if name is None:
                 program = replace(program, name=name_of(program))
             nodes, slots = tuple(o.node for o in outputs), tuple(o.slot for o in outputs)
-            return Region(program, tuple(spaces), lowered.inputs, nodes, slots, parameters, lowered.lines)
+            members = tuple(spaces)
+            reductions = [node for node in members if node.target in REDUCTIONS]
+            found = places(members), places(reductions)
+            return Region(program, members, lowered.inputs, nodes, slots, parameters, *found)
         except MisalignedError as error:
             misaligned = error
     raise misaligned

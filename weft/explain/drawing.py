@@ -14,7 +14,7 @@ from weft.plan.cost import Sizes
 from weft.plan.kernel import Plan
 
 ROW, GAP, BOX, PAD = 26, 14, 64, 10
-TENSOR_WIDTH, EDGE_WIDTH, KERNEL_WIDTH, INSET = 270, 100, 280, 34
+TENSOR_WIDTH, EDGE_WIDTH, KERNEL_WIDTH, INSET = 300, 100, 280, 34
 NARROW_WIDTH, RAIL = 340, 18
 NAME_CHARACTER, DETAIL_CHARACTER, MARGIN = 7.9, 6.7, 8
 """Widths of the page's two monospaced fonts, and of the space around text in a box."""

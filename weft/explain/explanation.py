@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
-from weft.integration.report import Report, ReportedRegion, refusal_lines
+from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
 from weft.runtime import tuning
@@ -37,6 +38,10 @@ class ExplainedGraph:
     kind: Kind
     compilation: Compilation
 
+    @cached_property
+    def report(self) -> Report:
+        return Report.of(self.compilation)
+
 
 @dataclass(frozen=True)
 class EqualRegions:
@@ -50,10 +55,18 @@ class EqualRegions:
         return self.graph.compilation.regions[self.places[0]]
 
     @property
+    def regions(self) -> list[ReportedRegion]:
+        return [self.graph.report.regions[at] for at in self.places]
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The user's lines of all of them."""
-        found = (line for at in self.places for line in self.graph.compilation.regions[at].region.lines)
-        return tuple(dict.fromkeys(found))
+        return lines_of(self.regions)
+
+    @property
+    def purposes(self) -> list[str]:
+        """What each kernel is for."""
+        return [purpose(self.regions, at) for at in range(len(self.first.plan.kernels))]
 
 
 @dataclass(frozen=True)
@@ -84,13 +97,15 @@ class Explanation:
         """One line of totals."""
         regions = [c for graph in self.graphs for c in graph.compilation.regions]
         estimates = [e for c in regions for e in c.plan.estimates]
-        moved = size_text(sum(e.bytes_read + e.bytes_written for e in estimates))
-        time = sum(e.predicted_us for e in estimates)
         unmeasured = "" if self.target.measured else " (its figures are not measured)"
-        return (
-            f"{self.name} on {self.target.name}{unmeasured}: {_count(len(regions), 'region')} in "
-            f"{_count(len(estimates), 'kernel')}, {moved} moved, {time:.0f} us predicted"
-        )
+        counted = f"{_count(len(regions), 'region')} in {_count(len(estimates), 'kernel')} of weft's"
+        if estimates:
+            moved = size_text(sum(e.bytes_read + e.bytes_written for e in estimates))
+            time = sum(e.predicted_us for e in estimates)
+            left = sum(c.plan.decisions[0].apart_us or 0.0 for c in regions)
+            they = "which moves" if len(estimates) == 1 else "which move"
+            counted += f", {they} {moved}: {time:.0f} us predicted, {left:.0f} us left to Inductor"
+        return f"{self.name} on {self.target.name}{unmeasured}: {counted}"
 
     def text(self) -> str:
         """A table of kernels, then each region with its reasons and the user's lines, then what is left out and why."""
@@ -101,9 +116,7 @@ class Explanation:
         for graph in self.graphs:
             lines += ["", f"{graph.kind}:"]
             for group in (g for g in groups if g.graph is graph):
-                shown = ReportedRegion.of(group.first).text()
-                times = f" ({len(group.places)} times)" if len(group.places) > 1 else ""
-                lines += [f"  {shown[0]}{times}", *(f"  {line}" for line in shown[1:])]
+                lines += [f"  {line}" for line in region_lines(group.regions)]
             lines += [f"  {line}" for line in border_lines(graph.compilation.borders)]
             left = refusal_lines(graph.compilation.refusals)
             lines += [f"  {line}" for line in left] if left or graph.compilation.regions else ["  nothing to fuse"]
@@ -120,7 +133,7 @@ class Explanation:
             borders = graph.compilation.borders
             whole["graphs"].append({"kind": graph.kind, "borders": None if borders is None else borders.to_dict()})
             before = len(lists["regions"])
-            for name, entries in Report.of(graph.compilation).to_dict().items():
+            for name, entries in graph.report.to_dict().items():
                 for entry in entries:
                     moved = {"region": entry["region"] + before} if "region" in entry else {}
                     lists[name].append({"graph": at} | entry | moved)
@@ -197,14 +210,16 @@ def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("graph", "kernel", "kind", "scheme"):
+    purposes = any(text for group in groups for text in group.purposes)
+    for heading in ("graph", "kernel", *(["for"] if purposes else []), "kind", "scheme"):
         table.add_column(heading, overflow="fold")
     headings = ["times", "MB read", "written", "us predicted"]
     for heading in [*headings, *(["registers", "spilled"] if target.kind == "gpu" else [])]:
         table.add_column(heading, justify="right")
     for group in groups:
         plan = group.first.plan
-        for kernel, kind, estimate, held in zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, strict=True):
+        parts = zip(plan.kernels, group.purposes, plan.kinds, plan.estimates, plan.resources, strict=True)
+        for kernel, text, kind, estimate, held in parts:
             figures = [
                 str(len(group.places)),
                 f"{estimate.bytes_read / 1e6:.2f}",
@@ -213,7 +228,8 @@ def _table(groups: Sequence[EqualRegions], target: Target) -> Table:
             ]
             if target.kind == "gpu":
                 figures += [str(held.registers_per_thread), str(held.spill_bytes)]
-            table.add_row(group.graph.kind, kernel.name, kind, kernel.schedule.scheme, *figures)
+            named = [kernel.name, *([text] if purposes else [])]
+            table.add_row(group.graph.kind, *named, kind, kernel.schedule.scheme, *figures)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -15,8 +16,10 @@ from torch import fx
 from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import config as inductor_config
 
+from weft.capture.axes import VIEWS
+from weft.capture.sources import dotted
 from weft.explain.calls import call
-from weft.integration.report import SOURCE
+from weft.integration.report import GRADIENTS, SOURCE
 
 _FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 Kind = Literal["forward", "backward", "inference"]
@@ -57,11 +60,13 @@ def post_grad_graphs(
             compile_fx._recursive_post_grad_passes(gm, is_inference=inference)
         kind: Kind = "backward" if facts.get("is_backward") else "inference" if inference else "forward"
         _name_inputs(gm, kind, names)
+        if kind == "backward":
+            _name_gradients(gm, names)
         found.append(PostGradGraph(kind, gm))
         return make_boxed_func(runnable.forward)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        names[:] = [readable(node.name) for node in gm.graph.nodes if node.op == "placeholder"]
+        names[:] = [_name(node, function) for node in gm.graph.nodes if node.op == "placeholder"]
         return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)  # type: ignore[arg-type]
 
     torch._dynamo.reset()
@@ -100,11 +105,46 @@ def _name_inputs(gm: fx.GraphModule, kind: Kind, names: Sequence[str]) -> None:
     for node in gm.graph.nodes:
         match = re.fullmatch(pattern, node.name) if node.op == "placeholder" else None
         if match and int(match[1]) - first < len(names):
-            node.meta[SOURCE] = names[int(match[1]) - first]
+            node.meta[SOURCE] = (names[int(match[1]) - first],)
 
 
-def readable(placeholder: str) -> str:
-    """The user's name behind that of dynamo: ``l_self_modules_norm_parameters_weight_`` is ``norm.weight``."""
-    name = placeholder.removeprefix("l_").removesuffix("_")
-    name = re.sub(r"^(self_|fn_)?_?(modules|parameters|buffers)_", "", name)
-    return re.sub(r"_+(modules|parameters|buffers)_", ".", name)
+def _name_gradients(gm: fx.GraphModule, names: Sequence[str]) -> None:
+    """Note on each node that is a gradient, or of which one is a view, whose it is. A backward returns the gradients of
+    the traced function's inputs, in their order; what else it returns is described."""
+    output = gm.graph.output_node()
+    results = output.args[0]
+    assert isinstance(results, list | tuple)
+    described = output.meta.get("desc") or [None] * len(results)
+    for at, (node, description) in enumerate(zip(results, described, strict=True)):
+        index = at if description is None else getattr(getattr(description, "grad_of", None), "idx", len(names))
+        while isinstance(node, fx.Node) and node.op == "call_function" and node.target in VIEWS:
+            node = node.args[0]
+        if isinstance(node, fx.Node) and index < len(names):
+            node.meta[GRADIENTS] = (*node.meta.get(GRADIENTS, ()), names[index])
+
+
+def _name(placeholder: fx.Node, function: Callable[..., Any]) -> str:
+    """What the user calls an input of the graph that dynamo made of a function."""
+    source = getattr(getattr(placeholder.meta.get("grapharg"), "source", None), "name", None)
+    source = source() if callable(source) else source
+    return readable(source, function) if isinstance(source, str) else placeholder.name
+
+
+def readable(source: str, function: Callable[..., Any]) -> str:
+    """The user's name behind that of dynamo: ``L['self']._modules['norm']._parameters['weight']`` is ``norm.weight``.
+    Modules of torch are called through ``args`` and ``kwargs``, which have the names of the module's own parameters."""
+    name = dotted(source)
+    try:
+        call = function.forward if isinstance(function, torch.nn.Module) else function
+        parameters = inspect.signature(call).parameters
+    except ValueError:  # a function of C++ has none
+        return name
+    if (found := re.fullmatch(r"kwargs\.(.+)", name)) and "kwargs" not in parameters:
+        return found[1]
+    if (found := re.fullmatch(r"args\.(\d+)(.*)", name)) and "args" not in parameters:
+        for at, parameter in enumerate(parameters.values()):
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                return f"{parameter.name}.{int(found[1]) - at}{found[2]}"
+            if at == int(found[1]):
+                return parameter.name + found[2]
+    return name

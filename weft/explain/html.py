@@ -9,7 +9,7 @@ import jinja2
 
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
 from weft.explain.explanation import PLAN_ONLY, EqualRegions, Explanation, border_lines
-from weft.integration.report import ReportedRegion, reasons, refusal_groups
+from weft.integration.report import buffer_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
 from weft.rules import RULES
 
@@ -42,13 +42,14 @@ def page(explanation: Explanation) -> str:
         sections=sections,
         groups=groups,
         border_lines=border_lines,
+        purposes=any(text for group in groups for text in group.purposes),
         rules=RULES,
         plan_only=PLAN_ONLY,
     )
 
 
 def _card(group: EqualRegions) -> Card:
-    plan, names = group.first.plan, ReportedRegion.of(group.first).names
+    plan, names = group.first.plan, buffer_names(group.regions)
     others = [_other(decision) for decision in plan.alternatives]
     return Card(group, draw_wide(plan, names), draw_narrow(plan, names), reasons(plan), others)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch import fx
+
+from weft.capture.sources import Place, compact, texts
 from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
 from weft.ir.program import Buffer, Program
@@ -15,52 +18,49 @@ from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.schedules import kind_of
 from weft.plan.tuned import Tuned
 from weft.render.source import Source
+from weft.rules import find_rule
 from weft.runtime import launch
 
 _LOG = logging.getLogger(__name__)
 SOURCE = "weft_source"
-"""Where a placeholder has the name of its tensor in the user's program."""
-SHOWN_LINES = 6
-"""Of the user's program, a region."""
+"""Where a placeholder has the names of its tensor in the user's program: one."""
+GRADIENTS = "weft_gradients"
+"""Where a node of a backward has the names of the tensors whose gradient it is."""
+SHOWN_LINES, SHOWN_NAMES = 6, 4
+"""Of the user's program, a region; of its tensors or modules, a kernel."""
 
 
 @dataclass(frozen=True)
 class ReportedRegion:
     """What is said of a region, without nodes: one of them would keep all of the graph, and what its nodes carry.
 
-    operations: how many nodes it computes. names: what the user's program calls its inputs, by buffer, as far as that
-    is known. The rest is that of ``CompiledRegion`` and ``Region``.
+    operations: how many nodes it computes. inputs, gradients: by buffer, as far as that is known, what the user's
+    program calls a tensor that is read, and those whose gradient is written. The rest is that of ``CompiledRegion`` and
+    ``Region``.
     """
 
     program: Program
     plan: Plan
     sources: tuple[Source, ...]
     operations: int
-    names: dict[str, str]
-    lines: tuple[str, ...]
+    inputs: dict[str, tuple[str, ...]]
+    gradients: dict[str, tuple[str, ...]]
+    places: tuple[Place, ...]
+    reduced_at: tuple[Place, ...]
 
     @staticmethod
     def of(compiled: CompiledRegion) -> ReportedRegion:
         region = compiled.region
-        inputs = zip(region.program.inputs, region.inputs, strict=True)
-        names = {buffer.name: node.meta[SOURCE] for buffer, node in inputs if SOURCE in node.meta}
-        return ReportedRegion(
-            compiled.program, compiled.plan, compiled.sources, len(region.members), names, region.lines
-        )
+        inputs = _noted(SOURCE, region.program.inputs, region.inputs)
+        gradients = _noted(GRADIENTS, [o.buffer for o in region.program.outputs], region.outputs)
+        own = compiled.program, compiled.plan, compiled.sources
+        return ReportedRegion(*own, len(region.members), inputs, gradients, region.places, region.reduced_at)
 
-    def text(self) -> list[str]:
-        """The kernels of a region, why they are what they are, and the user's lines."""
-        plan, count = self.plan, self.operations
-        lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s)"]
-        for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
-            moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
-            lines += [
-                f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
-                f"    reads {', '.join(self.names.get(b.name, b.name) for b in kernel.program.inputs)}",
-                f"    writes {', '.join(o.buffer.name for o in kernel.program.outputs)}",
-            ]
-        lines += [f"  {line}" for line in reasons(plan)]
-        return lines + [f"  from {line}" for line in self.lines[:SHOWN_LINES]]
+
+def _noted(key: str, buffers: Sequence[Buffer], nodes: Sequence[fx.Node]) -> dict[str, tuple[str, ...]]:
+    """The names that are noted on the nodes behind buffers, by buffer."""
+    bound = zip(buffers, nodes, strict=True)
+    return {buffer.name: node.meta[key] for buffer, node in bound if key in node.meta}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Report:
 
     def text(self) -> str:
         """A few lines a region, then what was left out, counted by reason."""
-        regions = [line for region in self.regions for line in region.text()]
+        regions = [line for region in self.regions for line in region_lines([region])]
         return "\n".join([*regions, *refusal_lines(self.refusals)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,21 +88,75 @@ class Report:
                 {
                     "name": region.program.name,
                     "operations": region.operations,
-                    "lines": list(region.lines),
+                    "lines": list(lines_of([region])),
                     "program": str(region.program),
                 }
             )
             sources = [source.text for source in region.sources] or [None] * len(plan.kernels)
+            names = buffer_names([region])
             parts = zip(plan.kernels, plan.kinds, plan.estimates, plan.resources, sources, strict=True)
-            described = [_kernel(*part, region.names) for part in parts]
+            described = [_kernel(*part, names) for part in parts]
             kernels += [
-                {"region": at} | own | {"tuned": _measurement(found)}
-                for own, found in zip(described, plan.measurements, strict=True)
+                {"region": at, "purpose": purpose([region], place)} | own | {"tuned": _measurement(found)}
+                for place, (own, found) in enumerate(zip(described, plan.measurements, strict=True))
             ]
             for taken, found in ((True, plan.decisions), (False, plan.alternatives)):
                 decisions += [{"region": at, "taken": taken and d.refusal is None} | d.to_dict() for d in found]
         refusals = [refusal.to_dict() for refusal in self.refusals]
         return {"regions": regions, "kernels": kernels, "decisions": decisions, "refusals": refusals}
+
+
+def buffer_names(equal: Sequence[ReportedRegion]) -> dict[str, str]:
+    """What the user's program calls the inputs and outputs of equal regions, by buffer, as far as that is known."""
+    read, written = _together(r.inputs for r in equal), _together(r.gradients for r in equal)
+    named = {buffer: " or ".join(compact(own)) for buffer, own in read.items()}
+    return named | {buffer: f"{' and '.join(compact(own))} gradient" for buffer, own in written.items()}
+
+
+def _together(named: Iterable[Mapping[str, Iterable[str]]]) -> dict[str, list[str]]:
+    """The names that equal regions have, by buffer."""
+    found: dict[str, list[str]] = {}
+    for own in named:
+        for buffer, names in own.items():
+            found.setdefault(buffer, []).extend(names)
+    return found
+
+
+def purpose(equal: Sequence[ReportedRegion], at: int) -> str:
+    """What one of the kernels of equal regions is for: the gradients it writes, else the modules whose data the regions
+    reduce, or ``file.py:12`` where that is in no module; empty where the graph says nothing."""
+    gradients = _together(r.gradients for r in equal)
+    written = [o.buffer.name for o in equal[0].plan.kernels[at].program.outputs]
+    if names := compact(name for buffer in written for name in gradients.get(buffer, ())):
+        return f"{_listed(names)} gradient{'s' * (len(names) > 1)}"
+    places = (place for region in equal for place in region.reduced_at)
+    return _listed(compact(place.module or place.line.partition(": ")[0] for place in places))
+
+
+def _listed(names: Sequence[str]) -> str:
+    left_out = len(names) - SHOWN_NAMES
+    return ", ".join(names) if left_out <= 1 else f"{', '.join(names[:SHOWN_NAMES])} and {left_out} more"
+
+
+def region_lines(equal: Sequence[ReportedRegion]) -> list[str]:
+    """The kernels of equal regions, why they are what they are, and the user's lines."""
+    plan, count, names = equal[0].plan, equal[0].operations, buffer_names(equal)
+    times = f" ({len(equal)} times)" if len(equal) > 1 else ""
+    lines = [f"region of {count} operation{'s' * (count != 1)} -> {len(plan.kernels)} kernel(s){times}"]
+    for kernel, kind, estimate in zip(plan.kernels, plan.kinds, plan.estimates, strict=True):
+        moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
+        lines += [
+            f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
+            f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
+            f"    writes {', '.join(names.get(o.buffer.name, o.buffer.name) for o in kernel.program.outputs)}",
+        ]
+    lines += [f"  {line}" for line in reasons(plan)]
+    return lines + [f"  from {line}" for line in lines_of(equal)[:SHOWN_LINES]]
+
+
+def lines_of(equal: Sequence[ReportedRegion]) -> tuple[str, ...]:
+    """The places of equal regions in the user's program."""
+    return texts(place for region in equal for place in region.places)
 
 
 def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
@@ -112,14 +166,17 @@ def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
         first = equal[0]
         figures = f"; {first.compared}" if first.compared else ""
         lines.append(f"left out: {len(equal)} x {first.rule}: {first.message}{figures}")
+        if find_rule(first.rule).stage == "plan":  # of whole regions
+            places = dict.fromkeys(refusal.where for refusal in equal if refusal.where)
+            lines += [f"  from {place}" for place in [*places][:SHOWN_LINES]]
     return lines
 
 
 def refusal_groups(refusals: Iterable[Refusal]) -> list[list[Refusal]]:
-    """Refusals with equal reasons together, the commonest first."""
-    groups: dict[tuple[str, str], list[Refusal]] = {}
+    """Refusals with equal reasons and figures together, the commonest first."""
+    groups: dict[tuple[str, str, str], list[Refusal]] = {}
     for refusal in refusals:
-        groups.setdefault((refusal.rule, refusal.message), []).append(refusal)
+        groups.setdefault((refusal.rule, refusal.message, refusal.compared), []).append(refusal)
     return sorted(groups.values(), key=lambda equal: -len(equal))
 
 
@@ -129,9 +186,8 @@ def reasons(plan: Plan) -> list[str]:
     whole = plan.decisions[0]
     lines = [f"cut: {refusal}" for refusal in plan.cuts]
     if whole.together_us is not None and whole.apart_us is not None:
-        alone = "rows and columns in kernels of their own" if len(whole.apart) > 1 else "an ordinary kernel"
-        apart = "" if whole.apart_us == whole.together_us else f", {whole.apart_us:.1f} us with {alone}"
-        lines.append(f"taken: {whole.together_us:.1f} us predicted{apart}")
+        alone = "with rows and columns in kernels of their own" if len(whole.apart) > 1 else "in an ordinary kernel"
+        lines.append(f"taken: {whole.together_us:.1f} us predicted, {whole.apart_us:.1f} us left to Inductor, {alone}")
     for kernel, measured in zip(plan.kernels, plan.measurements, strict=True):
         if isinstance(measured, Tuned):
             lines.append(f"tuned: {kernel.name}: {measured}")
@@ -150,7 +206,7 @@ def _kernel(
         "scheme": schedule.scheme,
         "schedule": str(schedule),
         "inputs": [_buffer(b, program) | {"source": names.get(b.name)} for b in program.inputs],
-        "outputs": [_buffer(o.buffer, program) for o in program.outputs],
+        "outputs": [_buffer(o.buffer, program) | {"source": names.get(o.buffer.name)} for o in program.outputs],
     }
     counts = {name: value for name, value in estimate.to_dict().items() if name != "kernel"}
     return own | counts | held.to_dict() | {"text": str(kernel), "source": source}

@@ -11,7 +11,7 @@ from torch import fx
 
 from weft.capture.assembly import Assembly, Slot, complete
 from weft.capture.refine import extent
-from weft.capture.sources import user_line
+from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.integration.sizes import SizeNodes
 
@@ -34,7 +34,7 @@ class Wholes:
         missed = {assembly.whole: (count, assembly.parts) for assembly, count in counts.items()}
         message = "a region that has a part of it is left out"
         self.refusals = [
-            Refusal("not_assembled", n.name, message, *missed[n], user_line(n)) for n in graph.nodes if n in missed
+            Refusal("not_assembled", n.name, message, *missed[n], origin(n)) for n in graph.nodes if n in missed
         ]
         self._bases: dict[Assembly, fx.Node] = {}
         self._written: dict[Assembly, list[fx.Node]] = {}
