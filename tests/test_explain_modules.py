@@ -77,7 +77,7 @@ def test_kernels_of_one_name_are_told_apart(encoder: Explanation) -> None:
     heading, _, *rows = table(encoder)
     assert " for " in heading
     assert len({tuple(row.split()[1:3]) for row in rows}) == len(rows)
-    assert "linear1.bias gradient</td>" in page(encoder)
+    assert "linear1.bias gradient</td>" in page(encoder).replace("<wbr>", "")
 
 
 def test_inputs_of_a_module_of_torch_have_the_names_of_its_parameters(encoder: Explanation) -> None:

@@ -124,7 +124,7 @@ def draw_narrow(plan: Plan, names: dict[str, str]) -> Drawing:
             drawing.edges.append(Edge(path, "", 0, 0))
             y = start + ROW
         y += GAP
-    drawing.height = y + PAD
+    drawing.height = y
     return drawing
 
 
