@@ -149,7 +149,7 @@ def _(*_: Any) -> Refusal:
 # plan
 
 
-@says("no_backend: row_max_exp_row_sum: no backend for meta yet (have meta, needs cpu or cuda)", "meta", "cpu or cuda")
+@says("no_backend: row_max_exp_row_sum: no backend for meta (have meta, needs cpu or cuda)", "meta", "cpu or cuda")
 def _(*_: Any) -> Refusal:
     return refused(lambda x: x.softmax(-1), torch.empty(8, 16, device="meta"), target=None)
 

@@ -71,7 +71,9 @@ def test_gpus_need_triton(found: tuple[str, ...], expected: tuple[str, ...], mon
 
 def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, "weft.render.cpp", "weft.render.triton")
-    assert str(target_of(CUDA, "norm")) == "no_backend: norm: no backend for cuda yet (have cuda, needs cpu)"
+    assert str(target_of(CUDA, "norm")) == (
+        "no_backend: norm: triton, which kernels for cuda need, is not installed (have cuda, needs cpu)"
+    )
     assert target_of(torch.device("cpu"), "norm") == Target.current()
 
 
@@ -101,8 +103,8 @@ def test_kernels_for_another_device_than_the_machine_are_refused() -> None:
     assert isinstance(on_cpu, Plan)
     assert check_device(on_cpu, Target.named("cpu")) is None
     assert check_device(as_triton(on_cpu), H200) is None
-    assert str(check_device(on_cpu, H200)).startswith("no_backend: p: no backend for cuda yet (have cuda, needs cpu")
-    assert str(check_device(as_triton(on_cpu), Target.named("cpu"))).startswith("no_backend: p: no backend for cpu yet")
+    assert str(check_device(on_cpu, H200)).startswith("no_backend: p: no backend for cuda (have cuda, needs cpu")
+    assert str(check_device(as_triton(on_cpu), Target.named("cpu"))).startswith("no_backend: p: no backend for cpu")
 
 
 def test_a_plan_for_a_gpu_has_sources_if_its_schedules_are_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,5 +129,5 @@ def test_what_the_backend_cannot_write_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_nothing_can_run_is_refused() -> None:
-    with pytest.raises(RefusedError, match="no_backend: p: no backend for meta yet"):
+    with pytest.raises(RefusedError, match="no_backend: p: no backend for meta"):
         run_program(PROGRAM, [torch.empty(8, 64, dtype=torch.bfloat16, device="meta")], [8])

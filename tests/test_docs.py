@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from difflib import unified_diff
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.docs_blocks import find_blocks, rerun
+from weft.plan.kernel import Scheme
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
@@ -45,6 +47,14 @@ def test_commands_are_quoted_for_shells_that_expand_brackets() -> None:
     typed = [line for line in lines if "[" in line]
     assert len(typed) > 8
     assert [line for line in typed if "[" in re.sub(r"'[^']*'", "", line)] == []
+
+
+def test_the_schemes_of_a_page_are_those_that_the_planner_chooses_from() -> None:
+    lines = (ROOT / "docs" / "ir.md").read_text().splitlines()
+    (row,) = (line for line in lines if line.startswith("| scheme |"))
+    choosing = "".join((ROOT / "weft" / "plan" / f"{name}.py").read_text() for name in ("schedules", "gpu_candidates"))
+    chosen = {scheme for scheme in get_args(Scheme) if f'"{scheme}"' in choosing}
+    assert set(re.findall("`([A-Z_]+)`", row)) == set(get_args(Scheme)) == chosen
 
 
 def test_the_rules_of_a_page_are_rules_that_weft_has() -> None:

@@ -127,7 +127,7 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) 
     found = looked_at("packages")
     assert (found.status, found.remedy) == ("warning", "pip install jinja2 matplotlib")
     assert found.fact.startswith("not installed: jinja2, matplotlib; installed: numpy 1.0, sympy 1.0")
-    assert looked_at("triton").fact == "not installed; weft needs it on no machine yet"
+    assert looked_at("triton").fact == "not installed; only kernels for NVIDIA GPUs need it"
 
 
 def test_variables_that_matter_are_shown_and_secrets_are_not() -> None:

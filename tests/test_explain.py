@@ -312,6 +312,17 @@ def test_the_page_stands_alone_and_shows_everything(trained: Explanation, tmp_pa
     assert "us left to Inductor, with rows and columns in kernels of their own" in text
 
 
+def test_a_narrow_page_can_break_names_and_has_figures_beside_their_reason() -> None:
+    from weft.explain.html import page
+
+    text = page(weft.explain(lambda x: (x.softmax(-1), x.sum(-1) @ x), torch.randn(64, 64), target="h200"))
+    assert '<td class="name">row_<wbr>max_<wbr>exp_<wbr>row_<wbr>sum</td>' in text
+    refused = text[text.index("Left to TorchInductor") :]
+    assert "<th>have</th>" not in refused
+    text = page(weft.explain(lambda x: x.sum(-1), torch.randn(64, 64), target="h200"))
+    assert re.search(r"no faster than Inductor&#39;s; [\d.]+ us predicted, [\d.]+ us left to Inductor</td>", text)
+
+
 def test_names_of_the_user_are_no_markup() -> None:
     found = weft.explain(lambda x: torch.softmax(x, -1), torch.randn(8, 16), target="cpu", name="<b>&")
     from weft.explain.html import page

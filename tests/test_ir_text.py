@@ -88,7 +88,7 @@ def kernels(draw: Draw) -> Kernel:
     cut = draw(st.integers(0, len(dims)))
     rows, columns = tuple(dims[:cut]), tuple(dims[cut:])
     schedule = Schedule(
-        draw(st.sampled_from(["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"])),
+        draw(st.sampled_from(["ONE_SHOT", "STREAM", "LOOP", "COLUMN"])),
         rows,
         columns,
         rows[: draw(st.integers(0, len(rows)))],

@@ -37,7 +37,7 @@ from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import ordinary_us, plan
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
-from weft.render.backends import device_of, devices, render, supports
+from weft.render.backends import device_of, devices, missing_for, render, supports
 from weft.render.source import Source
 from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
@@ -193,7 +193,7 @@ def is_distributed() -> bool:
 
 
 def check_device(planned: Plan, machine: Target) -> Refusal | None:
-    """Kernels run on another kind of device than their plan is for: no backend is planned for that one yet."""
+    """Kernels run on another kind of device than their plan is for: there is no backend for that one."""
     wanted = "cpu" if machine.kind == "cpu" else "cuda"
     if all(device_of(kernel) == wanted for kernel in planned.kernels):
         return None
@@ -202,7 +202,9 @@ def check_device(planned: Plan, machine: Target) -> Refusal | None:
 
 def _no_backend(subject: str, device: str) -> Refusal:
     usable = [known for known in devices() if known != device]
-    return Refusal("no_backend", subject, f"no backend for {device} yet", device, " or ".join(usable))
+    missing = missing_for(device)
+    message = f"{missing}, which kernels for {device} need, is not installed" if missing else f"no backend for {device}"
+    return Refusal("no_backend", subject, message, device, " or ".join(usable))
 
 
 def begin_build(region: CompiledRegion, options: Options) -> None:

@@ -152,7 +152,7 @@ def _triton(_: Surroundings) -> Answer:
     for name in ("triton", "pytorch-triton"):
         with suppress(PackageNotFoundError):
             return "ok", version(name), ""
-    return "ok", "not installed; weft needs it on no machine yet", ""
+    return "ok", "not installed; only kernels for NVIDIA GPUs need it", ""
 
 
 def _packages(_: Surroundings) -> Answer:

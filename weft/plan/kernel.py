@@ -15,7 +15,7 @@ from weft.ir.program import Program, Size
 if TYPE_CHECKING:
     from weft.plan.tuned import Tuned
 
-Scheme = Literal["ONE_SHOT", "STREAM", "CLUSTER", "LOOP", "COLUMN"]
+Scheme = Literal["ONE_SHOT", "STREAM", "LOOP", "COLUMN"]
 Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
 Finish = Literal["none", "same", "separate"]
 Backend = Literal["cpp", "triton"]

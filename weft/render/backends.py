@@ -49,5 +49,10 @@ def devices() -> tuple[str, ...]:
     return tuple(r.device for r in found)
 
 
+def missing_for(device: str) -> str:
+    """The package that kernels for a type of device need and that is not installed; empty if nothing is missing."""
+    return next((r.needs for r in RENDERERS.values() if r.device == device and r.needs and not find_spec(r.needs)), "")
+
+
 def _module(backend: Backend) -> Any:
     return import_module(RENDERERS[backend].module)
