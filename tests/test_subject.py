@@ -94,7 +94,7 @@ def test_targets_are_those_with_figures() -> None:
 def test_explain_prints_text_and_json(run: Any) -> None:
     code, out, err = run("explain", "softmax_forward", "--shape", "64x256", "--dtype", "f32", "--target", "h200")
     assert (code, err) == (0, "")
-    assert out.startswith("softmax_forward on h200: 1 region in 1 kernel, 131 kB moved, ")
+    assert out.startswith("softmax_forward on h200: 1 region in 1 kernel of weft's, which moves 131 kB: ")
     code, out, err = run("explain", "softmax_forward", "--shape", "64x256", "--target", "gb200", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)

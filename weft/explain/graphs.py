@@ -114,8 +114,9 @@ def _name_gradients(gm: fx.GraphModule, names: Sequence[str]) -> None:
     output = gm.graph.output_node()
     results = output.args[0]
     assert isinstance(results, list | tuple)
-    described = output.meta.get("desc") or [None] * len(results)
-    for at, (node, description) in enumerate(zip(results, described, strict=True)):
+    described = output.meta.get("desc") or ()
+    for at, node in enumerate(results):
+        description = described[at] if len(described) == len(results) else None
         index = at if description is None else getattr(getattr(description, "grad_of", None), "idx", len(names))
         while isinstance(node, fx.Node) and node.op == "call_function" and node.target in VIEWS:
             node = node.args[0]
