@@ -289,7 +289,7 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "interrupted: row_max_exp_row_sum: cut off by aten.hypot.default: with what is left around it predicted to be no "
-    "faster than without fusion (have 20.0 us, limit 10.0)",
+    "faster than without fusion (20.0 us predicted, 10.0 us left to Inductor)",
     20.0,
     10.0,
 )

@@ -62,6 +62,7 @@ def markdown(rules: Iterable[Rule]) -> str:
 
 
 NOTHING = "Nothing: this is no loss."
+TIMES = "{have} us predicted, {limit} us left to Inductor"
 
 _TABLE = (
     Rule(
@@ -199,7 +200,7 @@ _TABLE = (
         Figures(
             "microseconds predicted with weft",
             "microseconds predicted where the region is left to TorchInductor",
-            sentence="{have} us predicted, {limit} us left to Inductor",
+            sentence=TIMES,
         ),
     ),
     Rule(
@@ -210,9 +211,8 @@ _TABLE = (
         "Write the operation that the message names with others that weft has.",
         Figures(
             "microseconds predicted with weft and what is left around it",
-            "microseconds predicted without weft",
-            "us",
-            "us",
+            "microseconds predicted where all of it is left to TorchInductor",
+            sentence=TIMES,
         ),
     ),
     Rule(
