@@ -63,7 +63,7 @@ def test_a_rule_with_figures_shows_them_and_one_without_has_none() -> None:
 
 def named_rules(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and name of every rule that a module writes down: in ``Refusal(...)``, in ``x.refuse(node, ...)``, in
-    ``Cut(value, operand, ...)`` and where one is compared with the rule of something."""
+    ``Cut(value, operand, ...)`` and where one, or several in a tuple, are compared with the rule of something."""
     places = {"Refusal": 0, "refuse": 1, "Cut": 2}
     for node in ast.walk(tree):
         found: list[ast.expr] = []
@@ -72,7 +72,8 @@ def named_rules(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if name in places and len(node.args) > places[name]:
                 found = [node.args[places[name]]]
         elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "rule":
-            found = node.comparators
+            for other in node.comparators:
+                found += other.elts if isinstance(other, ast.Tuple) else [other]
         for argument in found:
             if isinstance(argument, ast.Constant):
                 yield node.lineno, str(argument.value)
@@ -98,6 +99,7 @@ def test_the_sources_and_the_table_have_the_same_rules() -> None:
         ('growth.refuse(node, "c", text)', ["c"]),
         ('Cut(v, o, "d", ())', ["d"]),
         ('if cut.rule != "e": pass', ["e"]),
+        ('if cut.rule in ("f", "g"): pass', ["f", "g"]),
         ("def refuse(rule): Refusal(rule, x)", []),
     ],
 )
