@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,12 +99,12 @@ def test_a_number_that_the_function_takes_works(k: float) -> None:
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a number for a tensor": (
         lambda: explained(scaled, 3, 2),
-        "scaled fails on these inputs: AttributeError: 'int' object has no attribute 'softmax' at test_calls.py:22: "
+        "scaled fails on these inputs: AttributeError: 'int' object has no attribute 'softmax' at test_calls.py:24: "
         'return x.softmax(-1) * k; x is 3, k is 2: a tensor is given as it is, or as its type, "bf16[8192,4096]"',
     ),
     "a text that is nearly a type": (
         lambda: explained(scaled, "bf16[8,16", k=2.5),
-        "scaled fails on these inputs: AttributeError: 'str' object has no attribute 'softmax' at test_calls.py:22: "
+        "scaled fails on these inputs: AttributeError: 'str' object has no attribute 'softmax' at test_calls.py:24: "
         "return x.softmax(-1) * k; x is 'bf16[8,16', k is 2.5: a tensor is given as it is, or as its type, "
         '"bf16[8192,4096]"',
     ),
@@ -123,13 +125,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an error of the function": (
         lambda: explained(broken, "f32[2,2]"),
-        "broken fails on these inputs: ValueError: no good: 1 dimension at test_calls.py:31: "
+        "broken fails on these inputs: ValueError: no good: 1 dimension at test_calls.py:33: "
         'raise ValueError(f"no good:\\n{total.dim()} dimension")',
     ),
     "shapes": (
         lambda: explained(Norm(), "f32[8,12]", "f32[16]"),
         "Norm fails on these inputs: RuntimeError: Given normalized_shape=[16], expected input with shape [*16], but "
-        "got input of size[8, 12] at test_calls.py:26: return F.rms_norm(x * 2, (16,), weight, eps)",
+        "got input of size[8, 12] at test_calls.py:28: return F.rms_norm(x * 2, (16,), weight, eps)",
     ),
     "a builtin": (
         lambda: explained(torch.relu, 3),
@@ -151,6 +153,15 @@ def test_a_call_that_fails_is_one_error_with_the_users_line(
     assert "_dynamo" not in shown
     assert shown.splitlines()[-1] == f"weft.errors.CallError: {message}"
     assert capfd.readouterr().err == ""
+
+
+def test_a_users_folder_may_be_called_torch(tmp_path: Path) -> None:
+    path = tmp_path / "torch" / "model.py"
+    path.parent.mkdir()
+    path.write_text("def broken(x):\n    raise ValueError('no good')\n")
+    names = runpy.run_path(str(path))
+    with pytest.raises(CallError, match=r"no good at model\.py:2: raise ValueError\('no good'\)$"):
+        explained(names["broken"], "f32[2]")
 
 
 @pytest.mark.parametrize(

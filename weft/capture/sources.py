@@ -113,10 +113,15 @@ def _own_place(node: fx.Node) -> Place:
 def user_line(node: fx.Node) -> str | None:
     """``file.py:12: code`` of the innermost frame of a node itself outside torch, or None if it does not say."""
     trace = node.meta.get("stack_trace") or node.stack_trace
-    frames = [m for m in _FRAME.finditer(trace or "") if not _TORCH.match(m["file"])]
+    frames = [m for m in _FRAME.finditer(trace or "") if not in_torch(m["file"])]
     if not frames:
         return None
     return f"{Path(frames[-1]['file']).name}:{frames[-1]['line']}: {frames[-1]['code'].strip()}"
+
+
+def in_torch(file: str) -> bool:
+    """Whether a file is of torch itself: of this installation, or of the one that a trace comes from."""
+    return _TORCH.match(file) is not None
 
 
 def dotted(source: str) -> str:

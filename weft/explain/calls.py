@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.capture.sources import in_torch
 from weft.errors import CallError
 
 
@@ -48,5 +49,5 @@ def _message(function: Callable[..., Any], inputs: Sequence[Any], keywords: Mapp
 def line_of(error: Exception) -> str:
     """`` at file.py:12: code`` of the innermost line that is the user's, below the one that caught the error; empty if
     there is none."""
-    frames = [f for f in extract_tb(error.__traceback__)[1:] if "/torch/" not in f.filename and f.filename[0] != "<"]
+    frames = [f for f in extract_tb(error.__traceback__)[1:] if not in_torch(f.filename) and f.filename[0] != "<"]
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
