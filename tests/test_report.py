@@ -133,6 +133,20 @@ def test_lines_of_the_users_program_are_shown() -> None:
     assert found.to_dict()["regions"][0]["lines"][:2] == ["model.py:0: step 0", "model.py:1: step 1"]
 
 
+def test_what_a_kernel_is_for_is_known_when_its_nodes_are_replaced() -> None:
+    """A reduction that a pattern of Inductor made has the place of its reader, as long as that is in the graph."""
+    graph = trace(lambda x: torch.softmax(x, -1), (torch.randn(8, 16),)).graph
+    *made, last = (node for node in graph.nodes if node.op == "call_function")
+    for node in made:
+        node.meta.pop("stack_trace", None)
+    last.meta["stack_trace"] = '  File "/home/user/model.py", line 7, in forward\n    return scores\n'
+    found = compile_graph(graph)
+    graph.output_node().args = (None,)
+    graph.eliminate_dead_code()
+    (kernel,) = Report.of(found).to_dict()["kernels"]
+    assert kernel["purpose"] == "model.py:7"
+
+
 @pytest.mark.parametrize("make", ["one kernel", "several kernels", "nothing"])
 def test_a_report_survives_json(make: str) -> None:
     found = {
