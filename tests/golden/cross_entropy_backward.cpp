@@ -31,9 +31,15 @@
 //   sub: f32{m, n} = sub(cast_1, maximum)
 //   sub_1: f32{m, n} = sub(sub, log_total)
 //   exp: f32{m, n} = exp(sub_1)
-//   sum: f32{m} = sum[n](mul)
-//   mul_1: f32{m, n} = mul(exp, sum)
-//   sub_2: f32{m, n} = sub(mul, mul_1)
+//   mul_1: f32{m} = mul(const_4, where_3)
+//   const_6: i32{} = const[0]()
+//   ge_1: bool{m} = ge(cast, const_6)
+//   const_7: i32{} = const[1024]()
+//   lt_1: bool{m} = lt(cast, const_7)
+//   logical_and_1: bool{m} = logical_and(ge_1, lt_1)
+//   where_4: f32{m} = where(logical_and_1, mul_1, const_5)
+//   mul_2: f32{m, n} = mul(exp, where_4)
+//   sub_2: f32{m, n} = sub(mul, mul_2)
 //   cast_2: bf16{m, n} = cast(sub_2)
 //   output out0: bf16 [m:1024, n:1] = cast_2
 // end
@@ -67,8 +73,8 @@ extern "C" void weft_cross_entropy_backward(void* const* buffers, const int64_t*
         const auto count = count_data[0];
         const auto div = dloss / count;
         int64_t target[tile_rows], where[tile_rows], where_1[tile_rows];
-        float maximum[tile_rows], log_total[tile_rows], where_3[tile_rows];
-        bool ne[tile_rows], ge[tile_rows], lt[tile_rows], logical_and[tile_rows];
+        float maximum[tile_rows], log_total[tile_rows], where_3[tile_rows], mul_1[tile_rows], where_4[tile_rows];
+        bool ne[tile_rows], ge[tile_rows], lt[tile_rows], logical_and[tile_rows], ge_1[tile_rows], lt_1[tile_rows], logical_and_1[tile_rows];
         int32_t cast[tile_rows];
         #pragma GCC unroll 16
         for (int r = 0; r < tile_rows; ++r) {
@@ -84,22 +90,11 @@ extern "C" void weft_cross_entropy_backward(void* const* buffers, const int64_t*
           where_1[r] = w::where(logical_and[r], where[r], int64_t(-1));
           cast[r] = w::cast<int32_t>(where_1[r]);
           where_3[r] = w::where(ne[r], div, 0.0f);
-        }
-        w::Sum<float> sum_lanes[tile_rows];
-        w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
-          const auto iota = w::positions<int32_t>(n);
-          #pragma GCC unroll 16
-          for (int r = 0; r < tile_rows; ++r) {
-            const auto eq = w::eq(iota, w::vec(cast[r]));
-            const auto where_2 = w::where(eq, w::vec(-1.0f), w::vec(0.0f));
-            const auto mul = where_2 * w::vec(where_3[r]);
-            sum_lanes[r].add(mul, lanes);
-          }
-        });
-        float sum[tile_rows];
-        #pragma GCC unroll 16
-        for (int r = 0; r < tile_rows; ++r) {
-          sum[r] = sum_lanes[r].result();
+          mul_1[r] = -1.0f * where_3[r];
+          ge_1[r] = w::ge(cast[r], int32_t(0));
+          lt_1[r] = w::lt(cast[r], int32_t(1024));
+          logical_and_1[r] = w::logical_and(ge_1[r], lt_1[r]);
+          where_4[r] = w::where(logical_and_1[r], mul_1[r], 0.0f);
         }
         w::for_columns<n_size % w::W == 0>(0, n_size, [&](int64_t n, auto lanes) {
           const auto iota = w::positions<int32_t>(n);
@@ -114,8 +109,8 @@ extern "C" void weft_cross_entropy_backward(void* const* buffers, const int64_t*
             const auto sub = cast_1 - w::vec(maximum[r]);
             const auto sub_1 = sub - w::vec(log_total[r]);
             const auto exp = w::exp(sub_1);
-            const auto mul_1 = exp * w::vec(sum[r]);
-            const auto sub_2 = mul - mul_1;
+            const auto mul_2 = exp * w::vec(where_4[r]);
+            const auto sub_2 = mul - mul_2;
             const auto cast_2 = w::cast<w::bf16>(sub_2);
             w::store(out0_data + m * 1024 + n, cast_2, lanes);
           }

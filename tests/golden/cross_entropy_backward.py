@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=2 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m, n) columns=() segments=() rows_per_tile=1024 finish=none backend=triton pieces=() warps=4 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -31,9 +31,15 @@
 #   sub: f32{m, n} = sub(cast_1, maximum)
 #   sub_1: f32{m, n} = sub(sub, log_total)
 #   exp: f32{m, n} = exp(sub_1)
-#   sum: f32{m} = sum[n](mul)
-#   mul_1: f32{m, n} = mul(exp, sum)
-#   sub_2: f32{m, n} = sub(mul, mul_1)
+#   mul_1: f32{m} = mul(const_4, where_3)
+#   const_6: i32{} = const[0]()
+#   ge_1: bool{m} = ge(cast, const_6)
+#   const_7: i32{} = const[5120]()
+#   lt_1: bool{m} = lt(cast, const_7)
+#   logical_and_1: bool{m} = logical_and(ge_1, lt_1)
+#   where_4: f32{m} = where(logical_and_1, mul_1, const_5)
+#   mul_2: f32{m, n} = mul(exp, where_4)
+#   sub_2: f32{m, n} = sub(mul, mul_2)
 #   cast_2: bf16{m, n} = cast(sub_2)
 #   output out0: bf16 [m:5120, n:1] = cast_2
 # end
@@ -45,18 +51,13 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out0):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    m = tile * 2 + tl.arange(0, 2)[:, None]
-    x_at = x + m * 5120
-    out0_at = out0 + m * 5120
+    row = tile * 1024 + tl.arange(0, 1024)[:, None]
     dloss_row = tl.load(dloss)
-    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
-    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
-    target_row = tl.load(target + m)
-    maximum_row = tl.load(maximum + m)
-    log_total_row = tl.load(log_total + m)
+    x_row = tl.load(x + row)
+    target_row = tl.load(target + (row // 5120))
+    maximum_row = tl.load(maximum + (row // 5120))
+    log_total_row = tl.load(log_total + (row // 5120))
     count_row = tl.load(count)
     ne = target_row != -100
     where = tl.where(ne, target_row, 0)
@@ -65,30 +66,22 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     logical_and = ge & lt
     where_1 = tl.where(logical_and, where, -1)
     cast = where_1.to(tl.int32)
+    iota = (row % 5120).to(tl.int32)
+    eq = iota == cast
+    where_2 = tl.where(eq, -1.0, 0.0)
     div = tl.div_rn(dloss_row, count_row)
     where_3 = tl.where(ne, div, 0.0)
-    iota_a = n_a.to(tl.int32)
-    eq_a = iota_a == cast
-    where_2_a = tl.where(eq_a, -1.0, 0.0)
-    mul_a = where_2_a * where_3
-    iota_b = n_b.to(tl.int32)
-    eq_b = iota_b == cast
-    where_2_b = tl.where(eq_b, -1.0, 0.0)
-    mul_b = where_2_b * where_3
-    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
-    cast_1_a = w.to_f32(x_tile_a)
-    sub_a = cast_1_a - maximum_row
-    sub_1_a = sub_a - log_total_row
-    exp_a = tl.exp(sub_1_a)
-    mul_1_a = exp_a * sum
-    sub_2_a = mul_a - mul_1_a
-    cast_2_a = sub_2_a.to(tl.bfloat16)
-    tl.store(out0_at + n_a, cast_2_a)
-    cast_1_b = w.to_f32(x_tile_b)
-    sub_b = cast_1_b - maximum_row
-    sub_1_b = sub_b - log_total_row
-    exp_b = tl.exp(sub_1_b)
-    mul_1_b = exp_b * sum
-    sub_2_b = mul_b - mul_1_b
-    cast_2_b = sub_2_b.to(tl.bfloat16)
-    tl.store(out0_at + n_b, cast_2_b)
+    mul = where_2 * where_3
+    cast_1 = x_row.to(tl.float32)
+    sub = cast_1 - maximum_row
+    sub_1 = sub - log_total_row
+    exp = w.exp(sub_1)
+    mul_1 = -1.0 * where_3
+    ge_1 = cast >= 0
+    lt_1 = cast < 5120
+    logical_and_1 = ge_1 & lt_1
+    where_4 = tl.where(logical_and_1, mul_1, 0.0)
+    mul_2 = exp * where_4
+    sub_2 = mul - mul_2
+    cast_2 = sub_2.to(tl.bfloat16)
+    tl.store(out0 + row, cast_2)
