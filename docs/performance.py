@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in no package
+
+from tests.zoo.__main__ import wrong_in  # noqa: E402
+from tests.zoo.entries import ENTRIES  # noqa: E402
+
 RESULTS = HERE.parent / "benchmarks" / "results"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
+ZOO = ("zoo_gradients", "zoo_gradients_f32", "zoo_training")
 PEERS = ("inductor", "inductor_pipelined")
 """Whose times stand behind each figure of a table."""
 NAMES = {
@@ -27,6 +35,28 @@ NAMES = {
 }
 
 PAGE = """# Performance on a GPU
+
+## Models
+
+Models of transformers, timm and diffusers that nobody of this project wrote, made from their own configurations, one
+training step of each: AdamW, bf16 autocast, no dropout, 4 layers of most; `tests/zoo/entries.py` has the sizes. A step
+is the median of sixteen behind four others, weft, TorchInductor and eager PyTorch in turn on the same batches. Behind
+the steps stand device time outside matrix products, attention and the optimizer; the most memory that a step holds; and
+the largest difference of a loss from eager's in twenty steps. The gradients of every parameter are compared with float64 in
+both dtypes; the figure is the largest error over what is allowed, twice eager's or TorchInductor's. A start is the first
+step with empty caches, beside seven others.
+
+{commandzoo}
+
+{tablezoo}
+
+What those commands say is wrong:
+
+{wrongzoo}
+
+Steps without a figure were not timed: the time on the GPU had run out.
+
+## Kernels
 
 Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. This page is written by
 `python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them.
@@ -142,6 +172,7 @@ empty caches and with full ones; {pairs} pair(s): `{commandcompile}`
 
 def main() -> None:
     names = ("2p26", "2p25", "few_rows", "wide", "f16", "f32", "training")
+    names += ZOO
     names += ("softmax_50257", "softmax_50257_dynamic", "host_time", "compile_time")
     found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in names}
     norms = [c for c in found["2p26"]["cells"] if c["workload"] in NORMS and c["us"]]
@@ -152,7 +183,11 @@ def main() -> None:
     wide = [found["softmax_50257"]["cells"][0], found["softmax_50257_dynamic"]["cells"][0]]
     wide[1]["workload"] += ", run-time columns"
     backwards = [c["us"] for c in found["2p26"]["cells"] if c["workload"] in (*NORMS, "softmax_backward")]
+    models = zoo([found[name] for name in ZOO])
     page = PAGE.format(
+        commandzoo="\n".join(f"- `{found[name]['command']}`" for name in ZOO),
+        tablezoo=zoo_table(models),
+        wrongzoo=zoo_wrong(models),
         gpu=f"one {machine['gpu']}",
         torch=versions["torch"],
         triton=versions["triton"],
@@ -187,6 +222,49 @@ def main() -> None:
     )
     (HERE / "performance.md").write_text(page)
     plot([*found["2p26"]["cells"], *found["wide"]["cells"]])
+
+
+def zoo_table(found: dict[str, dict[str, Any]]) -> str:
+    """A line a model; a pair of figures is TorchInductor's and weft's."""
+    headings = ("model", "eager, ms", "TorchInductor, ms", "weft, ms", "weft / TorchInductor", "other device time, ms")
+    headings += ("peak, GB", "losses apart", "gradients f32", "bf16", "start, s")
+    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    for name, checked in found.items():
+        cells = [name]
+        trained = checked.get("training")
+        if trained is None:
+            cells += [""] * 7
+        else:
+            runs, device = trained["comparison"]["runs"], trained["device_us"]
+            cells += [f"{runs[b]['median_ms']:.1f}" for b in ("eager", "inductor", "weft")]
+            cells.append(f"{runs['weft']['median_ms'] / runs['inductor']['median_ms']:.2f}")
+            cells.append(pair(lambda b, device=device: f"{device[b]['other'] / 1e3:.1f}"))
+            cells.append(pair(lambda b, runs=runs: f"{runs[b]['peak_bytes'] / 1e9:.1f}"))
+            cells.append(pair(lambda b, t=trained: f"{t['comparison']['differences'][b]:.4f}"))
+        cells += [f"{checked[d]['worst']['excess']:.2f}" if d in checked else "" for d in ("f32", "bf16")]
+        start = checked["start"].get("comparison")
+        cells.append("" if start is None else pair(lambda b, s=start: f"{s['runs'][b]['first_s']:.0f}"))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def pair(figure: Callable[[str], str]) -> str:
+    """TorchInductor's and weft's."""
+    return ", ".join(figure(backend) for backend in ("inductor", "weft"))
+
+
+def zoo(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What several runs found, by model and check, in the order in which the zoo has the models."""
+    found: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for name, checked in result["models"].items():
+            found.setdefault(name, {}).update(checked)
+    return {name: found[name] for name in ENTRIES if name in found}
+
+
+def zoo_wrong(found: dict[str, dict[str, Any]]) -> str:
+    lines = [f"- {name}, {text}" for name, checked in found.items() for text in wrong_in(checked)]
+    return "\n".join(lines) or "- nothing"
 
 
 def few_table(cells: list[dict[str, Any]]) -> str:
