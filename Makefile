@@ -40,7 +40,8 @@ gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA de
 	$(BIN)/python -m weft.bench.gpu_gates --json gpu_gates.json
 
 zoo: $(VENV)/.installed  ## check models of transformers, timm and diffusers, and time them on a CUDA device
-	$(BIN)/python -m tests.zoo --json zoo.json
+	mkdir -p build
+	$(BIN)/python -m tests.zoo --json build/zoo.json
 
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .

@@ -148,6 +148,49 @@ def test_division_by_a_power_of_two_is_bit_for_bit_that_of_torch(divisor: float,
     assert not same_bits(x * (1 / 3), x / 3)
 
 
+# sum_one_element
+
+
+def one_hot(size: int | str, *, factor: str = "", other: float = 0.0, dims: str = "n") -> Program:
+    """The sum along n of a number at one position and ``other`` elsewhere, times a factor of the row or the element."""
+    parameters = (size,) if isinstance(size, str) else ()
+    builder = Builder("p", (Dim("m", 6), Dim("n", size)), parameters)
+    index = builder.input("index", "i64", ["m"], [1])
+    row = builder.input("row", "f32", ["m"], [1])
+    x = builder.input("x", "f32", ["m", "n"], [size, 1])
+    here = builder.op("eq", builder.op("iota", dtype="i64", attributes=("n",)), index)
+    value = builder.op("where", here, builder.const(-1.0, "f32"), builder.const(other, "f32"))
+    if factor:
+        value = builder.op("mul", value, row if factor == "row" else x)
+    total = builder.reduce("sum", value, [dims])
+    kept = [d for d in ("m", "n") if d != dims]
+    builder.output("y", total, "f32", kept, [1])
+    return builder.finish()
+
+
+@pytest.mark.parametrize("factor", ["", "row"])
+def test_the_sum_of_one_element_is_that_element(factor: str) -> None:
+    program = one_hot(7, factor=factor)
+    found = simplify(program)
+    assert not [value for value in found.values if value.op == "sum"]
+    index = torch.tensor([0, 6, 3, -1, 7, -100])
+    row = torch.tensor([1.5, -2.0, 3.0, 4.0, 5.0, 6.0])
+    expected = torch.where((index >= 0) & (index < 7), -row if factor else -torch.ones(6), 0.0)
+    inputs = {"index": index, "row": row, "x": torch.randn(6, 7)}
+    for each in (program, found):
+        (y,) = interpret(each, [inputs[b.name] for b in each.inputs])
+        assert torch.equal(y, expected.to(y.dtype))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [one_hot(7, factor="element"), one_hot(7, other=1.0), one_hot(7, dims="m"), one_hot("columns", factor="row")],
+    ids=["of the element", "not zero elsewhere", "along another dimension", "of unknown length"],
+)
+def test_other_sums_stay(program: Program) -> None:
+    assert [value.op for value in simplify(program).values].count("sum") == 1
+
+
 # where_same
 
 

@@ -175,8 +175,8 @@ def where_same(builder: Builder, value: Value, args: tuple[str, ...]) -> str | N
 def sum_one_element(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """A sum along a dimension of what is not zero at one position only is what stands there, if that is a position.
 
-    So is the backward of a gather, whose sum along the row a loss over a vocabulary takes. Infinite factors keep the
-    one element and lose the NaN that they make of zeros.
+    So is the backward of a gather, whose sum along the row a loss over a vocabulary takes; LLVM needs minutes for some
+    of these sums. A zero may have the other sign, and infinite factors lose the NaN that they make of zeros.
     """
     if value.op != "sum" or len(value.attributes) != 1:
         return None
