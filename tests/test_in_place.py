@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,24 @@ def test_places_are_of_one_size_and_layout(inputs: str, places: tuple[str, ...])
     if "y: i32" in inputs:
         wide = "  number: f32{m, n} = cast(y)\n  wide: f32{m, n} = add(x, number)\n"
     assert overwritable(kernel(wide + body[1:], inputs)) == {"out0": places}
+
+
+def test_an_output_overwrites_only_what_its_elements_are_computed_from() -> None:
+    """Nothing else makes a thread of a GPU wait for what another one loads."""
+    body = """
+  total: f32{m} = sum[n](x)
+  other: f32{m, n} = mul(y, total)
+  output out0: f32 [m:8, n:1] = other
+"""
+    assert overwritable(kernel(body, "input x: f32 [m:8, n:1]\n  input y: f32 [m:8, n:1]")) == {"out0": ("y",)}
+
+
+@pytest.mark.parametrize(("rows", "pieces", "shares"), [(1, (128,), True), (2, (64,), True), (1, (128, 64), False)])
+def test_an_element_that_two_threads_load_is_not_overwritten(rows: int, pieces: tuple[int, ...], shares: bool) -> None:
+    """Four warps have 128 threads."""
+    found = kernel(SCALED)
+    schedule = replace(found.schedule, backend="triton", rows_per_tile=rows, pieces=pieces, warps=4, stages=1)
+    assert bool(overwritable(replace(found, schedule=schedule))) == shares
 
 
 def test_a_column_sum_overwrites_nothing() -> None:

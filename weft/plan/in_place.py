@@ -4,30 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.program import Buffer
+from weft.ir.ops import lookup
+from weft.ir.program import Buffer, Program
 from weft.ir.structure import Loops, loops_of
-from weft.plan.kernel import Kernel
+from weft.plan.kernel import Kernel, Schedule
 
 
 def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """For each output, by name, the inputs that it may overwrite, one of them.
 
     Each element of such an input is read by the one step of the kernel that writes the same place, before that writes
-    it, and by none that follows: the input varies over all dimensions, has the dtype and the layout of the output, and
-    no later loop over the columns loads it.
+    it, and by none that follows: the input varies over all dimensions, has the dtype and the layout of the output, the
+    output's element is computed from the input's, and no later loop over the columns loads it. That a value is computed
+    from another is what orders a load and a store of two threads of a GPU.
     """
     program, schedule = kernel.program, kernel.schedule
     every = {dim.name for dim in program.dims}
-    if not schedule.columns:
+    if not schedule.columns or _is_loaded_twice(schedule):
         return {}
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     last = {b.name: _last_loop(b.name, loops, kernel) for b in program.inputs if set(b.dims) == every}
     found: dict[str, tuple[str, ...]] = {}
     for stage, stores in enumerate(loops.stores):
         for output in stores:
+            operands = _operands(output.value, program)
             same = (b for b in program.inputs if b.name in last and _lies_alike(b, output.buffer))
-            if names := tuple(b.name for b in same if last[b.name] <= stage):
+            if names := tuple(b.name for b in same if last[b.name] <= stage and b.name in operands):
                 found[output.buffer.name] = names
+    return found
+
+
+def _is_loaded_twice(schedule: Schedule) -> bool:
+    """Whether a tile may have fewer elements than a GPU's program has threads: several of them then load the same one,
+    and one may store before another has loaded."""
+    if schedule.backend == "cpp":
+        return False
+    return schedule.rows_per_tile * min(schedule.pieces, default=1) < 32 * schedule.warps
+
+
+def _operands(value: str, program: Program) -> set[str]:
+    """What an element of a value is computed from, not looking behind reductions."""
+    by_name, found, pending = program.by_name(), set[str](), [value]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            if name in by_name and lookup(by_name[name].op).kind != "reduction":
+                pending += by_name[name].args
     return found
 
 
