@@ -18,7 +18,7 @@ class Entry:
     make: takes sizes as keywords. small, full: sizes for a CPU's tests and for training on a GPU; small_batch,
     full_batch: samples and positions. layers: the sizes that are two where gradients are compared on a GPU. dropout:
     the probabilities of the family's configuration that are zero here, since each backend draws masks of its own.
-    fullgraph: whether Dynamo makes one graph of it.
+    fullgraph: whether Dynamo makes one graph of it. extra: what the configuration needs at any size.
     """
 
     make: Callable[..., Model]
