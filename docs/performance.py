@@ -56,8 +56,10 @@ What those commands say is wrong:
 
 Steps without a figure were not timed. The first llama found no memory beside seven others; the losses of gpt2 differ at
 one step at which they leap; whisper has a small graph that is not worth it. The diffusion transformer at batch 1 is a
-defect that is not understood: gradients of two of its layers are right, and its second loss was no number, once, after a step of 4.8 s
-beside seven other processes. On a CPU the same model trains as eager does. Peaks were measured with outputs in place
+defect that is not understood: gradients of two of its layers are right, and its second loss was no number, once, after
+a step of 4.8 s beside seven other processes. On a CPU the same model trains as eager does.
+
+Peaks were measured with outputs in place
 of inputs that nothing else reads, which is since then done on CPUs alone ([memory](notes/memory.md)): the peaks of
 masked language models are larger by their logits now.
 
