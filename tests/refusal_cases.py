@@ -160,6 +160,17 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "separate_dimensions: p: nothing varies over all of its dimensions (m, n) (have 2 dimensions, limit 1)",
+    2,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    tensors = "  input x: f32 [m:1]\n  input y: f32 [n:1]\n"
+    body = f"{tensors}  one: f32{{m}} = exp(x)\n  output z: f32 [m:1] = one\n  output copy: f32 [n:1] = y\n"
+    return refusal_of(plan_split(parse(f"program p()\n  dim m = 2\n  dim n = 3\n{body}end\n"), (), ("m", "n"), CPU, {}))
+
+
+@says(
     "partial_row: sum: reduces over n0 only, where a row is all of the columns (n0, n1) "
     "(have 1 column dimension, needs 2)",
     1,

@@ -48,6 +48,23 @@ def test_readers_of_one_tensor_do_not_join_around_a_later_product() -> None:
     assert len(found.regions) == 3
 
 
+def of_a_number(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """Norms of three tensors of other shapes, each multiplied by one number."""
+    number = z.sum().exp()
+    return tuple(torch.softmax(each * number, -1) * number for each in (x, y, z))
+
+
+def test_tensors_with_only_a_number_in_common_do_not_join() -> None:
+    """In one program every dimension would be a loop around all others."""
+    found = checked(of_a_number, rows(8, 16), rows(5, 12), rows(7, 10))
+    assert sorted(len(region.program.dims) for region in found.regions) == [2, 2, 2]
+
+
+def test_a_number_of_two_tensors_is_added_up_behind_both() -> None:
+    found = checked(lambda x, y: torch.softmax(x, -1).max() + torch.softmax(y, -1).max(), rows(8, 16), rows(5, 12))
+    assert sorted(len(region.program.dims) for region in found.regions) == [2, 2]
+
+
 def test_a_diamond_through_a_product_stays_apart() -> None:
     def diamond(x: Tensor, w: Tensor) -> Tensor:
         y = torch.softmax(x, -1)
@@ -214,7 +231,7 @@ VIEWS: dict[str, tuple[Function, tuple[int, ...]]] = {
     "squeeze": (lambda x: x.squeeze(), (3, 1, 4, 1)),
     "squeeze one": (lambda x: x.squeeze(1), (3, 1, 4)),
     "squeeze nothing": (lambda x: x.squeeze(0), (3, 1, 4)),
-    "unsqueeze": (lambda x: x.unsqueeze(-1).unsqueeze(0), (3, 4)),
+    "unsqueeze": (lambda x: x.unsqueeze(1).unsqueeze(0), (3, 4)),
     "heads": (lambda x: x.view(2, 3, 2, 4).transpose(1, 2), (6, 8)),
     "t": (lambda x: x.t(), (3, 4)),
     "flatten": (lambda x: x.flatten(), (3, 4)),

@@ -129,6 +129,14 @@ _TABLE = (
         Figures("dimensions of the region", "dimensions that are searched at most", "dimension", "dimensions"),
     ),
     Rule(
+        "separate_dimensions",
+        "plan",
+        "Parts of the region have only single numbers in common. As loops around each other their dimensions would "
+        "compute each part again for every index of the others.",
+        "Compile them as functions of their own.",
+        Figures("dimensions of the pass", "dimensions of its largest tensor", "dimension", "dimensions"),
+    ),
+    Rule(
         "partial_row",
         "plan",
         "Under this split of the dimensions a reduction would be over a part of a row only. It speaks of "

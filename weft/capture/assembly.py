@@ -18,7 +18,6 @@ from torch import fx
 
 from weft.capture.axes import VIEWS, follow, shape_of
 from weft.capture.growth import Growth
-from weft.capture.lower import REDUCTIONS
 from weft.capture.lowering import Strides, flat, is_constant, strides_of
 from weft.capture.refine import Axis, Extent, same_extent
 
@@ -200,7 +199,7 @@ def _span(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
 
 def _is_reduced_later(node: fx.Node, growth: Growth) -> bool:
     """Whether a sum is in a region, or a region could compute it again: it is no border then."""
-    return any(n in growth.spaces and _has_reduction(growth.group_of[n]) for n in (node, *growth.readers(node)))
+    return any(n in growth.spaces and growth.reduces(growth.group_of[n]) for n in (node, *growth.readers(node)))
 
 
 # where a part lies
@@ -218,7 +217,7 @@ def _place(piece: _Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, 
     if member not in growth.spaces or not isinstance(member.meta["val"], torch.Tensor):
         return None
     strides = _strides_behind_views(member, operand.axes, axes, piece.strides, growth)
-    if strides is None or not _has_reduction(growth.group_of[member]) or not _is_as_simple(member, strides, growth):
+    if strides is None or not growth.reduces(growth.group_of[member]) or not _is_as_simple(member, strides, growth):
         return None
     return member, Slot(assembly, strides, piece.offset)
 
@@ -276,7 +275,3 @@ def _are_apart(major: Axis, minor: Axis, growth: Growth, group: Sequence[fx.Node
             if last in leaves and leaves.index(first) != leaves.index(last) + 1:
                 return True
     return False
-
-
-def _has_reduction(group: Iterable[fx.Node]) -> bool:
-    return any(node.target in REDUCTIONS for node in group)

@@ -36,6 +36,11 @@ class Space:
     operands: tuple[Operand, ...]
     opaque: bool = False
 
+    @property
+    def reduces(self) -> bool:
+        """Whether the result has fewer axes: sums over axes of size one reduce nothing."""
+        return sum(map(len, self.result)) < sum(map(len, self.axes))
+
 
 def shape_of(node: fx.Node) -> tuple[Extent, ...]:
     """Sizes of the tensor a node returns (of the first one, if it returns several)."""

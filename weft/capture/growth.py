@@ -18,7 +18,7 @@ from torch._inductor import inductor_prims
 
 from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
 from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, reduced_axes
-from weft.capture.lowering import flat, is_constant, unify_all
+from weft.capture.lowering import can_unify, flat, is_constant, unify_all
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import origin
 from weft.errors import Refusal
@@ -136,8 +136,8 @@ class Growth:
         for base, nodes in readers.items():
             for first, second in pairwise(nodes):
                 a, b = self.group_of[first], self.group_of[second]
-                reduces = any(node.target in REDUCTIONS for node in (*a, *b))
-                if a is not b and reduces and self._is_full_size(base, a) and self._is_full_size(base, b):
+                full_size = a is not b and self._is_full_size(base, a) and self._is_full_size(base, b)
+                if full_size and self.reduces((*a, *b)):
                     self._merge(a, b, shared=base)
 
     def _merge(self, a: list[fx.Node], b: list[fx.Node], shared: fx.Node | None = None) -> None:
@@ -154,11 +154,39 @@ class Growth:
                     unify_all(self.refine, self._axes_read(shared, a), self._axes_read(shared, b))
                 for node in inside:
                     self.refine.check_distinct(self.spaces[node].axes)
+                self._connect(inside)
         except MisalignedError:
             return  # the edge becomes a border
         a.extend(b)
         for node in b:
             self.group_of[node] = a
+
+    def _connect(self, nodes: Collection[fx.Node]) -> None:
+        """Have nodes that share no dimension read tensors along the same ones. Raises MisalignedError if they have
+        nothing but numbers in common: in one program their dimensions would be loops around each other, and each would
+        be computed for every index of the others."""
+        if self._is_connected(nodes):
+            return
+        read: dict[fx.Node, tuple[Axis, ...]] = {}
+        spaces = [self.spaces[node] for node in nodes]
+        for operand in (operand for space in spaces for operand in space.operands if operand.base not in nodes):
+            first = read.setdefault(operand.base, operand.axes)
+            if not is_constant(operand.base) and first is not operand.axes:
+                can_unify(self.refine, first, operand.axes, spaces)
+        if not self._is_connected(nodes):
+            raise MisalignedError("no dimension in common")
+
+    def _is_connected(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether dimensions of some nodes, of which each is in one with others, lead to all others."""
+        apart: list[frozenset[int]] = []
+        for atoms in {frozenset(self.refine.leaves(flat(self.spaces[node].axes))) for node in nodes}:
+            near = [others for others in apart if not atoms.isdisjoint(others)]
+            apart = [others for others in apart if others not in near] + [atoms.union(*near)] * bool(atoms)
+        return len(apart) < 2
+
+    def reduces(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether one of the nodes reduces something."""
+        return any(self.spaces[node].reduces for node in nodes)
 
     def _axes_read(self, base: fx.Node, group: list[fx.Node]) -> tuple[Axis, ...]:
         return next(o.axes for node in group for o in self.spaces[node].operands if o.base is base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,15 +97,8 @@ class GroupLowering:
 
     def _bind(self, operand: Operand) -> None:
         for base, axes, _ in self.bindings:
-            if base is operand.base:
-                try:
-                    with self.refine.transaction():
-                        unify_all(self.refine, axes, operand.axes)
-                        for node in self.members:
-                            self.refine.check_distinct(self.spaces[node].axes)
-                    return
-                except MisalignedError:
-                    continue
+            if base is operand.base and can_unify(self.refine, axes, operand.axes, self.spaces.values()):
+                return
         self.bindings.append((operand.base, operand.axes, ""))
 
     def layout(self, axes: Sequence[Axis], axis_strides: Strides) -> tuple[list[str], list[Size]]:
@@ -290,6 +283,18 @@ def strides_of(node: fx.Node) -> Strides:
 
 def flat(axes: Sequence[Axis]) -> Axis:
     return tuple(atom for axis in axes for atom in axis)
+
+
+def can_unify(refine: Refinement, left: Sequence[Axis], right: Sequence[Axis], spaces: Iterable[Space]) -> bool:
+    """Make the axes of two reads of a tensor the same, if that makes no diagonal of one of the spaces."""
+    try:
+        with refine.transaction():
+            unify_all(refine, left, right)
+            for space in spaces:
+                refine.check_distinct(space.axes)
+    except MisalignedError:
+        return False
+    return True
 
 
 def unify_all(refine: Refinement, left: Sequence[Axis], right: Sequence[Axis]) -> None:

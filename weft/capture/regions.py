@@ -15,7 +15,7 @@ from weft.capture.assembly import Slot, complete, find_slots, is_read_apart
 from weft.capture.axes import Space, pointwise_space
 from weft.capture.border import BorderChoice, Flow, choose_borders, compared
 from weft.capture.growth import Growth, storage_bytes
-from weft.capture.lower import POINTWISE, REDUCTIONS
+from weft.capture.lower import POINTWISE
 from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
@@ -153,7 +153,7 @@ def _lower_all(
         for kernel, group in enumerate(groups):
             # what nobody needs stays where it is, so that it goes with the rest of its group
             computed = borders.computed[kernel] | {node for node in group if node not in needed}
-            if (every and computed) or any(node.target in REDUCTIONS for node in computed):
+            if (every and computed) or growth.reduces(computed):
                 outputs = [
                     output for node in group if node in computed & borders.stored for output in _outputs(node, slots)
                 ]
@@ -278,7 +278,7 @@ def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Outp
                 program = replace(program, name=name_of(program))
             nodes, slots = tuple(o.node for o in outputs), tuple(o.slot for o in outputs)
             members = tuple(spaces)
-            reductions = [node for node in members if node.target in REDUCTIONS]
+            reductions = [node for node, space in spaces.items() if space.reduces]
             found = places(members), places(reductions)
             return Region(program, members, lowered.inputs, nodes, slots, parameters, *found)
         except MisalignedError as error:

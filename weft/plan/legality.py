@@ -80,6 +80,19 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
     )
 
 
+def check_one_space(program: Program) -> Refusal | None:
+    """All dimensions of a pass are loops around each other: some tensor or value varies over all of them, or
+    everything would be computed again for every index of dimensions it has nothing to do with."""
+    every = {d.name for d in program.dims}
+    buffers = (*program.inputs, *(output.buffer for output in program.outputs))
+    found = [dims for _, dims in program.types().values()] + [buffer.dims for buffer in buffers]
+    most = max(found, key=len, default=())
+    if len(most) == len(every):
+        return None
+    message = f"nothing varies over all of its dimensions ({', '.join(d.name for d in program.dims)})"
+    return Refusal("separate_dimensions", program.name, message, have=len(every), limit=len(most))
+
+
 def kinds_of(program: Program, columns: tuple[str, ...]) -> tuple[bool, bool]:
     """Whether the program has inner reductions, and outer ones."""
     reductions = [v for v in program.values if lookup(v.op).kind == "reduction"]

@@ -16,6 +16,7 @@ from weft.plan.gpu_candidates import can_complete_sums, fits_registers, register
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
+    check_one_space,
     check_online,
     check_outer_dependency,
     check_whole_rows,
@@ -102,6 +103,8 @@ def plan_split(
     found = analyse(split, rows)
     passes = cut(split, found, rows, hints)
     for part in passes.programs:
+        if (refusal := check_one_space(part)) is not None:
+            return refusal
         own_rows = part.in_order(rows)
         structure = analyse(part, own_rows)
         for output in part.outputs:
