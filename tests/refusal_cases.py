@@ -160,7 +160,7 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
-    "separate_dimensions: p: nothing varies over all of its dimensions (m, n) (have 2 dimensions, limit 1)",
+    "separate_dimensions: p: its dimensions (m) and (n) have only single numbers in common (have 2 parts, limit 1)",
     2,
     1,
 )

@@ -134,7 +134,7 @@ _TABLE = (
         "Parts of the region have only single numbers in common. As loops around each other their dimensions would "
         "compute each part again for every index of the others.",
         "Compile them as functions of their own.",
-        Figures("dimensions of the pass", "dimensions of its largest tensor", "dimension", "dimensions"),
+        Figures("parts with dimensions of their own", "parts of a pass", "part", "parts"),
     ),
     Rule(
         "partial_row",

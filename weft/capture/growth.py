@@ -22,6 +22,7 @@ from weft.capture.lowering import can_unify, flat, is_constant, unify_all
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import origin
 from weft.errors import Refusal
+from weft.ir.structure import components
 from weft.rules import Figure
 
 
@@ -178,11 +179,7 @@ class Growth:
 
     def _is_connected(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether dimensions of some nodes, of which each is in one with others, lead to all others."""
-        apart: list[frozenset[int]] = []
-        for atoms in {frozenset(self.refine.leaves(flat(self.spaces[node].axes))) for node in nodes}:
-            near = [others for others in apart if not atoms.isdisjoint(others)]
-            apart = [others for others in apart if others not in near] + [atoms.union(*near)] * bool(atoms)
-        return len(apart) < 2
+        return len(components({self.refine.leaves(flat(self.spaces[node].axes)) for node in nodes})) < 2
 
     def reduces(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether one of the nodes reduces something."""

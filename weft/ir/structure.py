@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 from weft.ir.ops import lookup
 from weft.ir.program import Builder, Output, Program, Value
 
+T = TypeVar("T")
 KEPT = 1024
 """Results of analyses that are kept: a planner asks for the same ones again and again, under each split."""
 
@@ -230,3 +232,12 @@ def _closure(
         needed.add(name)
         stack.extend(by_name[name].args)
     return needed
+
+
+def components(groups: Iterable[Iterable[T]]) -> list[frozenset[T]]:
+    """The elements of some groups, those together that groups with elements in common lead to."""
+    found: list[frozenset[T]] = []
+    for group in map(frozenset, groups):
+        near = [others for others in found if not group.isdisjoint(others)]
+        found = [others for others in found if others not in near] + [group.union(*near)] * bool(group)
+    return found

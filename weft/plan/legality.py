@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE, lookup
 from weft.ir.program import Output, Program, Value
-from weft.ir.structure import Cut, Structure
+from weft.ir.structure import Cut, Structure, components
 
 
 def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple[str, ...]) -> Refusal | None:
@@ -81,16 +81,17 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
 
 
 def check_one_space(program: Program) -> Refusal | None:
-    """All dimensions of a pass are loops around each other: some tensor or value varies over all of them, or
-    everything would be computed again for every index of dimensions it has nothing to do with."""
-    every = {d.name for d in program.dims}
+    """The dimensions of a pass are loops around each other. Values of which no dimension is in one with those of
+    others would be computed again for every index of dimensions they have nothing to do with."""
     buffers = (*program.inputs, *(output.buffer for output in program.outputs))
-    found = [dims for _, dims in program.types().values()] + [buffer.dims for buffer in buffers]
-    most = max(found, key=len, default=())
-    if len(most) == len(every):
+    reductions = (v for v in program.values if lookup(v.op).kind == "reduction")
+    together = [dims for _, dims in program.types().values()] + [buffer.dims for buffer in buffers]
+    apart = components([*together, *((*v.dims, *map(str, v.attributes)) for v in reductions)])
+    if len(apart) < 2:
         return None
-    message = f"nothing varies over all of its dimensions ({', '.join(d.name for d in program.dims)})"
-    return Refusal("separate_dimensions", program.name, message, have=len(every), limit=len(most))
+    groups = " and ".join(f"({', '.join(d.name for d in program.dims if d.name in dims)})" for dims in apart)
+    message = f"its dimensions {groups} have only single numbers in common"
+    return Refusal("separate_dimensions", program.name, message, have=len(apart), limit=1)
 
 
 def kinds_of(program: Program, columns: tuple[str, ...]) -> tuple[bool, bool]:
