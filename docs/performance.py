@@ -54,9 +54,10 @@ What those commands say is wrong:
 
 {wrongzoo}
 
-The third command is of the code before a region could no longer have parts with only a number in common. The diffusion
-transformer at batch 1 had one, whose kernel looped over the product of four unrelated dimensions: 2.8 s a step, and a
-loss that was no number. The figures here are of the fifth command, which ran after that.
+Where several commands tried a model, the figures are those of the last. All but the last three ran before regions whose
+parts have only a number in common were kept apart. The diffusion transformer at batch 1 had one, whose kernel looped
+over the product of four unrelated dimensions: 2.8 s a step, and a loss that was no number ([the
+note](notes/one_region.md)). Its figures here are of the code after that, as are those of the last three commands.
 
 ## Kernels
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from tests.cases import POINTWISE_OF_ONE_ROW, captured
 from tests.region_checks import Function, checked, names, only, refusal, rows, traced
+from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import run_program
@@ -79,6 +81,13 @@ def test_a_sum_over_one_element_is_pointwise_work() -> None:
     found = checked(lambda x, w: ((x * 2).sum(0) + 1).tanh() @ w, rows(1, 16), rows(16, 16))
     assert found.regions == ()
     assert {r.rule for r in found.refusals} == {"no_reduction", "unsupported_op"}
+
+
+@pytest.mark.parametrize("name", POINTWISE_OF_ONE_ROW)
+def test_a_workload_of_one_row_whose_sums_are_over_rows_leaves_pointwise_work_out(name: str) -> None:
+    found = captured(name, WORKLOADS[name].make_inputs((1, 37), torch.bfloat16, "cpu", 3))
+    assert {r.rule for r in found.refusals} == {"no_reduction"}
+    assert all(value.op != "sum" or value.attributes == ("n",) for r in found.regions for value in r.program.values)
 
 
 def test_an_unsupported_operation_names_itself_and_the_users_line() -> None:

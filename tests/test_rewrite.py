@@ -248,6 +248,25 @@ def test_a_region_whose_size_no_input_has_leaves_a_graph_that_runs() -> None:
     same(graph, data_dependent, x)
 
 
+def test_every_region_whose_size_no_input_has_is_left_out() -> None:
+    """A softmax of what a mask chooses has a maximum of something longer by one, a region of its own."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.softmax(x, -1), torch.softmax(torch.masked_select(x, x > 0), 0)
+
+    table = select_decomp_table()
+    graph = make_fx(function, decomposition_table=table, tracing_mode="symbolic")(torch.randn(6, 8))
+    compilation = compile_graph(graph.graph, symbols=symbol_hints(graph.graph))
+    on_aten(compilation)
+    done = rewrite(graph.graph, compilation)
+    refusals = [r.message for r in done.refusals if r.rule == "internal_error"]
+    assert (len(compilation.regions), len(done.regions), len(refusals)) == (3, 1, 2)
+    assert all("UnknownSymbolError: no input of the graph has the size" in message for message in refusals)
+    graph.recompile()
+    x = torch.randn(6, 8)
+    same(graph, function, x)
+
+
 # order
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tests import triton_runner
-from tests.cases import NAMES, Case, make_case, planned
+from tests.cases import NAMES, POINTWISE_OF_ONE_ROW, Case, make_case, planned
 from tests.fuzz.memory import input_tensor
 from tests.fuzz.outcome import Mismatch
 from tests.sweep.cases import DTYPES, ILL_CONDITIONED
@@ -40,8 +40,6 @@ GPU = replace(Target.named("h200"), units=4)
 """With so few multiprocessors that the rows here are many."""
 WHOLE_GPU = Target.named("h200")
 SHAPES = ((1, 37), (7, 1000), (24, 96))
-POINTWISE_OF_ONE_ROW = ("batch_norm_forward", "gelu_backward_bias", "thunder_layer_norm_backward")
-"""Workloads of which something is summed up over rows only: with one row it is left to Inductor."""
 FEW_ROWS = (23, 200)
 MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)

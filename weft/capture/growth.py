@@ -178,7 +178,7 @@ class Growth:
             raise MisalignedError("no dimension in common")
 
     def _is_connected(self, nodes: Iterable[fx.Node]) -> bool:
-        """Whether dimensions of some nodes, of which each is in one with others, lead to all others."""
+        """Whether nodes that share a dimension lead from each of some nodes to all others that have any."""
         return len(components({self.refine.leaves(flat(self.spaces[node].axes)) for node in nodes})) < 2
 
     def reduces(self, nodes: Iterable[fx.Node]) -> bool:

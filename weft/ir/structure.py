@@ -235,7 +235,7 @@ def _closure(
 
 
 def components(groups: Iterable[Iterable[T]]) -> list[frozenset[T]]:
-    """The elements of some groups, those together that groups with elements in common lead to."""
+    """The connected components of elements of which those of one group are connected."""
     found: list[frozenset[T]] = []
     for group in map(frozenset, groups):
         near = [others for others in found if not group.isdisjoint(others)]
