@@ -391,7 +391,7 @@ def _(*_: Any) -> Refusal:
 def _(*_: Any) -> Refusal:
     """As it would be if the planner did not take two kernels."""
     body = "  input x: f32 [m:32, n:1]\n  sum: f32{n} = sum[m](x)\n  output y: f32 [n:1] = sum\n"
-    schedule = Schedule("LOOP", ("m",), ("n",), backend="triton", pieces=(32,), warps=4, finish="separate")
+    schedule = Schedule("LOOP", ("m",), ("n",), backend="triton", piece_columns=32, warps=4, finish="separate")
     kernel = Kernel(parse(f"program p()\n  dim m = 8\n  dim n = 32\n{body}end\n"), schedule)
     refusal = triton.supports(kernel)
     assert refusal is not None

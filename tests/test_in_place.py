@@ -85,11 +85,11 @@ def test_an_output_overwrites_only_what_its_elements_are_computed_from() -> None
     assert overwritable(kernel(body, "input x: f32 [m:8, n:1]\n  input y: f32 [m:8, n:1]")) == {"out0": ("y",)}
 
 
-@pytest.mark.parametrize(("rows", "pieces", "shares"), [(1, (128,), True), (2, (64,), True), (1, (128, 64), False)])
-def test_an_element_that_two_threads_load_is_not_overwritten(rows: int, pieces: tuple[int, ...], shares: bool) -> None:
+@pytest.mark.parametrize(("rows", "columns", "shares"), [(1, 128, True), (2, 64, True), (1, 64, False)])
+def test_an_element_that_two_threads_load_is_not_overwritten(rows: int, columns: int, shares: bool) -> None:
     """Four warps have 128 threads."""
     found = kernel(SCALED)
-    schedule = replace(found.schedule, backend="triton", rows_per_tile=rows, pieces=pieces, warps=4, stages=1)
+    schedule = replace(found.schedule, backend="triton", rows_per_tile=rows, piece_columns=columns, warps=4, stages=1)
     assert bool(overwritable(replace(found, schedule=schedule))) == shares
 
 

@@ -158,7 +158,7 @@ def _drawn(base: Plan, case: Case, draw: random.Random, number: int) -> Plan:
     for i, kernel in enumerate(kernels):
         ways: dict[tuple[Any, ...], list[Schedule]] = {}
         for schedule in alternatives(kernel, sizes_of(kernel.program, ())):
-            ways.setdefault((schedule.scheme, len(schedule.pieces)), []).append(schedule)
+            ways.setdefault((schedule.scheme, schedule.pieces), []).append(schedule)
         if ways:  # none of them takes long
             kernels[i] = replace(kernel, schedule=draw.choice(list(ways.values())[number % len(ways)]))
     return replace(base, kernels=tuple(kernels))
@@ -175,8 +175,10 @@ def _long(name: str) -> str | None:
     case = make_case(name, inputs)
     base = planned(case, GPU)
     (kernel,) = base.kernels
-    for scheme, pieces, rows in (("LOOP", (2048,), 1), ("LOOP", (1024,), 2), ("ONE_SHOT", in_pieces(9003, 3), 1)):
-        schedule = replace(kernel.schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows)
+    ways = (("LOOP", (1, 2048), 1), ("LOOP", (4, 256), 1), ("LOOP", (1, 1024), 2), ("ONE_SHOT", in_pieces(9003, 3), 1))
+    for scheme, (pieces, each), rows in ways:
+        tile = {"pieces": pieces, "piece_columns": each, "rows_per_tile": rows}
+        schedule = replace(kernel.schedule, scheme=scheme, **tile)
         finding = _compared(
             case.program, replace(base, kernels=(replace(kernel, schedule=schedule),)), case.bind(inputs)
         )
@@ -289,7 +291,7 @@ end
     base = plan_split(program, ("m",), ("n",), GPU, {})
     assert isinstance(base, Plan)
     (kernel,) = base.kernels
-    looped = replace(kernel, schedule=replace(kernel.schedule, scheme="LOOP", pieces=(32,), rows_per_tile=1))
+    looped = replace(kernel, schedule=replace(kernel.schedule, scheme="LOOP", piece_columns=32, pieces=1, rows_per_tile=1))
     inputs = [torch.randn(3, 80)]
     for output, wrong in (("out1", False), ("out0", True)):
         with patch.object(triton_runner, "overwritable", lambda _, name=output: {name: ("x",)}):

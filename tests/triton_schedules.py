@@ -11,9 +11,8 @@ from math import prod
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import can_keep_tiles
+from weft.plan.gpu_candidates import can_keep_tiles, power_of_two
 from weft.plan.kernel import Kernel, Plan, Schedule
-from weft.plan.pieces import pieces_of, power_of_two
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 
 CHUNKS = (1, 3, 7, 1000)
@@ -23,13 +22,10 @@ MOST_ELEMENTS = 2**17
 """Elements of a tile."""
 
 
-def in_pieces(width: int, count: int) -> tuple[int, ...]:
-    """A row as at most so many powers of two, of which only the last one may reach beyond the row."""
-    pieces: tuple[int, ...] = ()
-    while (rest := width - sum(pieces)) > 0:
-        last = len(pieces) == count - 1
-        pieces = (*pieces, power_of_two(rest) if last else power_of_two(rest + 1) // 2)
-    return pieces
+def in_pieces(width: int, count: int) -> tuple[int, int]:
+    """A row as at most so many equal powers of two: how many, and of how many columns each."""
+    piece = power_of_two(-(-width // count))
+    return -(-width // piece), piece
 
 
 def alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> list[Schedule]:
@@ -43,29 +39,29 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
     width, types = prod(sizes[d] for d in schedule.columns), kernel.program.types()
     outer = [kernel.program.by_name()[name] for names in loops.outer for name in names]
     static = all(isinstance(kernel.program.size_of(c), int) for c in schedule.columns)
-    ways: list[tuple[str, tuple[int, ...]]] = []
+    ways: list[tuple[str, tuple[int, int]]] = []
     if not schedule.columns:
-        ways.append((schedule.scheme, ()))
+        ways.append((schedule.scheme, (1, 1)))
     elif not any(loops.inner):
-        ways += [(schedule.scheme, (w,)) for w in (8, 64, 512)]
+        ways += [(schedule.scheme, (1, w)) for w in (8, 64, 512)]
     else:
         scheme = "STREAM" if outer else "ONE_SHOT"
         if static:
-            ways += [(scheme, in_pieces(width, count)) for count in (1, 2, 3)]
-            ways.append((scheme, pieces_of(width)))
+            ways += [(scheme, in_pieces(width, count)) for count in (1, 2, 3, 5, 8)]
         if not any(set(types[v.args[0]][1]) & set(schedule.columns) for v in outer):
-            ways += [("LOOP", (w,)) for w in (16, 64, 1024)]
+            ways += [("LOOP", pieces) for pieces in ((1, 16), (2, 32), (1, 1024), (4, 256))]
     tall = prod(sizes[d] for d in tiled_rows(kernel))
     finishes = list(product(("separate", "same"), CHUNKS)) if outer else []
     finishes += [("none", 1 if outer else 0)] if schedule.finish == "none" else []
-    for scheme, pieces in ways:
+    for scheme, (pieces, each) in ways:
         for rows in (1, 2, 8, 64, 512, 4096):
-            if rows > 1 and (rows >= 2 * tall or rows * sum(pieces) > MOST_ELEMENTS):
+            if rows > 1 and (rows >= 2 * tall or rows * pieces * each > MOST_ELEMENTS):
                 continue
             for finish, chunks in finishes:
-                made = replace(schedule, scheme=scheme, pieces=pieces, rows_per_tile=rows, chunks=chunks, finish=finish)
+                made = replace(schedule, scheme=scheme, pieces=pieces, piece_columns=each, rows_per_tile=rows)
+                made = replace(made, chunks=chunks, finish=finish)
                 tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
-                if tiles and scheme == "STREAM" and rows == 1 and finish == "same":
+                if tiles and scheme != "LOOP" and rows == 1 and finish != "separate":
                     made = replace(made, keeps="tiles")
                 if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
                     yield made
@@ -78,9 +74,9 @@ def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
         -prod(sizes[d] for d in tiled_rows(kernel)) // schedule.rows_per_tile
     )
     width = prod(sizes[d] for d in schedule.columns)
-    blocks = len(schedule.pieces)
+    blocks = schedule.pieces
     if schedule.scheme == "LOOP" or splits_columns(kernel):
-        blocks = -(-width // schedule.pieces[0])
+        blocks = -(-width // schedule.piece_columns)
     finishing = prod(sizes[d] for d in schedule.segments) * -(-width // finish_width(kernel))
     return (tiles * max(1, blocks) + finishing) * (len(kernel.program.values) + len(kernel.program.inputs))
 

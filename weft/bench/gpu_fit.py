@@ -49,9 +49,11 @@ BOUNDS = {
     "in_flight_bytes": (1e3, 3e5),
     "sharpness": (1.2, 6.0),
     "crowded": (0.0, 0.5),
+    "cached": (0.0, 1.5),
     "issue_ns": (0.01, 5.0),
     "latency_ns": (0.0, 5.0),
     "access": (0.0, 50.0),
+    "shuffle": (0.0, 100.0),
     "overhead": (0.0, 500.0),
     "tile_ns": (0.0, 5e3),
     "exchange_warp_ns": (0.0, 200.0),
@@ -62,10 +64,13 @@ BOUNDS = {
     "later_us": (0.0, 3.0),
     "tail": (0.0, 8.0),
     "step_us": (0.0, 3.0),
+    "finish_us": (0.0, 6.0),
+    "barrier_us": (0.0, 6.0),
+    "segment_bytes": (0.0, 512.0),
 }
 COUNTED = {"program_ns": "programs", "later_us": "later", "step_us": "steps"}
 """Constants of what not all schedules have, with what counts it."""
-START = Constants(1.1, 2.2e4, 2.2, 0.05, 0.3, 0.2, 14.0, 30.0, 10.0, 20.0, 3.0, 2.0, 3.5, 40.0, 0.5, 3.0, 0.35)
+START = Constants(1.1, 2.2e4, 2.2, 0.05, 0.4, 0.3, 0.2, 14.0, 10.0, 30.0, 10.0, 20.0, 3.0, 2.0, 3.5, 40.0, 0.5, 3.0, 0.35, 2.0, 1.5, 32.0)
 NEAR, FLOOR = 0.2, 0.003
 """A schedule that takes as much longer than its cell's best one counts 1/e in the errors of the times; no less than the
 second counts any."""

@@ -1,9 +1,11 @@
-"""Every candidate schedule of a kernel, timed: ``python -m weft.bench.gpu_sweep --csv FILE``.
+"""Candidate schedules of kernels at shapes drawn at random, timed: ``python -m weft.bench.gpu_sweep --seed N --csv FILE``.
 
-For each workload and shape the kernel that the planner chose is rendered under all its candidate schedules, compiled
-by several processes, run once on poisoned outputs and compared with the reference, and timed: all candidates and a
-copy of the same bytes in turn, the level-two cache flushed before each, sums of device kernel durations. The file has
-a line a candidate; what the planner's constants are fitted to is in ``plan/calibration``.
+For each cell, a workload at a drawn shape, every kernel that it may be made of (rows and columns together, and apart)
+is rendered under some of its candidate schedules: those with the shortest predicted times, and others drawn from all,
+those that are predicted not to fit included. They are compiled by several processes, run once on poisoned outputs and
+compared with the reference, and timed: all candidates and a copy of the same bytes in turn, the level-two cache flushed
+before each, sums of device kernel durations. The file has a line a candidate, with the registers that ptxas gave it;
+what the planner's constants are fitted to is in ``plan/calibration``.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,116 +25,94 @@ import torch
 from torch import Tensor
 
 from weft.bench.arguments import add_workloads, require_gpu
-from weft.bench.case import traffic_bytes, workload_case
+from weft.bench.case import traffic_bytes
+from weft.bench.gpu_cells import Cell, drawn_cells, parts_of
 from weft.bench.gpu_timing import medians_us
-from weft.bench.inputs import Shape
-from weft.bench.kernel_run import KernelRun, what_is_wrong
-from weft.bench.peers import copy_candidate, view_of
+from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
+from weft.bench.peers import copy_candidate
+from weft.bench.swept import COLUMNS, TARGET, line
 from weft.bench.workloads import WORKLOADS
-from weft.capture.regions import capture
-from weft.capture.trace import trace
-from weft.ir.interpret import sizes_of
-from weft.ir.online import online
-from weft.ir.simplify import simplify
-from weft.ir.structure import analyse, split_straddling
 from weft.options import Options
 from weft.plan.candidates import SLACK
-from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
-from weft.plan.kernel import Finish, Kernel, Plan, parse_kernel
-from weft.plan.planner import plan
-from weft.plan.resources import registers_per_thread, shared_bytes
+from weft.plan.gpu_schedules import ranked
+from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import gpu, triton_build
-from weft.runtime.layout import allocate
 from weft.runtime.triton_build import GpuTarget, Job, Variant
-from weft.target import Target
 
-TARGET = Target.named("h200")
-Cell = tuple[str, Shape]
+FIRST = 0.5
+"""The part of the schedules of a kernel that are those with the shortest predicted times."""
+MOST_SPILLED_ELEMENTS = 80
+"""Of a thread: ptxas takes minutes to spill more."""
+NOT_SWEPT = ("batch_norm_forward", "row_column_amax", "modulated_layer_norm_forward", "qk_norm_backward")
+"""Workloads whose kernels are as those of others."""
+Part = tuple[Cell, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write one line a candidate."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_sweep", description=__doc__)
-    add_workloads(parser, ["rms_norm_backward"])
-    parser.add_argument("--columns", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
-    parser.add_argument("--rows", type=int, nargs="+", help="in place of those that have so many elements")
-    parser.add_argument("--dtype", default="bfloat16")
+    add_workloads(parser, [name for name in WORKLOADS if name not in NOT_SWEPT])
+    parser.add_argument("--seed", type=int, required=True, help="of what is drawn")
+    parser.add_argument("--cells", type=int, default=100)
+    parser.add_argument("--columns", type=int, nargs="+", help="in place of drawn shapes")
+    parser.add_argument("--rows", type=int, nargs="+", help="with these columns; 2^26 elements without")
+    parser.add_argument("--dtype", default="bf16", help="of these")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--most", type=int, default=40, help="candidates of a cell, evenly thinned")
-    parser.add_argument("--finish", choices=["same", "separate"], help="of all kernels with column sums")
-    parser.add_argument("--pieces", type=_numbers, help="of all rows, in place of the planner's, e.g. 1024+256")
+    parser.add_argument("--most", type=int, default=20, help="schedules of a kernel")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further cell is begun")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
     require_gpu(parser)
-    dtype, options = getattr(torch, given.dtype), Options.read()
-    shapes = [(m, n) for n in given.columns for m in given.rows or [given.elements // n]]
-    cells = [(name, shape) for name in given.workload for shape in shapes]
-    kernels = {
-        cell: [_changed(k, given.finish, given.pieces) for k in _kernels(cell, dtype, given.most)] for cell in cells
-    }
+    options, start, draw = Options.read(), time.perf_counter(), random.Random(given.seed)
+    cells = list(_cells(given))
+    found: dict[Part, list[Kernel]] = {}
+    for cell in cells:
+        for name, split in parts_of(cell, TARGET).items():
+            if schedules := _drawn(split, given.most, draw):
+                found[cell, name] = [Kernel(split.program, s) for s in schedules]
     capability = torch.cuda.get_device_capability()
-    texts = [(str(kernel), 10 * capability[0] + capability[1]) for found in kernels.values() for kernel in found]
-    start = time.perf_counter()
+    texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in found.values() for kernel in kernels]
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
-        failures = dict(zip((text for text, _ in texts), pool.map(_compile, texts, chunksize=4), strict=True))
-    print(f"{len(texts)} kernels compiled in {time.perf_counter() - start:.0f} s", flush=True)
-    with given.csv.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for cell, found in kernels.items():
-            rows = list(_measure(cell, dtype, [k for k in found if not failures[str(k)]], options, given.rounds))
-            rows += [_described(cell, k) | {"failure": why} for k in found if (why := failures[str(k)])]
-            writer.writerows(rows)
-            file.flush()
-            _print_best(cell, rows)
+        made = pool.map(_compile, texts, chunksize=4)
+        with given.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for (cell, name), kernels in found.items():
+                failures = [next(made) for _ in kernels]
+                if time.perf_counter() - start > given.seconds:
+                    break
+                writer.writerows(_measure(cell, name, kernels, failures, options, given.rounds))
+                file.flush()
+        print(f"{len(texts)} kernels in {time.perf_counter() - start:.0f} s", flush=True)
+        pool.shutdown(cancel_futures=True)
     return 0
 
 
-COLUMNS = (
-    *("workload", "rows", "columns", "chosen", "scheme", "rows_per_tile", "pieces", "warps", "stages", "chunks"),
-    *("finish", "keeps", "predicted_registers", "registers", "spill_bytes", "shared_bytes"),
-    *("us", "of_copy", "wrong", "failure"),
-)
-
-
-def _kernels(cell: Cell, dtype: torch.dtype, most: int) -> Iterator[Kernel]:
-    """The chosen kernel first, if it is one."""
-    name, shape = cell
-    case = workload_case(WORKLOADS[name], shape, dtype, "cuda")
-    (region,) = capture(trace(case.function, case.inputs).graph, name).regions
-    program = simplify(region.program)
-    chosen = plan(program, TARGET)
-    if not isinstance(chosen, Plan):
-        print(f"{name} {shape}: {chosen}")
+def _cells(given: argparse.Namespace) -> Iterator[Cell]:
+    if not given.columns:
+        yield from drawn_cells(given.seed, given.workload, given.cells)
         return
-    first = chosen.kernels[0].schedule
-    rows, columns = program.in_order(first.rows), program.in_order(first.columns)
-    whole = online(split_straddling(program, rows, columns), rows, columns)
-    if analyse(whole, rows).pass_count != 1:
-        print(f"{name} {shape}: more than one pass")
-        return
-    split = Split.of(whole, rows, columns, TARGET, {})
-    found = list(dict.fromkeys((*candidates(split), *candidates(split, SLACK))))
-    step = max(1, -(-len(found) // most))
-    yield from dict.fromkeys(
-        (*(chosen.kernels if len(chosen.kernels) == 1 else ()), *(Kernel(whole, s) for s in found[::step]))
-    )
+    for name in given.workload:
+        for columns in given.columns:
+            for rows in given.rows or [2**26 // columns]:
+                yield Cell(name, given.dtype, rows, columns)
 
 
-def _changed(kernel: Kernel, finish: Finish | None, pieces: tuple[int, ...] | None) -> Kernel:
-    schedule = kernel.schedule
-    if finish is not None and schedule.finish != "none":
-        schedule = replace(schedule, finish=finish)
-    return replace(kernel, schedule=replace(schedule, pieces=pieces or schedule.pieces))
+def _drawn(split: Split, most: int, draw: random.Random) -> list[Schedule]:
+    """Schedules of a kernel, the one that is predicted to be the best first."""
 
+    def rendered(schedules: Iterable[Schedule]) -> list[Schedule]:
+        return [s for s in schedules if triton.supports(Kernel(split.program, s)) is None]
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split("+")))
+    first = rendered(ranked(split, candidates(split)))
+    count = max(1, round(FIRST * most))
+    others = rendered(dict.fromkeys((*first[count:], *candidates(split, SLACK))))
+    others = [s for s in others if s.elements <= MOST_SPILLED_ELEMENTS]
+    return list(dict.fromkeys((*first[:count], *draw.sample(others, min(len(others), most - count)))))
 
 
 def _compile(job: tuple[str, int]) -> str:
@@ -143,85 +123,50 @@ def _compile(job: tuple[str, int]) -> str:
         found = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
         triton_build.binaries(found, Options.read())
     except Exception as error:
-        return f"{type(error).__name__}: {str(error)[:120]}"
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return ""
 
 
-def _described(cell: Cell, kernel: Kernel) -> dict[str, Any]:
-    name, (rows, columns) = cell
-    s = kernel.schedule
-    demand = Demand.of(kernel.program, s)
-    return {
-        "workload": name,
-        "rows": rows,
-        "columns": columns,
-        "scheme": s.scheme,
-        "rows_per_tile": s.rows_per_tile,
-        "pieces": "+".join(map(str, s.pieces)),
-        "warps": s.warps,
-        "stages": s.stages,
-        "chunks": s.chunks,
-        "finish": s.finish,
-        "keeps": s.keeps,
-        "predicted_registers": registers_per_thread(demand, s),
-        "shared_bytes": shared_bytes(demand, s),
-    }
-
-
 def _measure(
-    cell: Cell, dtype: torch.dtype, kernels: Sequence[Kernel], options: Options, rounds: int
+    cell: Cell, name: str, kernels: Sequence[Kernel], failures: Sequence[str], options: Options, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    if not kernels:
-        return
-    name, shape = cell
-    case = workload_case(WORKLOADS[name], shape, dtype, "cuda")
-    module = trace(case.function, case.inputs)
-    (region,) = capture(module.graph, name).regions
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    known = dict(zip(placeholders, case.inputs, strict=True))
-    inputs = {b.name: view_of(n, known, module) for b, n in zip(region.program.inputs, region.inputs, strict=True)}
-    program = kernels[0].program
-    device = case.inputs[0].device
-    bound = [inputs[b.name] for b in program.inputs]
-    outputs = [allocate(o.buffer, sizes_of(program, ()), device) for o in program.outputs]
-    expected: list[Tensor] = []
+    """Lines of one kernel's schedules."""
+    program, device = kernels[0].program, torch.device("cuda")
+    inputs, outputs = input_tensors(program, (), device, positive=True), output_tensors(program, (), device)
+    expected, capability = list[Tensor](), torch.cuda.get_device_capability()
     runs: list[tuple[KernelRun, dict[str, Any]]] = []
-    for kernel in kernels:
-        row = _described(cell, kernel) | {"chosen": int(kernel is kernels[0])}
-        if (refusal := triton.supports(kernel)) is not None:
-            yield row | {"failure": refusal.rule}
+    for place, (kernel, failure) in enumerate(zip(kernels, failures, strict=True)):
+        row = line(cell, name, place, kernel.schedule)
+        refusal = triton.supports(kernel)
+        if failure or refusal is not None:
+            yield row | {"failure": failure or (refusal and refusal.rule)}
             continue
         try:
-            run = KernelRun(kernel, bound, outputs, (), options)
+            run = KernelRun(kernel, inputs, outputs, (), options)
+            binaries = run.function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))
+            usage = binaries[triton.render(kernel).entry].usage
+            row["arch"] = 10 * capability[0] + capability[1]
+            row |= {key: getattr(usage, key) for key in ("registers", "spill_bytes", "shared_bytes")}
             run.run_poisoned()
         except Exception as error:
-            yield row | {"failure": f"{type(error).__name__}: {str(error)[:120]}"}
+            yield row | {"failure": f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"}
             continue
-        row["wrong"] = what_is_wrong(program, bound, outputs, (), expected)
+        row["wrong"] = what_is_wrong(program, inputs, outputs, (), expected)
         expected = expected or [t.clone() for t in outputs]
-        usage = run.function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))[
-            triton.render(kernel).entry
-        ].usage
-        row |= {"registers": usage.registers, "spill_bytes": usage.spill_bytes, "shared_bytes": usage.shared_bytes}
         runs.append((run, row))
-    copied = copy_candidate(traffic_bytes((*bound, *outputs)), device)
+    copied = copy_candidate(traffic_bytes((*inputs, *outputs)), device)
     times = medians_us([copied.run, *(run for run, _ in runs)], rounds, device)
     for (_, row), own in zip(runs, times[1:], strict=True):
-        yield row | {"us": round(own, 2), "of_copy": round(times[0] / own, 4)}
-
-
-def _print_best(cell: Cell, rows: Sequence[dict[str, Any]]) -> None:
-    done = sorted((r for r in rows if r.get("us") and not r["wrong"]), key=lambda r: r["us"])
-    wrong = [r for r in rows if r.get("wrong")]
-    shown = ("rows_per_tile", "pieces", "warps", "stages", "chunks", "registers", "spill_bytes", "us", "of_copy")
-    print(f"{cell[0]} {cell[1][0]}x{cell[1][1]}: {len(done)} right, {len(wrong)} wrong, {len(rows)} in all")
-    for row in [*(r for r in done if r["chosen"]), *done[:3]]:
-        print("   ", "*" if row["chosen"] else " ", *(row[key] for key in shown))
-    if wrong:
-        print("    wrong:", wrong[0]["wrong"])
-    failed = [r for r in rows if r.get("failure")]
-    if failed:
-        print(f"    {len(failed)} failed:", failed[0]["failure"])
+        yield row | {"us": round(own, 2), "copy_us": round(times[0], 2)}
+    best = min(range(len(runs)), key=lambda i: times[1 + i], default=None)
+    if best is not None:
+        chosen, least = times[1], times[1 + best]
+        wrong = sum(bool(row["wrong"]) for _, row in runs)
+        print(
+            f"{cell} {name}: {chosen:.1f} us chosen, {least:.1f} best of {len(runs)}, copy {times[0]:.1f}"
+            f", {wrong} wrong; {runs[best][0].kernel.schedule}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

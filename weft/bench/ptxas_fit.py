@@ -10,7 +10,6 @@ every other kernel, to say how many of the rest are met.
 from __future__ import annotations
 
 import argparse
-import csv
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers, group_of
+from weft.bench.swept import Swept, read
+from weft.plan.demand import features
+from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers, group_of, shared_bytes
 from weft.target import Target
 
 FOLDER = Path(__file__).parent.parent / "plan"
-GROUPS = ("ONE_SHOT", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
+GROUPS = ("ONE_SHOT", "ONE_SHOT_TILES", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
@@ -56,11 +57,10 @@ class Fit:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, default=FOLDER / "calibration" / "ptxas_sm90.csv")
+    parser.add_argument("--csv", type=Path, nargs="+", default=sorted((FOLDER / "calibration" / "schedules").glob("*.csv")))
     parser.add_argument("--out", type=Path, default=FOLDER / "register_weights.py")
     given = parser.parse_args(arguments)
-    with given.csv.open() as file:
-        rows = [row for row in csv.DictReader(file) if not is_odd(row)]
+    rows = [row for row in map(counted, read(given.csv)) if not is_odd(row)]
     fits: dict[str, Fit] = {}
     notes: list[str] = []
     for scheme in GROUPS:
@@ -72,6 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.out.write_text(_module(fits, notes))
     print("\n".join(notes))
     return 0
+
+
+def counted(kernel: Swept) -> dict[str, str]:
+    """What is known of a kernel, and what the model counts, by name with an ``n_`` before it."""
+    counts = features(kernel.demand, kernel.schedule)
+    own = {"chosen": str(int(kernel.place == 0)), "predicted_shared_bytes": str(shared_bytes(kernel.demand, kernel.schedule))}
+    return kernel.figures | own | {f"n_{name}": f"{count:g}" for name, count in counts.items()}
 
 
 def group(row: dict[str, str]) -> str:

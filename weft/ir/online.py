@@ -1,14 +1,17 @@
-"""Column statistics in one pass: a sum over rows of something that needs another reduction over the same rows.
+"""Statistics in one pass: a sum over rows, or columns, of something that needs another reduction over the same.
 
-``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. Both can
-be had in one pass from a centre that moves (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
+``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. So do they over
+columns that are looped over. Both can be had in one pass from a centre that moves (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from weft.ir.program import Builder, Program, Value
 from weft.ir.simplify import drop_unused
+from weft.ir.structure import KEPT
 
 Match = tuple[str, str, tuple[str, str] | None]
 """The op, its operand, and for a sum of exponentials that takes zero for an infinite largest element: whether that is
@@ -17,12 +20,23 @@ infinite, and the largest."""
 
 def online(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> Program:
     """Replace such sums over rows by ``sumexp`` and ``m2``, where the operand varies over all rows and columns."""
+    return _online(program, rows, {*rows, *columns}) if columns else program
+
+
+@lru_cache(maxsize=KEPT)
+def online_along_rows(program: Program, columns: tuple[str, ...]) -> Program:
+    """The same with sums over columns, where the operand varies over all of them: for loops over the columns."""
+    return _online(program, columns, set(columns))
+
+
+def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program:
+    """least: dimensions that the operand varies over, and others if there are more."""
     by_name, types = program.by_name(), program.types()
     found: dict[str, Match] = {}
     for value in program.values:
-        if value.op == "sum" and columns and set(value.attributes) <= set(rows):
+        if value.op == "sum" and set(value.attributes) <= set(over):
             match = _sum_of_exponentials(value, by_name) or _sum_of_squares(value, by_name, program)
-            if match is not None and set(types[match[1]][1]) == {*rows, *columns}:
+            if match is not None and set(types[match[1]][1]) >= least:
                 found[value.name] = match
     if not found:
         return program

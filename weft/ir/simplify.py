@@ -190,6 +190,43 @@ def sum_one_element(builder: Builder, value: Value, args: tuple[str, ...]) -> st
     return builder.op("where", inside, builder.cast(element, value.dtype), builder.const(0, value.dtype))
 
 
+def sum_picked(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """A sum along a dimension that picks one element of something pointwise is that of the element that is picked of
+    what it is made from: ``sum(where(iota == i, f(x), 0))`` is ``f(sum(where(iota == i, x, 0)))`` if i is a position,
+    and zero if not. So a loss over a vocabulary needs no loop over the row behind its statistics. Zeros may have the
+    other sign."""
+    picked = builder.value(args[0]) if value.op == "sum" and len(value.attributes) == 1 else None
+    if picked is None or picked.op != "where" or _const(builder, picked.args[2]) != 0:
+        return None
+    dim = str(value.attributes[0])
+    index, size = _position(builder, picked.args[0], dim), next(d.size for d in builder.dims if d.name == dim)
+    chain = _chain(builder, picked.args[1], dim)
+    if index is None or not isinstance(size, int) or len(chain) < 2:
+        return None
+    *functions, start = chain
+    zero = builder.const(0, builder.dtype(start))
+    result = builder.reduce("sum", builder.op("where", picked.args[0], start, zero), (dim,))
+    for before, function in reversed(list(zip([*functions[1:], start], functions, strict=True))):
+        step = builder.value(function)
+        assert step is not None
+        operands = [result if arg == before else arg for arg in step.args]
+        result = builder.op(step.op, *operands, dtype=step.dtype, attributes=step.attributes)
+    inside = _is_position(builder, index, size)
+    return builder.op("where", inside, builder.cast(result, value.dtype), builder.const(0, value.dtype))
+
+
+def _chain(builder: Builder, name: str, dim: str) -> list[str]:
+    """A value, what it is made from, and so on, as long as that is pointwise, of one operand that varies along ``dim``
+    and of its own type: the last is what is left."""
+    found = [name]
+    while (value := builder.value(found[-1])) is not None and lookup(value.op).kind == "pointwise":
+        operands = [arg for arg in dict.fromkeys(value.args) if dim in builder.dims_of(arg)]
+        if len(operands) != 1 or builder.dtype(operands[0]) != value.dtype:
+            break
+        found.append(operands[0])
+    return found
+
+
 def _one_element(builder: Builder, name: str, dim: str) -> tuple[str, str] | None:
     """Where along ``dim`` a value is not zero, and what it is there; neither varies along it."""
     value = builder.value(name)
@@ -227,4 +264,5 @@ RULES: tuple[Rule, ...] = (
     narrow_positions,
     where_same,
     sum_one_element,
+    sum_picked,
 )

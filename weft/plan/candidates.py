@@ -30,7 +30,7 @@ def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tupl
 def _on_gpu(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[Schedule]:
     """What the planner considers, then what it takes to spill registers."""
     split = Split.of_kernel(kernel, target, hints)
-    for slack in (gpu_candidates.LIKELY, SLACK):
+    for slack in (1.0, SLACK):
         yield from gpu_schedules.ranked(split, gpu_candidates.candidates(split, slack))
 
 

@@ -69,20 +69,17 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     single warp, which ptxas does not finish one after the other, and weights that stay for all rows. loaded, loads:
     what is loaded of a tile, in registers and in tensors. stores, adders, row_loads, reductions: tensors with columns
     that are stored, added up over rows; inputs of rows without columns; row reductions. converted: elements that change
-    their layout to meet weights. pieces: those beyond one; equal ones are as one, whose vectors lie further apart.
-    lone_rows: whether a row is in one warp. finish: partial results that are on their way to a thread at once where
+    their layout to meet weights. pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are on their way to a thread at once where
     column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether
     addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements.
     blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned:
     elements of rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several
     steps.
     """
-    live, pieces = demand.live, schedule.pieces or (1,)
-    parts = [_share(demand, schedule, piece) for piece in pieces]
-    each, columns = sum(part.columns * part.rows for part in parts), sum(part.columns for part in parts)
-    rows = max(part.rows for part in parts)
-    lone = bool(live.inner) and all(part.warps == 1 for part in parts)
-    blocks, layouts = (demand.width or 0) / sum(pieces), len(set(parts))
+    live, part = demand.live, share_of(demand, schedule)
+    rows, columns = part.rows, part.columns * schedule.pieces
+    each, lone = columns * rows, bool(live.inner) and part.warps == 1
+    blocks = (demand.width or 0) / schedule.tile_columns
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
     beside = schedule.scheme == "ONE_SHOT" and bool(live.exchanges) and schedule.loads_beside(live.exchanges)
 
@@ -105,17 +102,13 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
         "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
-        "loads": len(live.tiles) * layouts,
-        "stores": live.stores * layouts,
-        "adders": live.outer * layouts,
+        "loads": len(live.tiles),
+        "stores": live.stores,
+        "adders": live.outer,
         "row_loads": len(live.row_inputs),
         "reductions": live.inner,
-        "converted": sum(
-            part.columns * part.rows
-            for part, piece in zip(parts, pieces, strict=True)
-            if is_converted(demand, schedule, piece)
-        ),
-        "pieces": layouts - 1,
+        "converted": each * is_converted(demand, schedule),
+        "pieces": schedule.pieces - 1,
         "lone_rows": int(lone),
         "finish": finish_loads(demand, schedule) if schedule.finish == "same" else 0,
         "segmented": int(bool(schedule.segments)),
@@ -146,7 +139,7 @@ def _lasting(buffers: tuple[Buffer, ...]) -> list[Amount]:
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """Columns and rows of a piece of a row tile that a thread has, and warps that share a row of it."""
 
     columns: int
@@ -154,21 +147,21 @@ class _Share:
     warps: int
 
 
-def _share(demand: Demand, schedule: Schedule, piece: int) -> _Share:
+def share_of(demand: Demand, schedule: Schedule) -> Share:
     """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
     along the row, then its warps, then the next rows."""
-    threads, rows = 32 * schedule.warps, schedule.rows_per_tile
+    threads, rows, piece = 32 * schedule.warps, schedule.rows_per_tile, schedule.piece_columns
     vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
     lanes = min(32, piece // vector)
     warps = min(schedule.warps, max(1, piece // (vector * lanes)))
     rows_at_once = threads // (lanes * warps)
-    return _Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
+    return Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
 
 
-def is_converted(demand: Demand, schedule: Schedule, piece: int) -> bool:
+def is_converted(demand: Demand, schedule: Schedule) -> bool:
     """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
     elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
-    threads, vector = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes
+    threads, vector, piece = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes, schedule.piece_columns
     vector = min(vector, schedule.rows_per_tile * piece // threads)
     lasting = bool(demand.live.lasting) and schedule.scheme != "LOOP"
     return lasting and schedule.rows_per_tile > 1 and piece // threads < vector

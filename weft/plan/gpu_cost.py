@@ -1,10 +1,10 @@
 """Predicted time of a kernel on a GPU under a schedule, from what a multiprocessor has to do and to wait for.
 
-Memory takes time for its bytes, more where too few of them are on their way (Little's law) and where too many are. Row
-tiles take time for their instructions, which the programs of a multiprocessor share, or for what one program waits for
-until its tile is done, whichever is more. The two go on side by side. ``Load`` counts, without constants; those of
-``Constants`` are fitted by ``python -m weft.bench.gpu_fit`` to ``calibration/schedules/h200.csv``, measured on an H200.
-Those of other GPUs are the same, but for their bandwidth.
+Memory takes time for its bytes, more where too few of them are on their way (Little's law) and where too many are.
+Tiles take time for their instructions, which the programs of a multiprocessor share, or for what one program waits for
+until its tile is done, whichever is more. The two go on side by side. ``Load`` counts, without constants, for every
+scheme; those of ``Constants`` are fitted by ``python -m weft.bench.gpu_fit`` to ``calibration/schedules/h200.csv``,
+measured on an H200 at sizes drawn at random. Those of other GPUs are the same, but for their bandwidth.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
 from weft.ir import dtypes
+from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
-from weft.ir.program import Buffer
-from weft.ir.structure import loops_of
-from weft.plan.demand import Demand, is_converted
+from weft.ir.program import Buffer, Value
+from weft.ir.structure import KEPT, loops_of
+from weft.plan.demand import VECTOR_BYTES, Demand, is_converted, share_of
 from weft.plan.finish import finish_steps
-from weft.plan.kernel import VECTOR, Schedule
+from weft.plan.kernel import Schedule
 from weft.plan.resources import (
     MOST_PROGRAMS,
     MOST_WARPS,
@@ -39,32 +40,41 @@ MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
 FEW_ROUNDS = 4
 """Up to which a last round of programs that is not full takes as long as a full one."""
-
-
+ROUNDING_COST = 20.0
+"""Of a cast to 8 bits, which is rounded in several steps."""
+COPIED_BYTES = 4
+"""That are copied into shared memory ahead of use at once, at the least."""
 CROWD_BYTES = 65536
 """In flight of a multiprocessor: what the price of too many is counted in."""
+SECTOR_BYTES = 32
+"""Of memory that is read or written for an element whose neighbours lie elsewhere."""
 
 
 @dataclass(frozen=True)
 class Constants:
     """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
     which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of
-    the time of memory. issue_ns: of an operation on an element in a thread, where other programs wait for it;
-    latency_ns: where nobody does. access: of a load or store of two bytes in so many operations, one for each vector.
-    overhead: of a row tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a row tile, and
-    for each exchange and each warp that takes part. compute_power, power: how much the two parts of a tile's time and
-    memory and tiles add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program, of
-    those that it starts before any ends; later_us: where some start only when others have ended. tail: row tiles that
-    end after memory has. step_us: of each load of the finish that waits for another one.
+    the time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns:
+    of an operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access:
+    of a load or store of two bytes in so many operations, one for each vector. shuffle: of a row sum among the threads of a warp, operations. overhead: of a tile in a warp,
+    operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each exchange and each warp that
+    takes part. compute_power, power: how much the two parts of a tile's time and memory and tiles add up. start_us: of
+    a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start only when
+    others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits for another
+    one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
+    segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
+    the caches that others have a part of.
     """
 
     bandwidth: float
     in_flight_bytes: float
     sharpness: float
     crowded: float
+    cached: float
     issue_ns: float
     latency_ns: float
     access: float
+    shuffle: float
     overhead: float
     tile_ns: float
     exchange_warp_ns: float
@@ -75,48 +85,103 @@ class Constants:
     later_us: float
     tail: float
     step_us: float
+    finish_us: float
+    barrier_us: float
+    segment_bytes: float
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of a program under a split. read_bytes, written_bytes: of a row's columns, each. operations: on an element, in
-    float32 additions; again: those behind an exchange that were computed before it. exchanges: of row sums between
-    threads. sums: column sums. rows: inside a segment."""
+    """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
+    but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
+    element. vector: elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again: those behind an exchange that were computed before
+    it. loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums. rows: inside a
+    segment."""
 
+    moved_bytes: int
+    again_bytes: int
     read_bytes: int
     written_bytes: int
+    vector: int
     operations: float
     again: float
+    loops: int
+    row_sums: int
     exchanges: int
     sums: int
     rows: int
     columns: int
     segments: int
+    is_split: bool
 
     @staticmethod
-    def of(split: Split) -> Work:
-        program, rows, columns = split.program, split.inside, split.columns
-        loops = loops_of(program, split.rows, columns)
-        by_name, types = program.by_name(), program.types()
+    def of(split: Split, looped: bool = False) -> Work:
+        """looped: over the columns of a row, whose statistics are online then."""
+        return _work(split, looped)
 
-        def is_tall(buffer: Buffer) -> bool:
-            return set(rows) <= set(buffer.dims) and bool(set(buffer.dims) & set(columns))
 
-        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
-        sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
-        cost = {name: min(lookup(by_name[name].op).cost, MOST_COST) for name in vectors}
-        every = sum(cost.get(name, 0) for names in loops.values for name in names)
-        return Work(
-            sum(dtypes.itemsize(b.dtype) for b in program.inputs if is_tall(b)),
-            sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if is_tall(o.buffer)),
-            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
-            every - sum(cost.values()),
-            sum(1 for names in loops.inner if names),
-            len(sums),
-            max(1, split.sizes.elements(rows)),
-            max(1, split.width),
-            split.segment_count,
-        )
+@lru_cache(maxsize=KEPT)
+def _work(split: Split, looped: bool) -> Work:
+    rows, columns = split.inside, split.columns
+    program = online_along_rows(split.program, columns) if looped else split.program
+    loops = loops_of(program, split.rows, columns)
+    by_name, types = program.by_name(), program.types()
+    outputs = [o.buffer for o in program.outputs]
+
+    def is_tall(buffer: Buffer) -> bool:
+        return set(rows) <= set(buffer.dims) and bool(set(buffer.dims) & set(columns) or not columns)
+
+    def in_memory(buffer: Buffer) -> int:
+        fast = (columns or rows)[-1:]
+        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+        strided = bool(fast) and strides.get(fast[0], 1) not in (0, 1)
+        return split.sizes.bytes(buffer) * (SECTOR_BYTES // dtypes.itemsize(buffer.dtype) if strided else 1)
+
+    def loaded(names: set[str]) -> int:
+        return sum(in_memory(b) for b in program.inputs if b.name in names and is_tall(b))
+
+    stages: list[set[str]] = []
+    for k, names in enumerate(loops.values):
+        used = {a for n in names for a in by_name[n].args}
+        used |= {by_name[n].args[0] for n in (*loops.inner[k], *loops.outer[k])} | {o.value for o in loops.stores[k]}
+        stages.append(used)
+    vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
+    sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
+    cost = {name: _cost(by_name[name]) for name in vectors}
+    every = sum(cost.get(name, 0) for names in loops.values for name in names)
+    return Work(
+        sum(map(in_memory, (*program.inputs, *outputs))),
+        sum(map(loaded, stages[1:])),
+        sum(dtypes.itemsize(b.dtype) for b in program.inputs if is_tall(b)),
+        sum(dtypes.itemsize(b.dtype) for b in outputs if is_tall(b)),
+        min((_vector(b, columns) for b in (*program.inputs, *outputs) if is_tall(b)), default=1),
+        sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
+        every - sum(cost.values()),
+        len(loops.values),
+        sum(map(len, loops.inner)),
+        sum(1 for names in loops.inner if names),
+        len(sums),
+        max(1, split.sizes.elements(rows)),
+        max(1, split.width),
+        split.segment_count,
+        bool(columns) and not split.has_inner,
+    )
+
+
+def _cost(value: Value) -> float:
+    """Of an operation on an element, in float32 additions."""
+    if value.op == "cast" and dtypes.itemsize(value.dtype) == 1 and dtypes.is_float(value.dtype):
+        return ROUNDING_COST
+    return min(lookup(value.op).cost, MOST_COST)
+
+
+def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:
+    """Elements of 16 bytes, or as few of them as let each row begin with a whole vector."""
+    most, strides = VECTOR_BYTES // dtypes.itemsize(buffer.dtype), dict(zip(buffer.dims, buffer.strides, strict=True))
+    if columns and strides.get(columns[-1], 1) not in (0, 1):
+        return 1
+    known = [s for d, s in strides.items() if d not in columns[-1:] and isinstance(s, int)]
+    return math.gcd(most, buffer.offset, *known)
 
 
 Count = Any
@@ -125,14 +190,17 @@ Count = Any
 
 @dataclass(frozen=True)
 class Load:
-    """What a schedule has to do. moved_us: bytes at the bandwidth of a copy. in_flight_bytes: of a multiprocessor.
-    busy: the part of the programs' time that they have something to do. rounds: row tiles that a program takes one
-    after the other. warps: of a multiprocessor, sharing four schedulers; program_warps: of a program. elements: of a
-    thread in a row tile, operations: on each of them; accesses: loads and stores of two bytes that these take by
-    vectors. exchanges: between threads in a row tile, of row sums and of weights. programs: of one row tile each
-    that a multiprocessor starts before any of them ends; later: whether others follow. steps: of the finish."""
+    """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
+    in_flight_bytes: of a multiprocessor. busy: the part of the programs' time that they have something to do. rounds:
+    tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor, sharing
+    four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of them;
+    accesses: loads and stores of two bytes that these take by vectors. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row
+    sums and of weights. programs: that a multiprocessor starts; later: whether some start when others have ended.
+    steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it. segments:
+    parts of a row that are a program's, for each byte of them."""
 
     moved_us: Count
+    cached_us: Count
     in_flight_bytes: Count
     busy: Count
     rounds: Count
@@ -141,60 +209,82 @@ class Load:
     elements: Count
     operations: Count
     accesses: Count
+    shuffles: Count
     exchanges: Count
     programs: Count
     later: Count
     steps: Count
+    finishes: Count
+    barriers: Count
+    segments: Count
 
     @staticmethod
     def of(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Load:
-        """Of a kernel whose rows are in registers: one program a row tile (ONE_SHOT) or persistent programs (STREAM).
-        demand: of the same program and split."""
-        streams = schedule.scheme == "STREAM"
+        """demand: of the same program and split."""
+        units, looped = target.units, schedule.scheme == "LOOP"
         registers = registers_per_thread(demand, schedule)
         resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
-        tiles = -(-work.rows // schedule.rows_per_tile)
-        chunks = min(schedule.chunks, tiles) if streams else tiles
-        parts = chunks * work.segments
-        if streams:
-            resident = min(resident, -(-parts // target.units))
-            rounds = float(-(-tiles // chunks) * -(-parts // (target.units * resident)))
-        else:
-            rounds = parts / (target.units * resident)
-            rounds = math.ceil(rounds) if rounds < FEW_ROUNDS else rounds
-        elements = schedule.elements
-        tile_bytes = schedule.rows_per_tile * work.columns * work.read_bytes
-        moved = work.segments * work.rows * work.columns * (work.read_bytes + work.written_bytes)
-        vector = max(1, min(VECTOR, schedule.pieces[-1] * schedule.rows_per_tile // (32 * schedule.warps)))
+        tiles, blocks = -(-work.rows // schedule.rows_per_tile), 1
+        if work.is_split or looped:
+            blocks = -(-work.columns // schedule.tile_columns)
+        persistent = schedule.chunks > 0
+        chunks = min(schedule.chunks, tiles) if persistent else tiles
+        programs = chunks * work.segments * (1 if looped else blocks)
+        resident = min(resident, -(-programs // units))
+        waves = programs / (units * resident)
+        waves = math.ceil(waves) if persistent or waves < FEW_ROUNDS else waves
+        turns = -(-tiles // chunks) * (blocks * work.loops if looped else 1)
+        rounds = float(waves * turns)
+        useful = tiles * work.segments * (blocks * work.loops if looped else blocks)
+        elements, threads = schedule.elements, 32 * schedule.warps
+        operations = work.operations + (work.again if schedule.keeps == "tiles" or looped else 0)
+        width = schedule.tile_columns if work.is_split or looped else work.columns
+        tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
+        partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
+        vector = VECTOR_BYTES // demand.item_bytes if looped else work.vector
+        vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
+        ahead = max(1, schedule.stages - 1) if vector * demand.item_bytes >= COPIED_BYTES else 1
+        per_us = target.bandwidth_gbps * 1e3
+        share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
+        steps = finish_steps(schedule, work.columns, chunks, work.sums) if work.sums and schedule.finish != "none" else 0
         return Load(
-            moved_us=moved / (target.bandwidth_gbps * 1e3),
-            in_flight_bytes=max(1, resident * tile_bytes * max(1, schedule.stages - 1)),
-            busy=min(1.0, tiles * work.segments / (rounds * resident * target.units)) if streams else 1.0,
+            moved_us=work.moved_bytes / per_us,
+            cached_us=(2 * partial + work.again_bytes * looped) / per_us,
+            in_flight_bytes=max(1, resident * tile_bytes * ahead),
+            busy=min(1.0, useful / (rounds * resident * units)),
             rounds=rounds,
             warps=resident * schedule.warps,
-            program_warps=schedule.warps,
+            program_warps=part.warps if part.warps == 1 else schedule.warps,
             elements=elements,
-            operations=work.operations + (work.again if schedule.keeps == "tiles" else 0),
-            accesses=elements * (work.read_bytes + work.written_bytes) / 2 / vector,
-            exchanges=work.exchanges * exchanges_of_pieces(schedule) + (not streams and converts(demand, schedule)),
-            programs=0 if streams else min(resident, -(-parts // target.units)),
-            later=int(not streams and rounds > 1),
-            steps=finish_steps(schedule, work.columns, chunks, work.sums) if streams and work.sums else 0,
+            operations=operations * share,
+            accesses=elements * (work.read_bytes + work.written_bytes) / 2 / vector * share,
+            shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
+            exchanges=(work.exchanges / blocks / work.loops if looped else work.exchanges)
+            + (not persistent and is_converted(demand, schedule)),
+            programs=programs / units,
+            later=int(rounds > turns),
+            steps=steps,
+            finishes=int(schedule.finish == "separate"),
+            barriers=int(schedule.finish == "same"),
+            segments=1 / (width * demand.item_bytes) if work.is_split and blocks > 1 else 0,
         )
 
     def us(self, known: Constants) -> Count:
         """Microseconds."""
         scarce = (1 + (known.in_flight_bytes / self.in_flight_bytes) ** known.sharpness) ** (1 / known.sharpness)
         crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
-        memory_us = self.moved_us / known.bandwidth * (scarce + crowded) / self.busy
+        moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
+        memory_us = moved_us / known.bandwidth * (scarce + crowded) / self.busy + known.cached * self.cached_us
         operations = self.elements * self.operations + known.access * self.accesses + known.overhead
+        operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.warps / SCHEDULERS
         wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges
         wait_ns = wait_ns + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         both_us = _together(memory_us, self.rounds * tile_us, known.power)
-        start_us = known.start_us + 1e-3 * known.program_ns * self.programs + known.later_us * self.later
-        return both_us + start_us + known.tail * tile_us + known.step_us * self.steps
+        both_us = _together(both_us, 1e-3 * known.program_ns * self.programs, known.power)
+        ends_us = known.barrier_us * self.barriers + known.tail * tile_us + known.step_us * self.steps + known.finish_us * self.finishes
+        return both_us + known.start_us + known.later_us * self.later + ends_us
 
 
 def _together(one: Count, other: Count, power: float) -> Count:
@@ -203,23 +293,13 @@ def _together(one: Count, other: Count, power: float) -> Count:
 
 
 def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> float:
-    """Microseconds of a kernel whose rows are in registers. demand: of the same program and split."""
+    """Microseconds of a kernel. demand: of the same program and split."""
     return Load.of(work, demand, schedule, target).us(constants()[way_of(schedule, work.sums)])
 
 
 def way_of(schedule: Schedule, sums: int) -> str:
     """Which constants hold: those of a scheme, and of persistent programs without column sums."""
-    return schedule.scheme if sums or schedule.scheme == "ONE_SHOT" else "STREAM_ROWS"
-
-
-def exchanges_of_pieces(schedule: Schedule) -> int:
-    """How often threads exchange what they have for one row sum: once for each piece that cannot be laid on others."""
-    return 1 if schedule.folds else max(1, len(schedule.pieces))
-
-
-def converts(demand: Demand, schedule: Schedule) -> bool:
-    """Whether threads exchange weights, since these are laid out otherwise than the rows that they meet."""
-    return any(is_converted(demand, schedule, piece) for piece in schedule.pieces)
+    return "STREAM_ROWS" if schedule.scheme == "STREAM" and not sums else schedule.scheme
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:

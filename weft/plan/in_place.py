@@ -39,7 +39,7 @@ def _is_loaded_twice(schedule: Schedule) -> bool:
     and one may store before another has loaded."""
     if schedule.backend == "cpp":
         return False
-    return schedule.rows_per_tile * min(schedule.pieces, default=1) < 32 * schedule.warps
+    return schedule.rows_per_tile * schedule.piece_columns < 32 * schedule.warps
 
 
 def _operands(value: str, program: Program) -> set[str]:

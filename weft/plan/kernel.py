@@ -41,7 +41,8 @@ class Schedule:
     reduction keeps; a chunk never straddles two of them. rows_per_tile: rows along the fastest row dimension that are
     taken together; their column sums are added up first. rows_per_chunk: rows whose column sums are taken together, in
     order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
-    held: values kept from one loop over the columns to the next instead of being computed again: in the output that
+    piece_columns, pieces: of what a GPU's program has of a row at a time, or of a block of a loop over it: so many equal
+    pieces of so many columns, a power of two; columns behind the last of the row are masked. held: values kept from one loop over the columns to the next instead of being computed again: in the output that
     they are, or in memory of their own. finish: where column sums are completed: in the same launch, in a separate one,
     or nowhere, since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's
     caches as all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are
@@ -58,7 +59,8 @@ class Schedule:
     held: tuple[str, ...] = ()
     finish: Finish = "none"
     backend: Backend = "cpp"
-    pieces: tuple[int, ...] = ()
+    piece_columns: int = 1
+    pieces: int = 1
     warps: int = 0
     stages: int = 0
     chunks: int = 0
@@ -66,20 +68,18 @@ class Schedule:
     keeps: Keeps = "values"
 
     @property
+    def tile_columns(self) -> int:
+        """Columns of all pieces, those that are masked included."""
+        return self.piece_columns * self.pieces
+
+    @property
     def elements(self) -> float:
         """Of a row tile in a thread of a GPU."""
-        return self.rows_per_tile * sum(self.pieces) / (32 * self.warps)
+        return self.rows_per_tile * self.tile_columns / (32 * self.warps)
 
     def loads_beside(self, exchanges: int) -> bool:
         """Whether inputs without rows are loaded beside those with rows. exchanges: of row sums between threads."""
         return self.scheme != "LOOP" and self.elements * exchanges <= MOST_BESIDE
-
-    @property
-    def folds(self) -> bool:
-        """Whether a row is several pieces of which every thread has columns in the same places, so that they can be
-        laid on each other before threads exchange anything."""
-        alike = len(set(self.pieces)) == 1 or self.pieces[-1:] >= (VECTOR * 32 * self.warps,)
-        return len(self.pieces) > 1 and alike
 
     def __str__(self) -> str:
         split = (
@@ -91,7 +91,7 @@ class Schedule:
         rest = "" if self.inputs == "normal" else f" inputs={self.inputs}"
         rest += "" if self.keeps == "values" else f" keeps={self.keeps}"
         return (
-            f"{split} finish={self.finish} backend={self.backend} pieces=({', '.join(map(str, self.pieces))}) "
+            f"{split} finish={self.finish} backend={self.backend} pieces={self.pieces}x{self.piece_columns} "
             f"warps={self.warps} stages={self.stages} chunks={self.chunks}{rest}"
         )
 
@@ -253,7 +253,7 @@ _TUPLE = r"\((.*?)\)"
 _SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
 _ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
 _ON_GPU = re.compile(
-    rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces={_TUPLE} warps=(\d+) stages=(\d+) chunks=(\d+)"
+    rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces=(\d+)x(\d+) warps=(\d+) stages=(\d+) chunks=(\d+)"
     r"(?: inputs=(\w+))?(?: keeps=(\w+))?"
 )
 
@@ -285,9 +285,9 @@ def _schedule_of(line: str) -> Schedule | None:
     if (found := _ON_CPU.fullmatch(line)) is not None:
         rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
     elif (found := _ON_GPU.fullmatch(line)) is not None:
-        numbers = zip(("warps", "stages", "chunks"), map(int, found.groups()[8:11]), strict=True)
-        rest = {"finish": found[6], "backend": found[7], "pieces": tuple(map(int, _names(found[8]))), **dict(numbers)}
-        rest |= {"inputs": found[12] or "normal", "keeps": found[13] or "values"}
+        numbers = zip(("pieces", "piece_columns", "warps", "stages", "chunks"), map(int, found.groups()[7:12]), strict=True)
+        rest = {"finish": found[6], "backend": found[7], **dict(numbers)}
+        rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values"}
     else:
         return None
     split = tuple(_names(found[i]) for i in (2, 3, 4))

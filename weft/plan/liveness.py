@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weft.ir import dtypes
+from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
@@ -76,8 +77,9 @@ def liveness(
     again: bool = False,
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept. again: whether values with columns are computed again behind each exchange, from what was loaded, and inputs
+    kept; statistics are online then. again: whether values with columns are computed again behind each exchange, from what was loaded, and inputs
     without rows are loaded with each row tile."""
+    program = online_along_rows(program, columns) if looped else program
     return _Scan(program, rows, columns, segments, looped, again).found()
 
 
@@ -115,7 +117,7 @@ class _Scan:
         return Liveness(
             across=_unique(_total(r for start, end, r in spans if start <= at < end) for at in reduced),
             alive=_unique(_total(r for start, end, r in spans if start <= at <= end) for at in moments),
-            sums=_total(self._amount(v.args[0], v.dtype, states_of(v.op)) for v in outer),
+            sums=max(map(self._accumulators, self._added())),
             invariant=_total(self._amount(s.defined, "f32") for s in statements if s.kind == "last"),
             tiles=tuple(b for b in columns if set(b.dims) & self.rows),
             row_inputs=tuple(b for b in self.used if b not in columns and set(b.dims) & self.rows),
@@ -128,6 +130,15 @@ class _Scan:
             exchanges=sum(map(bool, self.loops.inner)),
             detached=sum(not self._is_attached(n) for names in self.loops.inner for n in names),
         )
+
+    def _added(self) -> list[list[str]]:
+        """Reductions that are added up at the same time: those over rows, and along each loop over the columns."""
+        outer = [name for names in self.loops.outer for name in names]
+        return [[*outer, *names] for names in self.loops.inner] if self.looped else [outer]
+
+    def _accumulators(self, names: list[str]) -> Amount:
+        values = [self.by_name[name] for name in names]
+        return _total(self._amount(v.args[0], v.dtype, states_of(v.op)) for v in values)
 
     def _is_attached(self, name: str) -> bool:
         """Whether some input with columns is behind a reduction."""

@@ -64,8 +64,8 @@ def _steps(warps: int) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
-    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.pieces, schedule.warps)
-    wanted = _but_for_finish(demand, *own, schedule.stages > 1, bool(schedule.segments))
+    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.piece_columns, schedule.pieces)
+    wanted = _but_for_finish(demand, *own, schedule.warps, schedule.stages > 1, bool(schedule.segments))
     if schedule.finish == "same":
         wanted += WEIGHTS[weights_of(schedule)].get("finish", 0.0) * finish_loads(demand, schedule)
     return max(LEAST_REGISTERS, round(wanted))
@@ -77,7 +77,8 @@ def _but_for_finish(
     scheme: Scheme,
     keeps: Keeps,
     rows: int,
-    pieces: tuple[int, ...],
+    piece_columns: int,
+    pieces: int,
     warps: int,
     staged: bool,
     segmented: bool,
@@ -85,7 +86,8 @@ def _but_for_finish(
     """From what many candidates have in common: they differ in chunks, which the finish alone depends on, and in how
     many stages there are."""
     split = ((), (), ("",) if segmented else ())
-    schedule = Schedule(scheme, *split, rows, pieces=pieces, warps=warps, stages=1 + staged, keeps=keeps)
+    tile = {"rows_per_tile": rows, "piece_columns": piece_columns, "pieces": pieces, "warps": warps}
+    schedule = Schedule(scheme, *split, stages=1 + staged, keeps=keeps, **tile)
     found = features(demand, schedule)
     return sum(weight * found[name] for name, weight in WEIGHTS[weights_of(schedule)].items())
 
@@ -108,7 +110,7 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
     So do kernels that reduce what comes from no load: Triton has no layout to take for it, and where a row is several
     pieces it moves single elements through shared memory, thousands of instructions.
     """
-    if demand.live.detached and len(schedule.pieces) > 1 and schedule.rows_per_tile == 1:
+    if demand.live.detached and schedule.pieces > 1 and schedule.rows_per_tile == 1:
         return True
     return wanted_registers(demand, schedule) > slack * most_wanted(schedule, target)
 
@@ -127,17 +129,25 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 
 def shared_bytes(demand: Demand, schedule: Schedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
-    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.pieces, schedule.warps)
-    return _shared_bytes(demand, *own, schedule.stages)
+    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.piece_columns, schedule.pieces)
+    return _shared_bytes(demand, *own, schedule.warps, schedule.stages)
 
 
 @lru_cache(maxsize=4096)
 def _shared_bytes(
-    demand: Demand, scheme: Scheme, keeps: Keeps, rows: int, pieces: tuple[int, ...], warps: int, stages: int
+    demand: Demand,
+    scheme: Scheme,
+    keeps: Keeps,
+    rows: int,
+    piece_columns: int,
+    pieces: int,
+    warps: int,
+    stages: int,
 ) -> int:
     """What many candidates have in common: it does not depend on chunks, nor on the finish."""
-    schedule = Schedule(scheme, (), (), (), rows, pieces=pieces, warps=warps, stages=stages, keeps=keeps)
-    summed = 4 * schedule.rows_per_tile * sum(schedule.pieces) if demand.live.outer and schedule.warps > 8 else 0
+    tile = {"rows_per_tile": rows, "piece_columns": piece_columns, "pieces": pieces, "warps": warps}
+    schedule = Schedule(scheme, (), (), (), stages=stages, keeps=keeps, **tile)
+    summed = 4 * schedule.rows_per_tile * schedule.tile_columns if demand.live.outer and schedule.warps > 8 else 0
     used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
     return RESERVED_BYTES + used if used else 0
 
@@ -150,7 +160,7 @@ def staged_bytes(demand: Demand, schedule: Schedule) -> int:
 def stage_bytes(demand: Demand, schedule: Schedule) -> int:
     """Bytes of what is loaded in one turn of a loop: a row tile, or a block of a row."""
     live, rows = demand.live, schedule.rows_per_tile
-    elements = rows * (sum(schedule.pieces) or 1)
+    elements = rows * schedule.tile_columns
     if schedule.scheme == "LOOP":
         if demand.width is not None and demand.width < 2 * elements:
             return 0  # no loop is left
@@ -167,13 +177,11 @@ def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
     because Triton may find one layout after all, or exchange 16 bits of each element."""
     live, rows = demand.live, schedule.rows_per_tile
     reduced = 4 * schedule.warps * rows * live.inner
-    vector, threads = VECTOR_BYTES // demand.item_bytes, 32 * schedule.warps
-    several = len(set(schedule.pieces)) > 1 and any(p // threads < vector for p in schedule.pieces)
-    converted = [p for p in schedule.pieces if several or is_converted(demand, schedule, p)]
+    converted = is_converted(demand, schedule)
     if schedule.scheme == "LOOP" and demand.width is not None and demand.width % VECTOR_BYTES:
-        converted = [*schedule.pieces]
-    if schedule.scheme == "COLUMN" and schedule.rows_per_tile * sum(schedule.pieces) < 16 * 32 * schedule.warps:
-        converted = [*schedule.pieces]
+        converted = True
+    if schedule.scheme == "COLUMN" and rows * schedule.tile_columns < 16 * 32 * schedule.warps:
+        converted = True
     aligned = STAGE_ALIGNMENT * schedule.stages * (1 + len(live.row_inputs)) if schedule.scheme != "ONE_SHOT" else 0
-    item_bytes = 4 if schedule.scheme != "STREAM" or several else max(2, demand.item_bytes)
-    return max([reduced, *(item_bytes * rows * p for p in converted)]) + aligned
+    item_bytes = 4 if schedule.scheme != "STREAM" else max(2, demand.item_bytes)
+    return max(reduced, converted * item_bytes * rows * schedule.piece_columns) + aligned

@@ -84,6 +84,11 @@ class Split:
         return self._kinds[1]
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether the number of rows is known at run time only."""
+        return any(isinstance(self.program.size_of(row), str) for row in self.rows)
+
+    @property
     def has_few_rows(self) -> bool:
         """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead. A kernel
         for a number that is known at run time only, however small it is likely to be, has to do for many rows."""

@@ -18,7 +18,7 @@ from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
 from weft.render.triton_expressions import STATES, TRITON_TYPES
 from weft.render.triton_finish import Finish
-from weft.render.triton_launch import arguments, column_blocks, finish_blocks, has_finish, outer_values
+from weft.render.triton_launch import arguments, column_blocks, finish_blocks, has_finish, lowered, outer_values
 from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
@@ -27,7 +27,7 @@ _OURS = (
     "float start_of_row early aligned vector rest"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
-_OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists") for letter in _LETTERS)
+_OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists", "vector") for letter in _LETTERS)
 TAKEN = frozenset((*_OURS.split(), *_OF_PIECES, *keyword.kwlist, *keyword.softkwlist))
 """Names that no dimension, parameter, buffer or value has in the text."""
 _STATES = ("_sum", *dict.fromkeys(f"_{part}" for parts in STATES.values() for part, _ in parts if part != "sum"))
@@ -78,7 +78,7 @@ def render(kernel: Kernel) -> Source:
     writer.line()
     writer.line("from weft.render import weft_triton as w")
     entry = entry_of(kernel.name)
-    name, kernel = kernel.name, with_free_names(kernel, TAKEN, DERIVED)
+    name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
     loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns)
     with _function(kernel, entry, writer):
         _chunks(kernel, loops, writer)

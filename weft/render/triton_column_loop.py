@@ -1,16 +1,19 @@
-"""Loops over the columns of a row that is too wide for registers, one for every stage: without masks in the main."""
+"""Loops over the columns of a row that is too wide for registers, one for every stage: without masks in the main.
+
+Statistics whose centre is a statistic itself are found in one loop, from a centre that moves: ``as_looped``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
-from weft.ir.ops import identity
+from weft.ir.dtypes import itemsize
+from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Buffer, Output, Size, Value
+from weft.plan.demand import VECTOR_BYTES
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal
 from weft.render.triton_statements import Statements
-
-ALIGNED_ELEMENTS = 16
-"""Columns that a vector access has at most: 16 bytes of 8 bits each."""
 
 
 class ColumnLoop(Statements):
@@ -18,7 +21,7 @@ class ColumnLoop(Statements):
 
     Rows of an odd width start anywhere between two vectors of memory. Where all tensors of a kernel have the same such
     rows, blocks start at the vector that the row starts in: the first block and the last one are masked, and all
-    accesses are whole vectors.
+    accesses of others are whole vectors.
     """
 
     def shifts(self, buffers: Sequence[Buffer]) -> bool:
@@ -32,15 +35,16 @@ class ColumnLoop(Statements):
         if len(layouts) != 1:
             return False
         _, row, column = layouts.pop()
-        return column == 1 and (isinstance(row, str) or row % ALIGNED_ELEMENTS != 0)
+        self.aligned = VECTOR_BYTES // min(itemsize(b.dtype) for b in buffers)
+        return column == 1 and (isinstance(row, str) or row % self.aligned != 0)
 
     def shift(self, buffers: Sequence[Buffer]) -> None:
         """Where a row begins, in vectors, and by how many columns that is too early."""
         row = dict(zip(buffers[0].dims, buffers[0].strides, strict=True))[self.places.rows[0]]
         offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
         self.out.line(f"start_of_row = {offset}{self.places.tile} * {row}")
-        self.out.line(f"early = tl.cast(start_of_row % {ALIGNED_ELEMENTS}, tl.int32)")
-        self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {ALIGNED_ELEMENTS})")
+        self.out.line(f"early = tl.cast(start_of_row % {self.aligned}, tl.int32)")
+        self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {self.aligned})")
         for buffer in buffers:
             self.pointers[buffer.name] = f"{buffer.name}_at"
             self.out.line(f"{buffer.name}_at = {buffer.name} + aligned")
@@ -53,10 +57,16 @@ class ColumnLoop(Statements):
         along = [o for o in stores if self._along_columns(o)]
         if not (names or inner or along):
             return
-        width, rows = self.schedule.pieces[0], self.schedule.rows_per_tile
+        width, rows = self.schedule.tile_columns, self.schedule.rows_per_tile
+        centres = {v.args[0]: self.states(v, None)[0] for v in inner if v.op == "sumexp"}
+        self.lanes = {v.name: centres[v.args[0]] for v in inner if v.op == "max" and v.args[0] in centres}
+        inner = [v for v in inner if v.name not in self.lanes]
         for value in inner:
-            kind = TRITON_TYPES[value.dtype]
-            self.out.line(f"{value.name}_lanes = tl.full([{rows}, {width}], {self._nothing(value)}, {kind})")
+            if value.op in ONLINE:
+                self.start_states(value, rows, None, alike=False)
+                continue
+            shape, kind = f"[{rows}, {self.schedule.piece_columns}]", TRITON_TYPES[value.dtype]
+            self.out.line(f"{value.name}_lanes = tl.full({shape}, {self._nothing(value)}, {kind})")
         stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
         count = self.places.count(self.schedule.columns)
         end = self._end(count)
@@ -71,7 +81,8 @@ class ColumnLoop(Statements):
         if known and int(count) % width == 0:
             return
         if known:
-            self._block(whole if whole != "0" else "", names, along, inner, masked=True)
+            start, rest = whole if whole != "0" else "", -(-(int(count) % width) // self.schedule.piece_columns)
+            self._block(start, names, along, inner, masked=True, pieces=rest)
             return
         if self.places.shifted:
             whole = f"tl.maximum({whole}, {width})"
@@ -87,45 +98,91 @@ class ColumnLoop(Statements):
         return f"({text} + early)" if self.places.shifted else text
 
     def _block(
-        self, start: str, names: Iterable[str], stores: list[Output], inner: list[Value], *, masked: bool
+        self,
+        start: str,
+        names: Iterable[str],
+        stores: list[Output],
+        inner: list[Value],
+        *,
+        masked: bool,
+        pieces: int | None = None,
     ) -> None:
-        """One block of columns."""
-        column = self.places.column_of(0)
-        if self.places.shifted:
-            self.define_index("vector", self.schedule.pieces[0], start)
-            self.out.line(f"{column} = vector - early")
-        else:
-            self.define_index(column, self.schedule.pieces[0], start)
+        """One block of columns: so many pieces, or all that a block has."""
+        several = range(self.schedule.pieces if pieces is None else pieces)
+        for piece in several:
+            self._define_columns(piece, start)
         self.masked_columns = masked
+        self.whole_pieces = frozenset(several[1:]) if masked and not start and self._has_whole_block() else frozenset()
         if masked:
-            self._define_masks(start)
+            for piece in several:
+                if piece not in self.whole_pieces:
+                    self._define_masks(piece, start)
         names = list(names)
         used = {a for n in names for a in self.by_name[n].args}
         used |= {v.args[0] for v in inner} | {o.value for o in stores}
         for buffer in self.program.inputs:
             if buffer.name in used and self.places.has_columns(buffer):
-                self.load(buffer, 0)
-        for name in names:
-            self.define(name, 0)
-        for output in stores:
-            self._store(output, 0)
+                for piece in several:
+                    self.load(buffer, piece)
+        for piece in several:
+            for name in names:
+                self.define(name, piece)
+            for output in stores:
+                self._store(output, piece)
         for value in inner:
-            operand = self._guarded(value, 0, self.operand(value.args[0], 0), rows=False)
-            lanes = f"{value.name}_lanes"
-            self.out.line(f"{lanes} = {COMBINE[value.op].format(lanes, operand)}")
+            self._add_block(value, several)
         self.masked_columns = True
 
-    def _define_masks(self, start: str) -> None:
-        if not self.places.shifted:
-            self.define_column_mask(0)
+    def _add_block(self, value: Value, pieces: range) -> None:
+        """What a row reduction has of the columns so far, with those of one more block."""
+        operands = [self._guarded(value, piece, self.operand(value.args[0], piece), rows=False) for piece in pieces]
+        if value.op not in ONLINE:
+            text = f"{value.name}_lanes"
+            for operand in operands:
+                text = COMBINE[value.op].format(text, operand)
+            self.out.line(f"{value.name}_lanes = {text}")
             return
-        column, count = self.places.column_of(0), self.places.count(self.schedule.columns)
-        before = f"({column} >= 0) & " if not start else ""
-        self.out.line(f"{self.column_mask(0)} = {before}({column} < {count})")
+        states = ", ".join(self.states(value, None))
+        if value.op == "sumexp":
+            self.out.line(f"{states} = w.sumexp_block({states}, ({', '.join(operands)},))")
+            return
+        for piece, operand in zip(pieces, operands, strict=True):
+            masks = self.masks(piece, rows=False, columns=self.is_vector(value.args[0]))
+            exists = f", {masks}" if masks else ""
+            self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
+
+    def _define_columns(self, piece: int, start: str) -> None:
+        """The columns of a piece of the block that begins at ``start``."""
+        width, column = self.schedule.piece_columns, self.places.column_of(piece)
+        first = [start] if start and start != "0" else []
+        first += [str(piece * width)] if piece else []
+        text = " + ".join(first)
+        if text.isdigit() or (len(first) == 2 and all(part.isdigit() for part in first)):
+            text = str(sum(map(int, first)))
+        if self.places.shifted:
+            vector = f"vector{self.places.suffix(piece)}"
+            self.define_index(vector, width, text)
+            self.out.line(f"{column} = {vector} - early")
+        else:
+            self.define_index(column, width, text)
+
+    def _define_masks(self, piece: int, start: str) -> None:
+        if not self.places.shifted:
+            self.define_column_mask(piece)
+            return
+        column, count = self.places.column_of(piece), self.places.count(self.schedule.columns)
+        found = [f"({column} >= 0)"] if not start and not piece else []
+        found += [] if not start and self._has_whole_block() else [f"({column} < {count})"]
+        self.out.line(f"{self.column_mask(piece)} = {' & '.join(found)}")
+
+    def _has_whole_block(self) -> bool:
+        """Whether the first block of a row that starts between vectors ends in it."""
+        count = self.places.count(self.schedule.columns)
+        return isinstance(count, int) and count >= self.schedule.tile_columns
 
     def address(self, buffer: Buffer, piece: int) -> str:
         if self.places.shifted and buffer.name in self.pointers:
-            return f"{self.pointers[buffer.name]} + vector"
+            return f"{self.pointers[buffer.name]} + vector{self.places.suffix(piece)}"
         return super().address(buffer, piece)
 
     # shared with the rows that are not looped over
@@ -158,4 +215,7 @@ class ColumnLoop(Statements):
         return f"tl.where({masks}, {operand}, {self._nothing(value)})" if masks else operand
 
     def _nothing(self, value: Value) -> str:
+        """What changes no result of a reduction; an online one of exponentials starts at minus infinity."""
+        if value.op in ONLINE:
+            return literal(-math.inf if value.op == "sumexp" else 0.0, value.dtype)
         return literal(identity(value.op, value.dtype), value.dtype)

@@ -13,7 +13,7 @@ class ColumnSums(ColumnLoop):
     """Writes what outer reductions need: a tensor for each that rows of a tile are added to."""
 
     def _pieces(self) -> range:
-        return range(len(self.schedule.pieces)) if self.schedule.columns else range(1)
+        return range(self.schedule.pieces) if self.schedule.columns else range(1)
 
     def _start_sums(self) -> None:
         for value in self.outer:
@@ -22,7 +22,7 @@ class ColumnSums(ColumnLoop):
                 if value.op in ONLINE:
                     self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
                     continue
-                width = self.schedule.pieces[piece] if self._sums_vectors(value) else 1
+                width = self.schedule.piece_columns if self._sums_vectors(value) else 1
                 shape = f"[{self.schedule.rows_per_tile}, {width}]"
                 kind = TRITON_TYPES[value.dtype]
                 self.out.line(f"{self._sum_name(value, piece)} = tl.full({shape}, {self._nothing(value)}, {kind})")

@@ -9,9 +9,10 @@ of the barrier if there is one, run-time parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from weft.ir.online import online_along_rows
 from weft.ir.program import Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.finish import FINISH_WARPS, finish_columns
@@ -168,7 +169,7 @@ def column_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Programs side by side along the columns of a row."""
     if not splits_columns(kernel):
         return 1
-    return -(-prod(sizes[d] for d in kernel.schedule.columns) // kernel.schedule.pieces[0])
+    return -(-prod(sizes[d] for d in kernel.schedule.columns) // kernel.schedule.piece_columns)
 
 
 def splits_columns(kernel: Kernel) -> bool:
@@ -180,6 +181,14 @@ def splits_columns(kernel: Kernel) -> bool:
 def tiled_rows(kernel: Kernel) -> tuple[str, ...]:
     """Row dimensions inside a segment."""
     return tuple(r for r in kernel.schedule.rows if r not in kernel.schedule.segments)
+
+
+def lowered(kernel: Kernel) -> Kernel:
+    """The kernel with what its scheme computes otherwise than its program says: statistics of rows that are looped over
+    are found in one loop."""
+    if kernel.schedule.scheme != "LOOP":
+        return kernel
+    return replace(kernel, program=online_along_rows(kernel.program, kernel.schedule.columns))
 
 
 def _loops(kernel: Kernel) -> Loops:

@@ -99,28 +99,29 @@ class Places:
 
     def suffix(self, piece: int) -> str:
         """What distinguishes the names of a piece: a letter, nothing if there is only one."""
-        return f"_{string.ascii_lowercase[piece]}" if len(self.schedule.pieces) > 1 else ""
+        return f"_{string.ascii_lowercase[piece]}" if self.schedule.pieces > 1 else ""
 
     def column_of(self, piece: int) -> str:
         return f"{self.column}{self.suffix(piece)}"
 
     def piece_starts(self) -> list[int]:
-        return [sum(self.schedule.pieces[:i]) for i in range(len(self.schedule.pieces))]
+        return [piece * self.schedule.piece_columns for piece in range(self.schedule.pieces)]
 
     def is_masked(self, piece: int) -> bool:
         """Whether columns of a piece may lie behind the last one."""
         count = self.count(self.columns)
         if isinstance(count, str) or (self.schedule.scheme == "LOOP" and self.shifted):
             return True
-        width = self.schedule.pieces[piece]
+        width = self.schedule.piece_columns
         if self.splits_columns or self.schedule.scheme == "LOOP":
             return count % width != 0
         return self.piece_starts()[piece] + width > count
 
-    def spreads_weights(self, piece: int) -> bool:
+    @property
+    def spreads_weights(self) -> bool:
         """Whether what has columns only is loaded for every row of a tile: a row is so narrow that Triton would spread
         it over the threads in another way than a tile, and move tiles through shared memory to meet it."""
-        narrow = self.schedule.pieces[piece] < VECTOR * 32 * self.schedule.warps
+        narrow = self.schedule.piece_columns < VECTOR * 32 * self.schedule.warps
         return narrow and self.spreads
 
     @property

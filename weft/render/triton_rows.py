@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
 from weft.render.triton_column_sums import ColumnSums
 from weft.render.triton_epilogue import epilogue, values_for
@@ -81,7 +82,8 @@ class Rows(ColumnSums):
 
     def _columns(self) -> None:
         """Columns of each piece, the same for all rows."""
-        for piece, (start, width) in enumerate(zip(self.places.piece_starts(), self.schedule.pieces, strict=True)):
+        width = self.schedule.piece_columns
+        for piece, start in enumerate(self.places.piece_starts()):
             block = "tl.cast(tl.program_id(1), tl.int64)" if self.places.has_wide_columns else "tl.program_id(1)"
             text = f"{block} * {width}" if self.places.splits_columns else str(start) if start else ""
             if self.schedule.columns:
@@ -218,37 +220,22 @@ class Rows(ColumnSums):
             yield from (group[i : i + MOST_TOGETHER] for i in range(0, len(group), MOST_TOGETHER))
 
     def _reduce(self, values: list[Value]) -> None:
-        """Row reductions of one kind: all in one exchange between the threads, for each piece."""
+        """Row reductions of one kind: all pieces laid on each other, all values in one exchange between the threads."""
         names, op = ", ".join(value.name for value in values), values[0].op
+        if self.looped and op in ONLINE:
+            for value in values:
+                self.out.line(f"{value.name} = w.{op}_of_row({', '.join(self.states(value, None))})")
+            return
         if self.looped:
-            self.out.line(f"{names} = {reduction(op, [f'{value.name}_lanes' for value in values], 1)}")
+            self.out.line(f"{names} = {reduction(op, [self.lanes.get(value.name, f'{value.name}_lanes') for value in values], 1)}")
             return
-        pieces = [[self._reduced(value, piece) for value in values] for piece in self._pieces()]
-        if self.schedule.folds:
-            pieces = [self._folded(op, pieces)]
-        if len(values) == 1 or len(pieces) == 1:
-            text = reduction(op, pieces[0], 1)
-            for operands in pieces[1:]:
-                text = COMBINE[op].format(text, reduction(op, operands, 1))
-            self.out.line(f"{names} = {text}")
-            return
-        self.out.line(f"{names} = {reduction(op, pieces[0], 1)}")
-        for operands in pieces[1:]:
-            more = [f"{value.name}_more" for value in values]
-            self.out.line(f"{', '.join(more)} = {reduction(op, operands, 1)}")
-            for value, other in zip(values, more, strict=True):
-                self.out.line(f"{value.name} = {COMBINE[op].format(value.name, other)}")
-
-    def _folded(self, op: str, pieces: list[list[str]]) -> list[str]:
-        """All pieces as one of the width of the last, which is the smallest."""
-        last, result = self.schedule.pieces[-1], list[str]()
-        for operands in zip(*pieces, strict=True):
-            text = ""
-            for width, operand in zip(self.schedule.pieces, operands, strict=True):
-                own = operand if width == last else f"w.fold_{op}({operand}, {last})"
-                text = COMBINE[op].format(text, own) if text else own
-            result.append(text)
-        return result
+        combined: list[str] = []
+        for value in values:
+            text, *others = (self._reduced(value, piece) for piece in self._pieces())
+            for other in others:
+                text = COMBINE[op].format(text, other)
+            combined.append(text)
+        self.out.line(f"{names} = {reduction(op, combined, 1)}")
 
     def _reduced(self, value: Value, piece: int) -> str:
         """What a row reduction reduces of a piece."""
@@ -258,5 +245,5 @@ class Rows(ColumnSums):
         rows, columns = self.extent(value.args[0])
         if columns:
             return operand
-        shape = f"[{self.schedule.rows_per_tile if rows else 1}, {self.schedule.pieces[piece]}]"
+        shape = f"[{self.schedule.rows_per_tile if rows else 1}, {self.schedule.piece_columns}]"
         return f"tl.broadcast_to({operand}, {shape})"

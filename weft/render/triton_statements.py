@@ -31,6 +31,8 @@ class Statements:
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
         """Whether columns behind the last one are guarded against, where there are any."""
+        self.whole_pieces: frozenset[int] = frozenset()
+        """Pieces of which all columns are there."""
         self.again = False
         """Whether what is computed has been computed before, and is not to be kept in between."""
 
@@ -46,8 +48,7 @@ class Statements:
     def _extent(self, name: str, *, spread: bool) -> tuple[bool, bool]:
         if name in self.inputs:
             rows, columns = self.places.has_rows(self.inputs[name]), self.places.has_columns(self.inputs[name])
-            pieces = range(len(self.schedule.pieces))
-            return rows or (spread and columns and any(map(self.places.spreads_weights, pieces))), columns
+            return rows or (spread and columns and self.places.spreads_weights), columns
         if (name, spread) not in self._extents:
             value = self.by_name[name]
             if value.op == "iota":
@@ -130,7 +131,7 @@ class Statements:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""
         address = self.address(buffer, piece)
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
-        if columns and not rows and self.places.spreads_weights(piece):
+        if columns and not rows and self.places.spreads_weights:
             address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
         nothing = "0.0" if buffer.dtype.startswith("f8") else "0"  # Triton casts no integer to floats of 8 bits
@@ -164,7 +165,8 @@ class Statements:
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
         """What has to hold for an element to exist; empty if it always does."""
         found = [self.row_mask()] if rows and self.places.rows_masked else []
-        found += [self.column_mask(piece)] if columns and self.masked_columns and self.places.is_masked(piece) else []
+        if columns and self.masked_columns and piece not in self.whole_pieces and self.places.is_masked(piece):
+            found.append(self.column_mask(piece))
         return " & ".join([*found, *others])
 
     def row_mask(self) -> str:
@@ -179,15 +181,16 @@ class Statements:
         texts = [self.places.index_of(d, piece) for d in over if d not in have and self.places.dims[d] != 1]
         return [f"({text} == 0)" for text in texts]
 
-    def states(self, value: Value, piece: int) -> list[str]:
-        """Names of the numbers that a partial result of an online reduction consists of."""
-        return [f"{value.name}_{part}{self.places.suffix(piece)}" for part, _ in STATES[value.op]]
+    def states(self, value: Value, piece: int | None) -> list[str]:
+        """Names of the numbers that a partial result of an online reduction consists of, for a piece or for all."""
+        suffix = "" if piece is None else self.places.suffix(piece)
+        return [f"{value.name}_{part}{suffix}" for part, _ in STATES[value.op]]
 
-    def start_states(self, value: Value, rows: int, piece: int, *, alike: bool) -> None:
+    def start_states(self, value: Value, rows: int, piece: int | None, *, alike: bool) -> None:
         """Define them as what they are of no elements. alike: whether all columns of a row have as many elements."""
         kind = TRITON_TYPES[value.dtype]
         for name, (part, nothing) in zip(self.states(value, piece), STATES[value.op], strict=True):
-            shape = f"[{rows}, {1 if alike and part == 'count' else self.schedule.pieces[piece]}]"
+            shape = f"[{rows}, {1 if alike and part == 'count' else self.schedule.piece_columns}]"
             self.out.line(f"{name} = tl.full({shape}, {literal(nothing, value.dtype)}, {kind})")
 
     def define_index(self, name: str, width: int, start: str = "", axis: int = 1) -> None:

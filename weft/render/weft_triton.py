@@ -140,6 +140,15 @@ def m2_total(count, pivot, mean, squares):
 
 
 @triton.jit
+def m2_of_row(count, pivot, total, squares):
+    """Sum of squared differences from the mean, of all columns of a row: each column's, which are from its pivot, are
+    moved to the mean."""
+    mean = _divide(tl.sum(total + count * pivot, 1, keep_dims=True), tl.sum(count, 1, keep_dims=True))
+    shift = pivot - mean
+    return tl.sum(squares + shift * (2 * total + count * shift), 1, keep_dims=True)
+
+
+@triton.jit
 def sumexp_add(centre, total, x, exists=None):
     """The state with one more element each. exists: where there is one."""
     if exists is not None:
@@ -158,37 +167,35 @@ def sumexp_merge(centre, total, more_centre, more_total):
 
 
 @triton.jit
-def sumexp_rows(centre, total):
-    """The states of a tile's rows as one."""
-    return tl.reduce((centre, total), 0, sumexp_merge, keep_dims=True)
+def sumexp_block(centre, total, block):
+    """The state with one more element of each tensor of a block: their exponentials have one centre."""
+    largest = centre
+    for i in tl.static_range(len(block)):
+        largest = maximum(largest, block[i])
+    base = tl.where(largest == float("-inf"), 0.0, largest)
+    total *= tl.exp(centre - base)
+    for i in tl.static_range(len(block)):
+        total += tl.exp(block[i] - base)
+    return largest, total
 
 
 @triton.jit
-def sumexp_total(centre, total):
+def sumexp_rows(centre, total, axis: tl.constexpr = 0):
+    """The states of a tile's rows, or of columns, as one."""
+    return tl.reduce((centre, total), axis, sumexp_merge, keep_dims=True)
+
+
+@triton.jit
+def sumexp_total(centre, total, axis: tl.constexpr = 0):
     """Sum of exponentials of the differences from the largest, of all rows; NaN if that is infinite."""
-    centre, total = sumexp_rows(centre, total)
+    centre, total = sumexp_rows(centre, total, axis)
     return tl.where(tl.abs(centre) == float("inf"), float("nan"), total)
 
 
-# a wide tensor laid on a narrower one, in which threads have the same columns: nothing is exchanged
-
-
 @triton.jit
-def fold_sum(x, width: tl.constexpr):
-    """Sums of the columns of a matrix that are ``width`` apart."""
-    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1)
-
-
-@triton.jit
-def fold_max(x, width: tl.constexpr):
-    """The largest of the columns of a matrix that are ``width`` apart; NaN if one is."""
-    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, maximum)
-
-
-@triton.jit
-def fold_min(x, width: tl.constexpr):
-    """The smallest of the columns of a matrix that are ``width`` apart; NaN if one is."""
-    return tl.reduce(tl.reshape(x, [x.shape[0], x.shape[1] // width, width]), 1, minimum)
+def sumexp_of_row(centre, total):
+    """The same of all columns of a row."""
+    return sumexp_total(centre, total, 1)
 
 
 # all programs of a launch

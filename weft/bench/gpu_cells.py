@@ -1,0 +1,98 @@
+"""Shapes drawn at random, and the kernels that a workload may be made of at such a shape."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weft.bench.workloads import WORKLOADS
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+from weft.ir.dtypes import TORCH_DTYPES
+from weft.ir.online import online
+from weft.ir.program import Program
+from weft.ir.simplify import simplify
+from weft.ir.structure import analyse, split_straddling
+from weft.plan.partition import cut, separate
+from weft.plan.split import Split
+from weft.target import Target
+
+WIDEST = 65536
+FEW_ROWS = 4096
+"""Up to which a number of rows is drawn, where it does not follow from the elements."""
+ELEMENTS = (2**26, 2**26, 2**26, 2**25, 2**24, 2**22)
+"""Of the data, to draw from."""
+DTYPES = ("bf16",) * 6 + ("f16", "f32")
+VECTOR = 8
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A workload at a shape. dtype: of ``weft.ir.dtypes``."""
+
+    workload: str
+    dtype: str
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"{self.workload} {self.rows}x{self.columns} {self.dtype}"
+
+
+def drawn_widths(draw: random.Random, count: int, least: int, most: int, multiple: int = VECTOR) -> list[int]:
+    """Multiples of a number, evenly by their logarithm."""
+    low, high = math.log(least), math.log(most)
+    return [max(multiple, round(math.exp(draw.uniform(low, high)) / multiple) * multiple) for _ in range(count)]
+
+
+def drawn_cells(seed: int, workloads: Sequence[str], count: int) -> list[Cell]:
+    """Cells of these workloads in turn: widths that are multiples of 8, half of them up to 8192, and others; as many
+    rows as make up the data, or few."""
+    draw, found = random.Random(seed), list[Cell]()
+    for at in range(count):
+        multiple = 1 if draw.random() < 0.2 else VECTOR
+        most = WIDEST if draw.random() < 0.3 else 8192
+        (columns,) = drawn_widths(draw, 1, 8192 if most == WIDEST else 64, most, multiple)
+        rows = draw.choice(ELEMENTS) // columns
+        if draw.random() < 0.35:
+            rows = min(rows, round(math.exp(draw.uniform(0, math.log(FEW_ROWS)))))
+        found.append(Cell(workloads[at % len(workloads)], draw.choice(DTYPES), max(1, rows), columns))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def program_of(cell: Cell) -> Program:
+    """What a workload computes at a shape, without any data."""
+    with FakeTensorMode():
+        fakes = WORKLOADS[cell.workload].make_inputs((cell.rows, cell.columns), TORCH_DTYPES[cell.dtype], "cpu")
+    inputs = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]
+    (region,) = capture(trace(WORKLOADS[cell.workload].fn, inputs).graph, cell.workload).regions
+    return simplify(region.program)
+
+
+@lru_cache(maxsize=4096)
+def parts_of(cell: Cell, target: Target) -> dict[str, Split]:
+    """The passes of a workload under the split whose columns are its fastest dimensions, and what they are where rows
+    and columns are apart, by the names of their programs."""
+    program = program_of(cell)
+    names = tuple(d.name for d in program.dims)
+    width = 1
+    at = len(names)
+    while at > 0 and width < cell.columns:
+        at -= 1
+        size = program.dims[at].size
+        width *= size if isinstance(size, int) else cell.columns
+    rows, columns = names[:at], names[at:]
+    whole = online(split_straddling(program, rows, columns), rows, columns)
+    found: dict[str, Split] = {}
+    for part in cut(whole, analyse(whole, rows), rows, {}).programs:
+        for each in (part, *separate(part, part.in_order(rows), saving=True)):
+            split = Split.of(each, each.in_order(rows), each.in_order(columns), target, {})
+            found.setdefault(each.name, split)
+    return found

@@ -1,0 +1,70 @@
+"""Kernels of a sweep, as lines of a file: which they are, and what was found of each."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from weft.bench.gpu_cells import Cell, parts_of
+from weft.plan.demand import Demand
+from weft.plan.kernel import Kernel, Schedule
+from weft.plan.split import Split
+from weft.target import Target
+
+TARGET = Target.named("h200")
+FIELDS = ("scheme", "rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunks", "finish", "keeps")
+"""Of schedules, as columns of a file."""
+COLUMNS = (
+    *("workload", "dtype", "rows", "columns", "part", "place", *FIELDS),
+    *("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure"),
+)
+"""Of a file. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
+shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the architecture."""
+FOLDER = Path(str(resources.files("weft.plan"))) / "calibration" / "schedules"
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A kernel of a sweep. figures: of its line in the file, by column."""
+
+    cell: Cell
+    split: Split
+    schedule: Schedule
+    figures: dict[str, str]
+
+    @property
+    def demand(self) -> Demand:
+        return Demand.of(self.split.program, self.schedule)
+
+    @property
+    def kernel(self) -> Kernel:
+        return Kernel(self.split.program, self.schedule)
+
+    @property
+    def place(self) -> int:
+        return int(self.figures["place"])
+
+
+def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any]:
+    """Of a file, without figures."""
+    where = {"workload": cell.workload, "dtype": cell.dtype, "rows": cell.rows, "columns": cell.columns}
+    return where | {"part": part, "place": place} | {key: getattr(schedule, key) for key in FIELDS}
+
+
+def read(files: Sequence[Path]) -> Iterator[Swept]:
+    """Kernels of some files that were compiled."""
+    for path in files:
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                if not row["registers"]:
+                    continue
+                cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
+                split = parts_of(cell, TARGET)[row["part"]]
+                numbers = {key: int(row[key]) for key in FIELDS[1:7]}
+                names = {key: row[key] for key in ("finish", "keeps")}
+                schedule = Schedule(row["scheme"], *split.dims, backend="triton", **numbers, **names)  # type: ignore[arg-type]
+                yield Swept(cell, split, schedule, row)
