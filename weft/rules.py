@@ -232,12 +232,12 @@ _TABLE = (
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
-        "few_rows",
+        "apart",
         "plan",
-        "There are no more rows than multiprocessors. Rows and columns are done in two kernels: the second reads the "
-        "data again, from the caches, and nobody has to write partial column sums and add them up.",
+        "Rows and columns are predicted to take less time in two kernels than in one. Few rows, for instance, are read "
+        "a second time, from the caches, sooner than partial column sums are written and added up.",
         NOTHING,
-        Figures("rows", "rows that are worth one kernel", "row", "rows"),
+        Figures("microseconds predicted in one kernel", "microseconds predicted in two", sentence=TIMES),
     ),
     Rule(
         "tuned_schedule",

@@ -35,7 +35,9 @@ CHOSEN_COUNTS, SPILLED_COUNTS = 2.0, 6.0
 """How much what the planner chose counts, and what spills and is predicted to want fewer registers than there are."""
 LEAST_WANTED, MOST_WANTED = 16, 600
 """Registers; beyond it makes no difference."""
-SPILL_MARGIN = 0.005
+MISS_COSTS, LEAST_SHARE = 12.0, 0.7
+"""Kernels that do not spill and are said to, for which one that does spill may be said to fit; and the least share of
+the registers from which a kernel is said to spill."""
 COUNTED = {90: (90,), 100: (90, 100)}
 """Architectures whose spills tell where those of another begin: of Blackwell there are few."""
 ROUNDS, FORGIVEN = 8, 0.1
@@ -93,18 +95,23 @@ def fit(rows: Sequence[dict[str, str]]) -> Fit:
 
 
 def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Fit:
-    could = [row for row in rows if is_spilled(row) and has_room(row)]
-    shares = [(wanted(row, weights) / most_registers(row), int(row["arch"])) for row in could]
-    spilling: dict[int, float] = {}
-    for arch, counted in COUNTED.items():
-        threshold = min([1 / fewest, *(share - SPILL_MARGIN for share, other in shares if other in counted)])
-        spilling[arch] = int(threshold * 100) / 100
+    """What spills after all is compiled again under another schedule, what does not and is said to is never tried."""
+    shares = sorted((wanted(row, weights) / most_registers(row), is_spilled(row)) for row in rows if has_room(row))
+    best, threshold, worth = 0.0, LEAST_SHARE, 0.0
+    for share, spilled in shares:
+        worth += -MISS_COSTS if spilled else 1
+        if worth >= best and share > LEAST_SHARE:
+            best, threshold = worth, share
+    if not any(spilled for _, spilled in shares):
+        threshold = 1 / fewest
+    spilling = {arch: int(min(threshold, 1 / fewest) * 100 + 1) / 100 for arch in COUNTED}
     return Fit(weights, fewest, spilling)
 
 
 def _weights(every: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
     """What spills for Blackwell alone says where spills begin there, and nothing of weights."""
     import numpy as np
+    from scipy import sparse
     from scipy.optimize import linprog
 
     rows = [row for row in every if row["arch"] == "90" or not is_spilled(row)]
@@ -116,14 +123,15 @@ def _weights(every: Sequence[dict[str, str]], fewest: float) -> dict[str, float]
     middle = np.where(spilled, least, (least + most) / 2)
     tolerance = np.array([_tolerance(row) for row in rows])
     count, width = a.shape
-    one, none = np.eye(count), np.zeros((count, count))
-    left = np.vstack(
+    one, none = sparse.identity(count, format="csr"), sparse.csr_matrix((count, count))
+    left = sparse.vstack(
         [
-            np.hstack([a, -one, none]),
-            np.hstack([-a, -one, none]),
-            np.hstack([a, none, -one])[~spilled],
-            np.hstack([-a, none, -one]),
-        ]
+            sparse.hstack([a, -one, none]),
+            sparse.hstack([-a, -one, none]),
+            sparse.hstack([a, none, -one], format="csr")[np.flatnonzero(~spilled)],
+            sparse.hstack([-a, none, -one]),
+        ],
+        format="csr",
     )
     right = np.concatenate([most, -least, middle[~spilled], -middle])
     worth = np.array([_worth(row) for row in rows])

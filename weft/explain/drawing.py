@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.ir.program import Buffer, Program
-from weft.plan.cost import Sizes
 from weft.plan.kernel import Plan
+from weft.plan.sizes import Sizes
 
 ROW, GAP, BOX, PAD = 26, 14, 64, 10
 TENSOR_WIDTH, EDGE_WIDTH, KERNEL_WIDTH, INSET = 300, 100, 280, 34

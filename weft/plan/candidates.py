@@ -8,9 +8,10 @@ from itertools import product
 from math import log2
 
 from weft.plan import gpu_candidates, gpu_schedules
-from weft.plan.cost import Sizes, estimate
+from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.schedules import held_values, longest_chain, stored_values
+from weft.plan.sizes import Sizes
 from weft.plan.split import Split
 from weft.target import Target
 

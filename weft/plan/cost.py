@@ -1,40 +1,22 @@
-"""Predicted time of a kernel: bytes over bandwidth, arithmetic in cache, launches. Constants are data of the target."""
+"""Predicted time of a kernel, and what it is made of. On a CPU: bytes over bandwidth, arithmetic in cache, launches; on a
+GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
-from weft.ir.program import Buffer, Program, Size
+from weft.ir.program import Buffer
 from weft.ir.structure import loops_of
+from weft.plan.demand import Demand
+from weft.plan.gpu_cost import Work, times_us
 from weft.plan.kernel import Estimate, Kernel
+from weft.plan.sizes import Sizes
+from weft.plan.split import Split
 from weft.target import Target
-
-TYPICAL_SIZE = 4096
-"""Stands for a size that is known at run time only, where nothing better is known."""
-
-
-class Sizes:
-    """Sizes of dimensions, with hints (or a typical number) for those known at run time."""
-
-    def __init__(self, program: Program, hints: Mapping[str, int]) -> None:
-        self._of = {d.name: self._number(d.size, hints) for d in program.dims}
-
-    @staticmethod
-    def _number(size: Size, hints: Mapping[str, int]) -> int:
-        return hints.get(size, TYPICAL_SIZE) if isinstance(size, str) else size
-
-    def elements(self, dims: tuple[str, ...]) -> int:
-        product = 1
-        for dim in dims:
-            product *= self._of[dim]
-        return product
-
-    def bytes(self, buffer: Buffer) -> int:
-        return self.elements(buffer.dims) * dtypes.itemsize(buffer.dtype)
 
 
 def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
@@ -47,8 +29,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
         sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
     )
     operations, row_loops = _operations(kernel, target, sizes)
-    return timed(
-        target,
+    counts: dict[str, Any] = dict(
         kernel=kernel.name,
         launches=2 if schedule.finish == "separate" else 1,
         bytes_read=read,
@@ -60,12 +41,25 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
         chunks=_chunks(kernel, sizes),
         strided_elements=strided,
     )
+    if target.kind == "gpu":
+        return Estimate(**counts, strided_us=0.0, **_gpu_times(kernel, target, hints))
+    return timed(target, **counts)
+
+
+def _gpu_times(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> dict[str, float]:
+    schedule = kernel.schedule
+    work = Work.of(Split.of_kernel(kernel, target, hints), schedule.scheme == "LOOP")
+    found = times_us(work, Demand.of(kernel.program, schedule), schedule, target)
+    return {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles, "predicted_us": found.all}
 
 
 def ideal(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
-    """As a well-made kernel does the same work: no strided access, and no partial sums in memory where each chunk of
-    rows is a whole segment; where not, one more start adds them up."""
+    """As a well-made kernel does the same work. Where several chunks of rows add to a sum, one more start adds them up.
+    On a CPU without strided access, and without partial sums in memory where each chunk of rows is a whole segment."""
     plain = estimate(kernel, target, hints)
+    if target.kind == "gpu":
+        again = target.launch_us if splits_sums(kernel, hints) else 0.0
+        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
     if splits_sums(kernel, hints):
         return retimed(plain, target, strided_elements=0, starts=plain.starts + 1)
     return retimed(plain, target, strided_elements=0, starts=1, launches=1, workspace_bytes=0, chunks=0)
@@ -77,7 +71,7 @@ def retimed(given: Estimate, target: Target, **changes: int) -> Estimate:
     return timed(target, **(counts | changes))
 
 
-_TIMES = ("start_us", "memory_us", "compute_us", "strided_us")
+_TIMES = ("start_us", "memory_us", "compute_us", "strided_us", "predicted_us")
 
 
 def timed(target: Target, **counts: Any) -> Estimate:
@@ -88,13 +82,14 @@ def timed(target: Target, **counts: Any) -> Estimate:
         + counts["row_loops"] * target.row_overhead_us
         + counts["chunks"] * target.chunk_overhead_us
     )
-    return Estimate(
-        **counts,
-        start_us=counts["starts"] * target.launch_us,
-        memory_us=moved / target.bandwidth_gbps / 1e3,
-        compute_us=compute_us / max(target.units, 1),
-        strided_us=counts["strided_elements"] / 2**20 * target.strided_us_per_mega,
-    )
+    times = {
+        "start_us": counts["starts"] * target.launch_us,
+        "memory_us": moved / target.bandwidth_gbps / 1e3,
+        "compute_us": compute_us / max(target.units, 1),
+        "strided_us": counts["strided_elements"] / 2**20 * target.strided_us_per_mega,
+    }
+    both_us = max(times["memory_us"], times["compute_us"])
+    return Estimate(**counts, **times, predicted_us=times["start_us"] + both_us + times["strided_us"])
 
 
 def _starts(kernel: Kernel, target: Target) -> int:
@@ -114,8 +109,10 @@ def _chunks(kernel: Kernel, sizes: Sizes) -> int:
     schedule = kernel.schedule
     if schedule.finish == "none":
         return 0
-    rows, segments = sizes.elements(schedule.rows), sizes.elements(schedule.segments)
-    return segments * -(-(rows // max(segments, 1)) // schedule.rows_per_chunk)
+    rows, segments = sizes.elements(schedule.rows), max(1, sizes.elements(schedule.segments))
+    if schedule.backend == "triton":
+        return segments * min(schedule.chunks, -(-rows // segments // schedule.rows_per_tile))
+    return segments * -(-(rows // segments) // schedule.rows_per_chunk)
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:

@@ -32,9 +32,9 @@ def finish_chunks(schedule: Schedule, width: int) -> int:
     return min(FINISH_ELEMENTS * 32 * warps // width, 1 << max(1, schedule.chunks).bit_length() - 1)
 
 
-def finish_steps(schedule: Schedule, columns: int, chunks: int, sums: int) -> int:
-    """How often a program waits for partial sums, one after the other, if it does for each of ``sums`` outer reductions
-    (in the kernels that times were measured of it did). chunks: that there are, of a segment."""
+def finish_steps(schedule: Schedule, columns: int, chunks: int) -> int:
+    """How often a program waits for partial sums, one after the other: those of all reductions are loaded side by side.
+    chunks: that there are, of a segment; their programs share the tasks, or each task has a program of its own."""
     width = finish_columns(schedule, columns)
-    tasks = -(-columns // width)
-    return -(-chunks // finish_chunks(schedule, width)) * -(-tasks // max(1, chunks)) * sums
+    tasks = -(-columns // width) if schedule.finish == "same" else 1
+    return -(-chunks // finish_chunks(schedule, width)) * -(-tasks // max(1, chunks))

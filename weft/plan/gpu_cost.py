@@ -44,6 +44,8 @@ ROUNDING_COST = 20.0
 """Of a cast to 8 bits, which is rounded in several steps."""
 COPIED_BYTES = 4
 """That are copied into shared memory ahead of use at once, at the least."""
+UNEVEN_POWER = 4.0
+"""How suddenly memory takes longer where some multiprocessors have more to move than others."""
 CROWD_BYTES = 65536
 """In flight of a multiprocessor: what the price of too many is counted in."""
 SECTOR_BYTES = 32
@@ -56,14 +58,16 @@ class Constants:
     which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of
     the time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns:
     of an operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access:
-    of a load or store of two bytes in so many operations, one for each vector. shuffle: of a row sum among the threads of a warp, operations. overhead: of a tile in a warp,
+    of a load or store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead: of a tile in a warp,
     operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each exchange and each warp that
     takes part. compute_power, power: how much the two parts of a tile's time and memory and tiles add up. start_us: of
     a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start only when
     others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits for another
     one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
     segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
-    the caches that others have a part of.
+    the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end of a
+    chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a row. sm_share: of the bandwidth
+    that one multiprocessor may have, in those that there would be for each if all had the same.
     """
 
     bandwidth: float
@@ -88,13 +92,16 @@ class Constants:
     finish_us: float
     barrier_us: float
     segment_bytes: float
+    gather_us: float
+    fill_ns: float
+    sm_share: float
 
 
 @dataclass(frozen=True)
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element. vector: elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again: those behind an exchange that were computed before
+    element; tensors: that have these. vector: elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again: those behind an exchange that were computed before
     it. loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums. rows: inside a
     segment."""
 
@@ -102,6 +109,7 @@ class Work:
     again_bytes: int
     read_bytes: int
     written_bytes: int
+    tensors: int
     vector: int
     operations: float
     again: float
@@ -154,6 +162,7 @@ def _work(split: Split, looped: bool) -> Work:
         sum(map(loaded, stages[1:])),
         sum(dtypes.itemsize(b.dtype) for b in program.inputs if is_tall(b)),
         sum(dtypes.itemsize(b.dtype) for b in outputs if is_tall(b)),
+        sum(map(is_tall, (*program.inputs, *outputs))),
         min((_vector(b, columns) for b in (*program.inputs, *outputs) if is_tall(b)), default=1),
         sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
         every - sum(cost.values()),
@@ -189,15 +198,26 @@ Count = Any
 
 
 @dataclass(frozen=True)
+class Times:
+    """Of a kernel, in microseconds. start: what goes on beside nothing else; memory, tiles: what goes on at a time."""
+
+    all: Count
+    start: Count
+    memory: Count
+    tiles: Count
+
+
+@dataclass(frozen=True)
 class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
     in_flight_bytes: of a multiprocessor. busy: the part of the programs' time that they have something to do. rounds:
     tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor, sharing
     four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of them;
-    accesses: loads and stores of two bytes that these take by vectors. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row
+    accesses: loads and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row
     sums and of weights. programs: that a multiprocessor starts; later: whether some start when others have ended.
     steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it. segments:
-    parts of a row that are a program's, for each byte of them."""
+    parts of a row that are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a
+    chunk. fills: loops over the columns that begin, for each tile."""
 
     moved_us: Count
     cached_us: Count
@@ -217,6 +237,8 @@ class Load:
     finishes: Count
     barriers: Count
     segments: Count
+    gathers: Count
+    fills: Count
 
     @staticmethod
     def of(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Load:
@@ -226,10 +248,10 @@ class Load:
         resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
         tiles, blocks = -(-work.rows // schedule.rows_per_tile), 1
         if work.is_split or looped:
-            blocks = -(-work.columns // schedule.tile_columns)
+            blocks = -(-work.columns // schedule.piece_columns) / schedule.pieces
         persistent = schedule.chunks > 0
         chunks = min(schedule.chunks, tiles) if persistent else tiles
-        programs = chunks * work.segments * (1 if looped else blocks)
+        programs = chunks * work.segments * (1 if looped else -(-work.columns // schedule.piece_columns) if work.is_split else 1)
         resident = min(resident, -(-programs // units))
         waves = programs / (units * resident)
         waves = math.ceil(waves) if persistent or waves < FEW_ROUNDS else waves
@@ -246,10 +268,13 @@ class Load:
         ahead = max(1, schedule.stages - 1) if vector * demand.item_bytes >= COPIED_BYTES else 1
         per_us = target.bandwidth_gbps * 1e3
         share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
-        steps = finish_steps(schedule, work.columns, chunks, work.sums) if work.sums and schedule.finish != "none" else 0
+        gathered = schedule.rows_per_tile > part.rows
+        reread_bytes = work.again_bytes * looped
+        missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
+        steps = finish_steps(schedule, work.columns, chunks) if work.sums and schedule.finish != "none" else 0
         return Load(
-            moved_us=work.moved_bytes / per_us,
-            cached_us=(2 * partial + work.again_bytes * looped) / per_us,
+            moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
+            cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
             busy=min(1.0, useful / (rounds * resident * units)),
             rounds=rounds,
@@ -257,7 +282,7 @@ class Load:
             program_warps=part.warps if part.warps == 1 else schedule.warps,
             elements=elements,
             operations=operations * share,
-            accesses=elements * (work.read_bytes + work.written_bytes) / 2 / vector * share,
+            accesses=elements * work.tensors / vector * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
             exchanges=(work.exchanges / blocks / work.loops if looped else work.exchanges)
             + (not persistent and is_converted(demand, schedule)),
@@ -267,24 +292,32 @@ class Load:
             finishes=int(schedule.finish == "separate"),
             barriers=int(schedule.finish == "same"),
             segments=1 / (width * demand.item_bytes) if work.is_split and blocks > 1 else 0,
+            gathers=work.sums * schedule.pieces * float(waves) if gathered else 0,
+            fills=1 / blocks if looped else 0,
         )
 
     def us(self, known: Constants) -> Count:
         """Microseconds."""
+        return self.times_us(known).all
+
+    def times_us(self, known: Constants) -> Times:
+        """Microseconds, in parts."""
         scarce = (1 + (known.in_flight_bytes / self.in_flight_bytes) ** known.sharpness) ** (1 / known.sharpness)
         crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
         moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
-        memory_us = moved_us / known.bandwidth * (scarce + crowded) / self.busy + known.cached * self.cached_us
+        uneven = _together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
+        memory_us = moved_us / known.bandwidth * (scarce + crowded) * uneven + known.cached * self.cached_us
         operations = self.elements * self.operations + known.access * self.accesses + known.overhead
         operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.warps / SCHEDULERS
         wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges
-        wait_ns = wait_ns + known.latency_ns * operations
+        wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         both_us = _together(memory_us, self.rounds * tile_us, known.power)
         both_us = _together(both_us, 1e-3 * known.program_ns * self.programs, known.power)
-        ends_us = known.barrier_us * self.barriers + known.tail * tile_us + known.step_us * self.steps + known.finish_us * self.finishes
-        return both_us + known.start_us + known.later_us * self.later + ends_us
+        ends_us = known.barrier_us * self.barriers + known.gather_us * self.gathers + known.tail * tile_us + known.step_us * self.steps + known.finish_us * self.finishes
+        start_us = known.start_us + known.later_us * self.later + ends_us
+        return Times(both_us + start_us, start_us, memory_us, self.rounds * tile_us)
 
 
 def _together(one: Count, other: Count, power: float) -> Count:
@@ -294,12 +327,27 @@ def _together(one: Count, other: Count, power: float) -> Count:
 
 def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> float:
     """Microseconds of a kernel. demand: of the same program and split."""
-    return Load.of(work, demand, schedule, target).us(constants()[way_of(schedule, work.sums)])
+    return times_us(work, demand, schedule, target).all
 
 
-def way_of(schedule: Schedule, sums: int) -> str:
-    """Which constants hold: those of a scheme, and of persistent programs without column sums."""
-    return "STREAM_ROWS" if schedule.scheme == "STREAM" and not sums else schedule.scheme
+def times_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Times:
+    """The same in parts."""
+    return Load.of(work, demand, schedule, target).times_us(constants()[way_of(schedule, work)])
+
+
+def way_of(schedule: Schedule, work: Work) -> str:
+    """Which constants hold: those of a scheme, or of a kind of its kernels."""
+    match schedule.scheme:
+        case "STREAM" if schedule.stages == 1:
+            return "STREAM_ONCE"
+        case "STREAM" if not work.sums:
+            return "STREAM_ROWS"
+        case "ONE_SHOT" if not work.exchanges:
+            return "POINTWISE"
+        case "COLUMN" if schedule.finish == "none":
+            return "COLUMN_WHOLE"
+        case scheme:
+            return scheme
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:

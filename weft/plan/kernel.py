@@ -124,7 +124,8 @@ class Estimate:
     bytes_read, bytes_written: of every buffer once. workspace_bytes: of partial column sums, written and read again.
     starts: how often threads start. vector_operations: elements times the cost of what is computed for each, in float32
     additions. row_loops: loops over the columns of one row. chunks: of rows that keep column sums of their own.
-    strided_elements: elements that do not lie next to their neighbours.
+    strided_elements: elements that do not lie next to their neighbours. predicted_us: of all, where memory and
+    arithmetic go on at the same time; a GPU's strided accesses count as memory.
     """
 
     kernel: str
@@ -141,14 +142,10 @@ class Estimate:
     memory_us: float
     compute_us: float
     strided_us: float
-
-    @property
-    def predicted_us(self) -> float:
-        """Memory and arithmetic go on at the same time."""
-        return self.start_us + max(self.memory_us, self.compute_us) + self.strided_us
+    predicted_us: float
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"predicted_us": self.predicted_us}
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup
 from weft.ir.program import Builder, Output, Program, Size
 from weft.ir.structure import Structure, analyse, is_outer
-from weft.plan.cost import Sizes
+from weft.plan.sizes import Sizes
 
 
 @dataclass(frozen=True)

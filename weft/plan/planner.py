@@ -12,7 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
-from weft.plan.gpu_candidates import can_complete_sums, fits_registers, registers_of_widest
+from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
@@ -134,21 +134,24 @@ def plan_split(
 def _fitting(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> tuple[Program, ...]:
-    """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row."""
-    refusal = check_one_kernel(program, rows, columns, target, hints)
-    if refusal is None:
-        return (program,)
+    """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
+    whatever is predicted to take the least time."""
     own = program.in_order(rows)
     found = [separate(program, own, saving=True)]
-    if refusal.rule == "row_registers":
-        found += _sharing(program, own, lambda part: check_one_kernel(part, rows, columns, target, hints) is None)
+    if check_fits(program, rows, columns, target, hints) is None:
+        found.insert(0, (program,))
+    else:
+        found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None)
+    if target.kind == "cpu" or len(found[0]) == len(found[-1]):
+        return found[0]
+    return min(found, key=lambda parts: _predicted_us(parts, rows, columns, target, hints))
 
-    def predicted_us(parts: tuple[Program, ...]) -> float:
-        return sum(
-            estimate(_scheduled(part, rows, columns, target, hints), target, hints).predicted_us for part in parts
-        )
 
-    return min(found, key=predicted_us) if len(found) > 1 else found[0]
+def _predicted_us(
+    parts: tuple[Program, ...], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> float:
+    """Of programs, a kernel each."""
+    return sum(estimate(_scheduled(part, rows, columns, target, hints), target, hints).predicted_us for part in parts)
 
 
 def _sharing(program: Program, rows: tuple[str, ...], fits: Callable[[Program], bool]) -> list[tuple[Program, Program]]:
@@ -169,26 +172,36 @@ def _sharing(program: Program, rows: tuple[str, ...], fits: Callable[[Program], 
 def check_one_kernel(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Refusal | None:
-    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
-    there are more rows than multiprocessors: fewer are read a second time from the caches sooner than partial sums are
-    written and added up. On an H200 two kernels took 0.85 to 0.97 of the time of one and its finish with 16, 64 and 128
-    rows of 1024 and 4096 columns, in backwards of two norms; with 256 rows 0.86 to 1.13."""
+    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if that
+    is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial sums
+    are written and added up."""
+    if (refusal := check_fits(program, rows, columns, target, hints)) is not None:
+        return refusal
+    parts = separate(program, program.in_order(rows), saving=True)
+    if target.kind == "cpu" or len(parts) == 1:
+        return None
+    together, apart = (_predicted_us(each, rows, columns, target, hints) for each in ((program,), parts))
+    if together <= apart:
+        return None
+    message = "rows and columns are predicted to take less time in two kernels"
+    return Refusal("apart", program.name, message, round(together, 1), round(apart, 1))
+
+
+def check_fits(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+) -> Refusal | None:
+    """On a GPU registers have to hold a row and its column sums."""
     own = Split.of(program, program.in_order(rows), program.in_order(columns), target, hints)
     types = program.types()
     outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(own.rows)]
     sums_columns = any(set(types[v.args[0]][1]) & set(own.columns) for v in outer)
     if target.kind == "cpu" or not (sums_columns and own.has_inner):
         return None
-    if not fits_registers(own):
-        need, most = registers_of_widest(own)
-        message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
-        return Refusal("row_registers", program.name, message, need, most)
-    if own.has_few_rows:
-        *_, sums = separate(program, own.rows, saving=True)
-        if can_complete_sums(Split.of(sums, sums.in_order(rows), sums.in_order(columns), target, hints)):
-            message = "so few rows are read a second time sooner than partial column sums are written and added up"
-            return Refusal("few_rows", program.name, message, own.sizes.elements(own.rows), target.units + 1)
-    return None
+    if fits_registers(own):
+        return None
+    need, most = registers_of_widest(own)
+    message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
+    return Refusal("row_registers", program.name, message, need, most)
 
 
 def _scheduled(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 from weft.ir.ops import lookup
 from weft.ir.program import Program
-from weft.plan.cost import Sizes
 from weft.plan.kernel import Kernel
 from weft.plan.legality import kinds_of
+from weft.plan.sizes import Sizes
 from weft.target import Target
 
 
@@ -87,13 +86,6 @@ class Split:
     def is_dynamic(self) -> bool:
         """Whether the number of rows is known at run time only."""
         return any(isinstance(self.program.size_of(row), str) for row in self.rows)
-
-    @property
-    def has_few_rows(self) -> bool:
-        """Whether there are no more rows than multiprocessors: a program has one, and nothing to load ahead. A kernel
-        for a number that is known at run time only, however small it is likely to be, has to do for many rows."""
-        known = [size for size in map(self.program.size_of, self.rows) if isinstance(size, int)]
-        return len(known) == len(self.rows) and prod(known) <= self.target.units
 
 
 def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,31 @@
+"""Sizes of the dimensions of a program, also where they are known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.ir import dtypes
+from weft.ir.program import Buffer, Program, Size
+
+TYPICAL_SIZE = 4096
+"""Stands for a size that is known at run time only, where nothing better is known."""
+
+
+class Sizes:
+    """Sizes of dimensions, with hints (or a typical number) for those known at run time."""
+
+    def __init__(self, program: Program, hints: Mapping[str, int]) -> None:
+        self._of = {d.name: self._number(d.size, hints) for d in program.dims}
+
+    @staticmethod
+    def _number(size: Size, hints: Mapping[str, int]) -> int:
+        return hints.get(size, TYPICAL_SIZE) if isinstance(size, str) else size
+
+    def elements(self, dims: tuple[str, ...]) -> int:
+        product = 1
+        for dim in dims:
+            product *= self._of[dim]
+        return product
+
+    def bytes(self, buffer: Buffer) -> int:
+        return self.elements(buffer.dims) * dtypes.itemsize(buffer.dtype)
