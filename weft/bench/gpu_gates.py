@@ -5,31 +5,42 @@ TorchInductor and a copy of the same bytes: all in turn, the level-two cache flu
 durations, medians over rounds. Results are compared with eager PyTorch in float64 first, as ``weft bench`` does.
 ``--json FILE`` writes the cells with versions and the machine; the exit code is 1 if a bar is missed or a result is
 wrong. An interrupt ends the run with what was measured so far, and exit code 130.
+
+``--random SEED`` takes cells that are drawn from the seed in place of chosen ones, with bars of their own
+(``gpu_drawn.py``). They are many: several processes compile, and one at a time has the GPU for what is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
 import shlex
 import statistics
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from filelock import FileLock
 from rich.console import Console
 from torch._inductor.utils import fresh_cache
 
 from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
+from weft.bench.gpu_drawn import bars_of, drawn, spread
 from weft.bench.gpu_peers import GPU_PEERS
 from weft.bench.gpu_timing import medians_us
 from weft.bench.machine import machine, versions
@@ -41,10 +52,12 @@ from weft.errors import RefusedError
 from weft.ir.dtypes import NAMES, TORCH_DTYPES
 from weft.options import Options
 from weft.plan import gpu_candidates, gpu_schedules
+from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable
+from weft.target import Target
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
 BACKWARDS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward", "softmax_backward")
@@ -70,7 +83,8 @@ SLOWER_BAR = 1.02
 
 @dataclass(frozen=True)
 class Cell:
-    """launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have none.
+    """group: that it was drawn for, empty if it was chosen. predicted_us: of weft's kernels; spill_bytes: of a thread of
+    these. launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have none.
     wrong: why a result is wrong, or a failure. dynamic: sizes known at run time only."""
 
     workload: str
@@ -82,6 +96,9 @@ class Cell:
     wrong: str = ""
     dynamic: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
+    group: str = ""
+    predicted_us: float = 0.0
+    spill_bytes: int = 0
     untimed: tuple[str, ...] = ()
 
     @property
@@ -106,7 +123,7 @@ class Cell:
     @property
     def has_copy_bar(self) -> bool:
         """Whether there are rows enough for so many elements, or for as many whole rows as these are."""
-        return self.rows >= SMALL // self.columns and not self.is_wide
+        return not self.group and self.rows >= SMALL // self.columns and not self.is_wide
 
     @property
     def speedups(self) -> dict[str, float]:
@@ -129,16 +146,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
     parser.add_argument("--against", nargs="*", choices=list(GPU_PEERS), default=["inductor", "inductor_pipelined"])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--random", type=int, metavar="SEED", help="cells that are drawn, in place of chosen ones")
+    parser.add_argument("--widths", type=int, default=40, help="of those; of some groups fewer")
+    parser.add_argument("--group", nargs="+", default=[], help="of drawn cells, parts of their names")
+    parser.add_argument("--processes", type=int, default=8, help="that compile drawn cells")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further drawn cell is begun")
     parser.add_argument("--json", type=Path, help="write the cells to this file")
     given = parser.parse_args(arguments)
     require_gpu(parser)
     options = replace(Options.read(), tuned=False)
     cells, interrupted = list[Cell](), False
     try:
-        for cell in cells_of(given):
-            with looped() if given.loop else nullcontext():
-                cells.append(measure(cell, given.against, options, given.rounds))
-            print(line(cells[-1]), flush=True)
+        for cell in measured(given, options):
+            cells.append(cell)
+            print(line(cell), flush=True)
     except KeyboardInterrupt:
         interrupted = True
         print(f"interrupted: {len(cells)} cells were measured", flush=True)
@@ -155,6 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
     """What the arguments ask for, not yet measured."""
+    if given.random is not None:
+        for each in drawn(given.random, given.widths, given.group):
+            yield Cell(each.workload, each.rows, each.columns, each.dtype, group=each.group)
+        return
     for name in given.workload:
         for columns in given.columns or columns_of(name):
             for rows in given.rows or [given.elements // columns]:
@@ -165,27 +190,69 @@ def columns_of(name: str) -> tuple[int, ...]:
     return FORWARD_COLUMNS if name in FORWARDS else BACKWARD_COLUMNS if name in BACKWARDS else OTHER_COLUMNS
 
 
-def measure(cell: Cell, against: Sequence[str], options: Options, rounds: int) -> Cell:
-    """The cell with its figures; a failure is one of them."""
+def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
+    """The cells with their figures, drawn ones by several processes."""
+    if given.random is None:
+        for cell in cells_of(given):
+            with looped() if given.loop else nullcontext():
+                yield measure(cell, given.against, options, given.rounds)
+        return
+    cells, lock = list(cells_of(given)), str(Path(tempfile.mkdtemp()) / "gpu")
+    ends = time.monotonic() + given.seconds
+    one = partial(_measure_alone, against=given.against, options=options, rounds=given.rounds, lock=lock, ends=ends)
+    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from (cell for cell in pool.map(one, cells) if cell is not None)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _measure_alone(
+    cell: Cell, against: Sequence[str], options: Options, rounds: int, lock: str, ends: float
+) -> Cell | None:
+    """One process compiles beside others, and has the GPU for itself when it times."""
+    if time.monotonic() > ends:
+        return None
+    found = measure(cell, against, options, rounds, FileLock(lock))
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
+
+
+def measure(
+    cell: Cell,
+    against: Sequence[str],
+    options: Options,
+    rounds: int,
+    alone: AbstractContextManager[Any] = nullcontext(),  # noqa: B008
+) -> Cell:
+    """The cell with its figures; a failure is one of them. alone: what the GPU is used in for more than a call."""
     torch._dynamo.reset()
     shape = (cell.rows, cell.columns)
     case = workload_case(WORKLOADS[cell.workload], shape, TORCH_DTYPES[cell.dtype], "cuda", cell.dynamic)
     try:
         mine = weft_call(case, options)
-        expected = reference(case.function, case.inputs)
-        refusal = check_candidate(mine, case.inputs, expected)
-        if refusal is not None:
-            return replace(cell, wrong=f"{refusal.message} (have {refusal.have}, limit {refusal.limit})")
-        bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
-        del expected
-        made = {"copy": copy_candidate(bytes_moved, case.device), "weft": mine}
         found = {peer: attempt(peer, partial(GPU_PEERS[peer], case)) for peer in against}
-        made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
-        times = medians_us([candidate.run for candidate in made.values()], rounds, case.device)
+        with alone:
+            expected = reference(case.function, case.inputs)
+            refusal = check_candidate(mine, case.inputs, expected)
+            if refusal is not None:
+                return replace(cell, wrong=f"{refusal.message} (have {refusal.have}, limit {refusal.limit})")
+            bytes_moved = traffic_bytes((*case.inputs, *expected.eager))
+            del expected
+            made = {"copy": copy_candidate(bytes_moved, case.device), "weft": mine}
+            made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
+            times = medians_us([candidate.run for candidate in made.values()], rounds, case.device)
+            torch.cuda.synchronize(case.device)
     except (RefusedError, UntimedError, RuntimeError) as error:
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
-    schemes = tuple(kernel.schedule.scheme for kernel in launched(mine.run))
+    kernels = launched(mine.run)
+    schemes = tuple(kernel.schedule.scheme for kernel in kernels)
+    target = Target.current(case.device)
+    cell = replace(cell, predicted_us=round(sum(estimate(k, target, {}).predicted_us for k in kernels), 2))
+    cell = replace(cell, spill_bytes=max((launch.spill_bytes(k) or 0 for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
     return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes, untimed=untimed)
 
@@ -235,6 +302,7 @@ def report(cells: Sequence[Cell]) -> list[str]:
     console = Console()
     missed = [f"{line(cell)}" for cell in cells if cell.us is None]
     done = [cell for cell in cells if cell.us is not None]
+    missed += _report_drawn(console, [cell for cell in done if cell.group])
     missed += [f"{line(cell)}: left to TorchInductor" for cell in done if not cell.launches]
     for cell in done:
         bar = round(bar_of(cell.workload) - SMALLER_BY * (cell.elements <= SMALL), 2)
@@ -260,6 +328,35 @@ def report(cells: Sequence[Cell]) -> list[str]:
         console.print(f"not timed in {count} cell(s): {reason}", highlight=False, markup=False)
     for each in missed:
         console.print(f"missed: {each}", highlight=False)
+    return missed
+
+
+def _report_drawn(console: Console, cells: Sequence[Cell]) -> list[str]:
+    """Prints a line for each group and workload of drawn cells, and what the model predicts; returns what is missed."""
+    missed: list[str] = []
+    for group in dict.fromkeys(cell.group for cell in cells):
+        own = [cell for cell in cells if cell.group == group]
+        least, mean = bars_of(group)
+        for workload in dict.fromkeys(cell.workload for cell in own):
+            alike = [cell for cell in own if cell.workload == workload]
+            low, tenth, middle = spread([cell.of_copy for cell in alike])
+            text = f"{group}: {workload} {low:.2f} {tenth:.2f} {middle:.3f} of copy in {len(alike)} cells"
+            ratios = [1 / cell.speedups["inductor"] for cell in alike if "inductor" in cell.speedups]
+            if ratios:
+                text += f", {statistics.geometric_mean(ratios):.2f} of inductor's time, at most {max(ratios):.2f}"
+            console.print(text, highlight=False)
+            missed += [f"{text}: bar {least} at the least"] if low < least else []
+        whole = spread([cell.of_copy for cell in own])[2]
+        console.print(f"{group}: {whole:.3f} of copy in geometric mean", highlight=False)
+        missed += [f"{group}: {whole:.3f} of copy in geometric mean, bar {mean}"] if whole < mean else []
+    if cells:
+        errors = [abs(math.log(cell.predicted_us / cell.us["weft"])) for cell in cells if cell.us and cell.predicted_us]
+        near, far = (sum(error < math.log(most) for error in errors) / len(errors) for most in (1.15, 1.4))
+        console.print(f"predicted times: {near:.0%} within 15 %, {far:.0%} within 40 %", highlight=False)
+        slower = [cell.speedups["inductor"] for cell in cells if "inductor" in cell.speedups]
+        late = sum(x * SLOWER_BAR < 1 for x in slower)
+        console.print(f"{late} of {len(slower)} more than 2 % slower than inductor", highlight=False)
+        console.print(f"{sum(cell.spill_bytes > 0 for cell in cells)} cells with kernels that spill", highlight=False)
     return missed
 
 

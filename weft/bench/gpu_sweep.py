@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes
 from weft.bench.gpu_cells import Cell, drawn_cells, parts_of
+from weft.bench.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
 from weft.bench.gpu_timing import medians_us
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
 from weft.bench.peers import copy_candidate
@@ -46,6 +48,8 @@ FIRST = 0.5
 """The part of the schedules of a kernel that are those with the shortest predicted times."""
 MOST_SPILLED_ELEMENTS = 80
 """Of a thread: ptxas takes minutes to spill more."""
+MOST_FEW = 0.7
+"""The part of the gates' cells of few rows that is left out: there are many."""
 NOT_SWEPT = ("batch_norm_forward", "row_column_amax", "modulated_layer_norm_forward", "qk_norm_backward")
 """Workloads whose kernels are as those of others."""
 Part = tuple[Cell, str]
@@ -57,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_workloads(parser, [name for name in WORKLOADS if name not in NOT_SWEPT])
     parser.add_argument("--seed", type=int, required=True, help="of what is drawn")
     parser.add_argument("--cells", type=int, default=100)
+    parser.add_argument("--gates", action="store_true", help="cells as the gates draw them, with passes as they are")
     parser.add_argument("--columns", type=int, nargs="+", help="in place of drawn shapes")
     parser.add_argument("--rows", type=int, nargs="+", help="with these columns; 2^26 elements without")
     parser.add_argument("--dtype", default="bf16", help="of these")
@@ -72,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[Part, list[Kernel]] = {}
     for cell in cells:
         for name, split in parts_of(cell, TARGET).items():
-            if schedules := _drawn(split, given.most, draw):
+            if given.gates and cell.rows > FEW_ROWS[-1] and name.endswith(("_rows", "_columns")):
+                continue
+            if schedules := drawn_schedules(split, given.most, draw):
                 found[cell, name] = [Kernel(split.program, s) for s in schedules]
     capability = torch.cuda.get_device_capability()
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in found.values() for kernel in kernels]
@@ -93,16 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cells(given: argparse.Namespace) -> Iterator[Cell]:
-    if not given.columns:
+    if given.gates:
+        cells = [Cell(d.workload, d.dtype, d.rows, d.columns) for d in drawn(given.seed, given.cells)]
+        few = [cell for cell in cells if cell.rows <= FEW_ROWS[-1] and cell.columns <= FEW_COLUMNS[-1]]
+        left_out = set(random.Random(given.seed).sample(few, round(MOST_FEW * len(few))))
+        yield from (cell for cell in cells if cell not in left_out and cell.workload in given.workload)
+    elif not given.columns:
         yield from drawn_cells(given.seed, given.workload, given.cells)
-        return
-    for name in given.workload:
-        for columns in given.columns:
+    else:
+        for name, columns in product(given.workload, given.columns):
             for rows in given.rows or [2**26 // columns]:
                 yield Cell(name, given.dtype, rows, columns)
 
 
-def _drawn(split: Split, most: int, draw: random.Random) -> list[Schedule]:
+def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[Schedule]:
     """Schedules of a kernel, the one that is predicted to be the best first."""
 
     def rendered(schedules: Iterable[Schedule]) -> list[Schedule]:

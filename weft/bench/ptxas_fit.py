@@ -224,7 +224,7 @@ def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
     lines = [
         '"""Weights of the model of registers in ``plan/resources.py``; written by ``python -m weft.bench.ptxas_fit``.',
         "",
-        "Fitted to ``calibration/ptxas_sm90.csv``, what ptxas of Triton 3.6 gives kernels for sm_90 and sm_100.",
+        "Fitted to ``calibration/schedules``, what ptxas of Triton 3.6 gives kernels of sweeps over random shapes.",
         "",
         *(line for note in notes for line in textwrap.wrap(note, 118)),
         '"""',
