@@ -32,9 +32,11 @@ from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
+from weft.plan.cost import estimate
 from weft.plan.gpu_schedules import runner_up
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import ordinary_us, plan
+from weft.plan.resources import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, missing_for, render, supports
@@ -246,7 +248,13 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
                 kernels[i] = other
     if kernels == list(region.plan.kernels):
         return region
-    plan = replace(region.plan, kernels=tuple(kernels))
+    target, hints = Target.named(region.plan.target), region.plan.hints
+    plan = replace(
+        region.plan,
+        kernels=tuple(kernels),
+        estimates=tuple(estimate(kernel, target, hints) for kernel in kernels),
+        resources=tuple(resources(kernel, target) for kernel in kernels),
+    )
     return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))
 
 

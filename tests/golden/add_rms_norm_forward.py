@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=16 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 inputs=evict_last
 # program add_rms_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -32,8 +32,10 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 2048)[None, :]
+    n_b = 2048 + tl.arange(0, 2048)[None, :]
+    n_c = 4096 + tl.arange(0, 2048)[None, :]
+    column_exists_c = n_c < 5120
     tile = tl.program_id(0)
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
@@ -42,10 +44,10 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     out1_at = out1 + m * 5120
     x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
     x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
     residual_tile_a = tl.load(residual_at + n_a, eviction_policy="evict_last")
     residual_tile_b = tl.load(residual_at + n_b, eviction_policy="evict_last")
-    weight_tile_a = tl.load(weight + n_a)
-    weight_tile_b = tl.load(weight + n_b)
+    residual_tile_c = tl.load(residual_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
     cast_a = w.to_f32(residual_tile_a)
     cast_1_a = w.to_f32(x_tile_a)
     add_a = cast_1_a + cast_a
@@ -60,10 +62,20 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     cast_3_b = w.to_f32(cast_2_b)
     mul_b = cast_3_b * cast_3_b
     tl.store(out0_at + n_b, cast_2_b)
-    sum = tl.sum(mul_a, 1, keep_dims=True) + tl.sum(mul_b, 1, keep_dims=True)
+    cast_c = w.to_f32(residual_tile_c)
+    cast_1_c = w.to_f32(x_tile_c)
+    add_c = cast_1_c + cast_c
+    cast_2_c = w.to_bf16(add_c)
+    cast_3_c = w.to_f32(cast_2_c)
+    mul_c = cast_3_c * cast_3_c
+    tl.store(out0_at + n_c, cast_2_c, mask=column_exists_c)
+    sum = tl.sum(mul_a + mul_b + tl.where(column_exists_c, mul_c, 0.0), 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     add_1 = div + 1e-06
     rsqrt = tl.rsqrt(add_1)
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     mul_1_a = cast_3_a * rsqrt
     cast_4_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_4_a
@@ -74,3 +86,8 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     mul_2_b = mul_1_b * cast_4_b
     cast_5_b = mul_2_b.to(tl.bfloat16)
     tl.store(out1_at + n_b, cast_5_b)
+    mul_1_c = cast_3_c * rsqrt
+    cast_4_c = w.to_f32(weight_tile_c)
+    mul_2_c = mul_1_c * cast_4_c
+    cast_5_c = mul_2_c.to(tl.bfloat16)
+    tl.store(out1_at + n_c, cast_5_c, mask=column_exists_c)

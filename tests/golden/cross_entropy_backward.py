@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m, n) columns=() segments=() rows_per_tile=1024 finish=none backend=triton pieces=() warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=8 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -51,13 +51,16 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out0):
+    n = tl.program_id(1) * 1024 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    row = tile * 1024 + tl.arange(0, 1024)[:, None]
+    m = tile * 4 + tl.arange(0, 4)[:, None]
+    x_at = x + m * 5120
+    out0_at = out0 + m * 5120
     dloss_row = tl.load(dloss)
-    x_row = tl.load(x + row)
-    target_row = tl.load(target + (row // 5120))
-    maximum_row = tl.load(maximum + (row // 5120))
-    log_total_row = tl.load(log_total + (row // 5120))
+    x_tile = tl.load(x_at + n)
+    target_row = tl.load(target + m)
+    maximum_row = tl.load(maximum + m)
+    log_total_row = tl.load(log_total + m)
     count_row = tl.load(count)
     ne = target_row != -100
     where = tl.where(ne, target_row, 0)
@@ -66,22 +69,22 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     logical_and = ge & lt
     where_1 = tl.where(logical_and, where, -1)
     cast = where_1.to(tl.int32)
-    iota = (row % 5120).to(tl.int32)
-    eq = iota == cast
-    where_2 = tl.where(eq, -1.0, 0.0)
     div = tl.div_rn(dloss_row, count_row)
     where_3 = tl.where(ne, div, 0.0)
-    mul = where_2 * where_3
-    cast_1 = x_row.to(tl.float32)
-    sub = cast_1 - maximum_row
-    sub_1 = sub - log_total_row
-    exp = w.exp(sub_1)
     mul_1 = -1.0 * where_3
     ge_1 = cast >= 0
     lt_1 = cast < 5120
     logical_and_1 = ge_1 & lt_1
     where_4 = tl.where(logical_and_1, mul_1, 0.0)
+    iota = n.to(tl.int32)
+    eq = iota == cast
+    where_2 = tl.where(eq, -1.0, 0.0)
+    mul = where_2 * where_3
+    cast_1 = w.to_f32(x_tile)
+    sub = cast_1 - maximum_row
+    sub_1 = sub - log_total_row
+    exp = tl.exp(sub_1)
     mul_2 = exp * where_4
     sub_2 = mul - mul_2
     cast_2 = sub_2.to(tl.bfloat16)
-    tl.store(out0 + row, cast_2)
+    tl.store(out0_at + n, cast_2)

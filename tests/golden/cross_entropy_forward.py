@@ -1,5 +1,5 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=5 chunks=528
-# program cross_entropy_forward()
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
+# program cross_entropy_forward_rows()
 #   dim m = 32768
 #   dim n = 5120
 #   input x: bf16 [m:5120, n:1]
@@ -12,7 +12,6 @@
 #   log: f32{m} = log(sum)
 #   const: i64{} = const[-100]()
 #   ne: bool{m} = ne(target, const)
-#   sub_1: f32{m, n} = sub(sub, log)
 #   const_1: i64{} = const[0]()
 #   where: i64{m} = where(ne, target, const_1)
 #   ge: bool{m} = ge(where, const_1)
@@ -25,18 +24,124 @@
 #   iota: i32{n} = iota[n]()
 #   eq: bool{m, n} = eq(iota, cast_1)
 #   const_4: f32{} = const[0.0]()
-#   where_2: f32{m, n} = where(eq, sub_1, const_4)
+#   where_2: f32{m, n} = where(eq, cast, const_4)
 #   sum_1: f32{m} = sum[n](where_2)
-#   cast_2: i64{m} = cast(ne)
-#   sum_2: i64{} = sum[m](cast_2)
-#   cast_3: f32{} = cast(sum_2)
-#   neg: f32{m} = neg(sum_1)
-#   where_3: f32{m} = where(ne, neg, const_4)
-#   sum_3: f32{} = sum[m](where_3)
-#   div: f32{} = div(sum_3, cast_3)
 #   output out0: f32 [m:1] = max
 #   output out1: f32 [m:1] = log
-#   output out2: f32 [] = cast_3
+#   output max_saved: f32 [m:1] = max
+#   output sum_saved: f32 [m:1] = sum
+#   output sum_1_saved: f32 [m:1] = sum_1
+# end
+import triton
+import triton.language as tl
+
+from weft.render import weft_triton as w
+
+
+@triton.jit
+def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved, sum_1_saved):
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0)
+    m = tile + tl.arange(0, 1)[:, None]
+    x_at = x + m * 5120
+    x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
+    x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
+    x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
+    x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
+    target_row = tl.load(target + m)
+    ne = target_row != -100
+    where = tl.where(ne, target_row, 0)
+    ge = where >= 0
+    lt = where < 5120
+    logical_and = ge & lt
+    where_1 = tl.where(logical_and, where, -1)
+    cast_1 = where_1.to(tl.int32)
+    cast_a = w.to_f32(x_tile_a)
+    iota_a = n_a.to(tl.int32)
+    eq_a = iota_a == cast_1
+    where_2_a = tl.where(eq_a, cast_a, 0.0)
+    cast_b = w.to_f32(x_tile_b)
+    iota_b = n_b.to(tl.int32)
+    eq_b = iota_b == cast_1
+    where_2_b = tl.where(eq_b, cast_b, 0.0)
+    cast_c = w.to_f32(x_tile_c)
+    iota_c = n_c.to(tl.int32)
+    eq_c = iota_c == cast_1
+    where_2_c = tl.where(eq_c, cast_c, 0.0)
+    cast_d = w.to_f32(x_tile_d)
+    iota_d = n_d.to(tl.int32)
+    eq_d = iota_d == cast_1
+    where_2_d = tl.where(eq_d, cast_d, 0.0)
+    cast_e = w.to_f32(x_tile_e)
+    iota_e = n_e.to(tl.int32)
+    eq_e = iota_e == cast_1
+    where_2_e = tl.where(eq_e, cast_e, 0.0)
+    max = w.max(w.maximum(w.maximum(w.maximum(w.maximum(cast_a, cast_b), cast_c), cast_d), cast_e), 1)
+    sum_1 = tl.sum(where_2_a + where_2_b + where_2_c + where_2_d + where_2_e, 1, keep_dims=True)
+    cast_a = w.to_f32_again(x_tile_a)
+    sub_a = cast_a - max
+    exp_a = w.exp(sub_a)
+    cast_b = w.to_f32_again(x_tile_b)
+    sub_b = cast_b - max
+    exp_b = w.exp(sub_b)
+    cast_c = w.to_f32_again(x_tile_c)
+    sub_c = cast_c - max
+    exp_c = w.exp(sub_c)
+    cast_d = w.to_f32_again(x_tile_d)
+    sub_d = cast_d - max
+    exp_d = w.exp(sub_d)
+    cast_e = w.to_f32_again(x_tile_e)
+    sub_e = cast_e - max
+    exp_e = w.exp(sub_e)
+    sum = tl.sum(exp_a + exp_b + exp_c + exp_d + exp_e, 1, keep_dims=True)
+    log = tl.log(sum)
+    tl.store(out0 + m, max)
+    tl.store(max_saved + m, max)
+    tl.store(sum_1_saved + m, sum_1)
+    tl.store(out1 + m, log)
+    tl.store(sum_saved + m, sum)
+
+# schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=4 chunks=32
+# program cross_entropy_forward_columns()
+#   dim m = 32768
+#   input target: i64 [m:1]
+#   input max_saved: f32 [m:1]
+#   input sum_saved: f32 [m:1]
+#   input sum_1_saved: f32 [m:1]
+#   log: f32{m} = log(sum_saved)
+#   const: i64{} = const[-100]()
+#   ne: bool{m} = ne(target, const)
+#   const_1: i64{} = const[0]()
+#   where: i64{m} = where(ne, target, const_1)
+#   ge: bool{m} = ge(where, const_1)
+#   const_2: i64{} = const[5120]()
+#   lt: bool{m} = lt(where, const_2)
+#   logical_and: bool{m} = logical_and(ge, lt)
+#   const_3: i64{} = const[-1]()
+#   where_1: i64{m} = where(logical_and, where, const_3)
+#   cast: i32{m} = cast(where_1)
+#   const_4: f32{} = const[0.0]()
+#   sub: f32{m} = sub(sum_1_saved, max_saved)
+#   sub_1: f32{m} = sub(sub, log)
+#   const_5: i32{} = const[0]()
+#   ge_1: bool{m} = ge(cast, const_5)
+#   const_6: i32{} = const[5120]()
+#   lt_1: bool{m} = lt(cast, const_6)
+#   logical_and_1: bool{m} = logical_and(ge_1, lt_1)
+#   where_2: f32{m} = where(logical_and_1, sub_1, const_4)
+#   cast_1: i64{m} = cast(ne)
+#   sum: i64{} = sum[m](cast_1)
+#   cast_2: f32{} = cast(sum)
+#   neg: f32{m} = neg(where_2)
+#   where_3: f32{m} = where(ne, neg, const_4)
+#   sum_1: f32{} = sum[m](where_3)
+#   div: f32{} = div(sum_1, cast_2)
+#   output out2: f32 [] = cast_2
 #   output out3: f32 [] = div
 # end
 import triton
@@ -46,68 +151,48 @@ from weft.render import weft_triton as w
 
 
 @triton.jit
-def weft_cross_entropy_forward(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 528, tl.num_programs(0)):
-        sum_2_sum = tl.full([1, 1], 0, tl.int64)
-        sum_3_sum = tl.full([1, 1], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 528, num_stages=5):
-            m = tile + tl.arange(0, 1)[:, None]
-            x_at = x + m * 5120
-            x_tile_a = tl.load(x_at + n_a)
-            x_tile_b = tl.load(x_at + n_b)
+def weft_cross_entropy_forward_columns(target, max_saved, sum_saved, sum_1_saved, out2, out3, sum_partial, sum_1_partial):
+    for chunk in range(tl.program_id(0), 32, tl.num_programs(0)):
+        sum_sum = tl.full([1024, 1], 0, tl.int64)
+        sum_1_sum = tl.full([1024, 1], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32, 32, num_stages=4):
+            m = tile * 1024 + tl.arange(0, 1024)[:, None]
             target_row = tl.load(target + m)
+            max_saved_row = tl.load(max_saved + m)
+            sum_saved_row = tl.load(sum_saved + m)
+            sum_1_saved_row = tl.load(sum_1_saved + m)
+            log = tl.log(sum_saved_row)
             ne = target_row != -100
             where = tl.where(ne, target_row, 0)
             ge = where >= 0
             lt = where < 5120
             logical_and = ge & lt
             where_1 = tl.where(logical_and, where, -1)
-            cast_1 = where_1.to(tl.int32)
-            cast_2 = ne.to(tl.int64)
-            cast_a = w.to_f32(x_tile_a)
-            cast_b = w.to_f32(x_tile_b)
-            max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
-            sum_2_sum = sum_2_sum + cast_2
-            sub_a = cast_a - max
-            exp_a = w.exp(sub_a)
-            sub_b = cast_b - max
-            exp_b = w.exp(sub_b)
-            sum = tl.sum(w.fold_sum(exp_a, 1024) + exp_b, 1, keep_dims=True)
-            log = tl.log(sum)
-            tl.store(out0 + m, max)
-            sub_1_a = sub_a - log
-            iota_a = n_a.to(tl.int32)
-            eq_a = iota_a == cast_1
-            where_2_a = tl.where(eq_a, sub_1_a, 0.0)
-            sub_1_b = sub_b - log
-            iota_b = n_b.to(tl.int32)
-            eq_b = iota_b == cast_1
-            where_2_b = tl.where(eq_b, sub_1_b, 0.0)
-            sum_1 = tl.sum(w.fold_sum(where_2_a, 1024) + where_2_b, 1, keep_dims=True)
-            neg = -1.0 * sum_1
+            cast = where_1.to(tl.int32)
+            sub = sum_1_saved_row - max_saved_row
+            sub_1 = sub - log
+            ge_1 = cast >= 0
+            lt_1 = cast < 5120
+            logical_and_1 = ge_1 & lt_1
+            where_2 = tl.where(logical_and_1, sub_1, 0.0)
+            cast_1 = ne.to(tl.int64)
+            neg = -1.0 * where_2
             where_3 = tl.where(ne, neg, 0.0)
-            tl.store(out1 + m, log)
-            sum_3_sum = sum_3_sum + where_3
-        tl.store(sum_2_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_2_sum, 0, keep_dims=True))
-        tl.store(sum_3_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_3_sum, 0, keep_dims=True))
-    w.wait_for_all(arrived)
-    weft_cross_entropy_forward_finish(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived)
+            sum_sum = sum_sum + cast_1
+            sum_1_sum = sum_1_sum + where_3
+        tl.store(sum_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_sum, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_1_sum, 0, keep_dims=True))
 
 
 @triton.jit
-def weft_cross_entropy_forward_finish(x, target, out0, out1, out2, out3, sum_2_partial, sum_3_partial, arrived):
+def weft_cross_entropy_forward_columns_finish(target, max_saved, sum_saved, sum_1_saved, out2, out3, sum_partial, sum_1_partial):
     for task in range(tl.program_id(0), 1, tl.num_programs(0)):
-        sum_2_sum = tl.full([256, 1], 0, tl.int64)
-        sum_3_sum = tl.full([256, 1], 0.0, tl.float32)
-        for start in tl.static_range(0, 528, 256):
-            part = start + tl.arange(0, 256)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part, mask=(part < 528), other=0, cache_modifier=".cg")
-            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part, mask=(part < 528), other=0.0, cache_modifier=".cg")
-        sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
-        sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
-        cast_3 = sum_2.to(tl.float32)
-        div = tl.div_rn(sum_3, cast_3)
-        tl.store(out2 + tl.arange(0, 1)[None, :], cast_3)
+        part = tl.arange(0, 32)[:, None]
+        sum_sum = tl.load(sum_partial + part, cache_modifier=".cg")
+        sum_1_sum = tl.load(sum_1_partial + part, cache_modifier=".cg")
+        sum = tl.sum(sum_sum, 0, keep_dims=True)
+        sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
+        cast_2 = sum.to(tl.float32)
+        div = tl.div_rn(sum_1, cast_2)
+        tl.store(out2 + tl.arange(0, 1)[None, :], cast_2)
         tl.store(out3 + tl.arange(0, 1)[None, :], div)

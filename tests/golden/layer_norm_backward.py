@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=3 chunks=264
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264
 # program layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=4 chunks=132 keeps=tiles
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=3x2048 warps=8 stages=5 chunks=132
 # program layer_norm_backward_bias()
 #   dim m = 32768
 #   dim n = 5120
@@ -45,28 +45,36 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 2048)[None, :]
+    n_b = 2048 + tl.arange(0, 2048)[None, :]
+    n_c = 4096 + tl.arange(0, 2048)[None, :]
+    column_exists_c = n_c < 5120
     for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
-        sum_2_sum_a = tl.full([1, 4096], 0.0, tl.float32)
-        sum_2_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        sum_3_sum_a = tl.full([1, 4096], 0.0, tl.float32)
-        sum_3_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        sum_4_sum_a = tl.full([1, 4096], 0.0, tl.float32)
-        sum_4_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 132, num_stages=4):
+        weight_tile_a = tl.load(weight + n_a)
+        weight_tile_b = tl.load(weight + n_b)
+        weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
+        sum_2_sum_a = tl.full([1, 2048], 0.0, tl.float32)
+        sum_2_sum_b = tl.full([1, 2048], 0.0, tl.float32)
+        sum_2_sum_c = tl.full([1, 2048], 0.0, tl.float32)
+        sum_3_sum_a = tl.full([1, 2048], 0.0, tl.float32)
+        sum_3_sum_b = tl.full([1, 2048], 0.0, tl.float32)
+        sum_3_sum_c = tl.full([1, 2048], 0.0, tl.float32)
+        sum_4_sum_a = tl.full([1, 2048], 0.0, tl.float32)
+        sum_4_sum_b = tl.full([1, 2048], 0.0, tl.float32)
+        sum_4_sum_c = tl.full([1, 2048], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 132, num_stages=5):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120
             out0_at = out0 + m * 5120
             dy_tile_a = tl.load(dy_at + n_a)
             dy_tile_b = tl.load(dy_at + n_b)
+            dy_tile_c = tl.load(dy_at + n_c, mask=column_exists_c, other=0)
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0)
             mean_row = tl.load(mean + m)
             rstd_row = tl.load(rstd + m)
-            weight_tile_a = tl.load(weight + n_a)
-            weight_tile_b = tl.load(weight + n_b)
             cast_a = w.to_f32(x_tile_a)
             sub_a = cast_a - mean_row
             mul_a = sub_a * rstd_row
@@ -87,15 +95,19 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
             mul_5_b = cast_1_b * mul_b
             sum_2_sum_b = sum_2_sum_b + mul_5_b
             sum_3_sum_b = sum_3_sum_b + cast_1_b
-            sum, sum_1 = w.sums((w.fold_sum(mul_1_a, 1024) + mul_1_b, w.fold_sum(mul_2_a, 1024) + mul_2_b), 1)
+            cast_c = w.to_f32(x_tile_c)
+            sub_c = cast_c - mean_row
+            mul_c = sub_c * rstd_row
+            cast_1_c = w.to_f32(dy_tile_c)
+            cast_2_c = w.to_f32(weight_tile_c)
+            mul_1_c = cast_1_c * cast_2_c
+            mul_2_c = mul_c * mul_1_c
+            mul_5_c = cast_1_c * mul_c
+            sum_2_sum_c = sum_2_sum_c + mul_5_c
+            sum_3_sum_c = sum_3_sum_c + cast_1_c
+            sum, sum_1 = w.sums((mul_1_a + mul_1_b + tl.where(column_exists_c, mul_1_c, 0.0), mul_2_a + mul_2_b + tl.where(column_exists_c, mul_2_c, 0.0)), 1)
             div = tl.div_rn(sum, 5120.0)
             div_1 = tl.div_rn(sum_1, 5120.0)
-            cast_a = w.to_f32_again(x_tile_a)
-            sub_a = cast_a - mean_row
-            mul_a = sub_a * rstd_row
-            cast_1_a = w.to_f32_again(dy_tile_a)
-            cast_2_a = w.to_f32_again(weight_tile_a)
-            mul_1_a = cast_1_a * cast_2_a
             sub_1_a = mul_1_a - div
             mul_3_a = mul_a * div_1
             sub_2_a = sub_1_a - mul_3_a
@@ -104,12 +116,6 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
             cast_6_a = w.to_f32(cast_3_a)
             tl.store(out0_at + n_a, cast_3_a)
             sum_4_sum_a = sum_4_sum_a + cast_6_a
-            cast_b = w.to_f32_again(x_tile_b)
-            sub_b = cast_b - mean_row
-            mul_b = sub_b * rstd_row
-            cast_1_b = w.to_f32_again(dy_tile_b)
-            cast_2_b = w.to_f32_again(weight_tile_b)
-            mul_1_b = cast_1_b * cast_2_b
             sub_1_b = mul_1_b - div
             mul_3_b = mul_b * div_1
             sub_2_b = sub_1_b - mul_3_b
@@ -118,12 +124,23 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
             cast_6_b = w.to_f32(cast_3_b)
             tl.store(out0_at + n_b, cast_3_b)
             sum_4_sum_b = sum_4_sum_b + cast_6_b
+            sub_1_c = mul_1_c - div
+            mul_3_c = mul_c * div_1
+            sub_2_c = sub_1_c - mul_3_c
+            mul_4_c = rstd_row * sub_2_c
+            cast_3_c = w.to_bf16(mul_4_c)
+            cast_6_c = w.to_f32(cast_3_c)
+            tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
+            sum_4_sum_c = sum_4_sum_c + cast_6_c
         tl.store(sum_2_partial + chunk * 5120 + n_a, tl.sum(sum_2_sum_a, 0, keep_dims=True))
         tl.store(sum_2_partial + chunk * 5120 + n_b, tl.sum(sum_2_sum_b, 0, keep_dims=True))
+        tl.store(sum_2_partial + chunk * 5120 + n_c, tl.sum(sum_2_sum_c, 0, keep_dims=True), mask=column_exists_c)
         tl.store(sum_3_partial + chunk * 5120 + n_a, tl.sum(sum_3_sum_a, 0, keep_dims=True))
         tl.store(sum_3_partial + chunk * 5120 + n_b, tl.sum(sum_3_sum_b, 0, keep_dims=True))
+        tl.store(sum_3_partial + chunk * 5120 + n_c, tl.sum(sum_3_sum_c, 0, keep_dims=True), mask=column_exists_c)
         tl.store(sum_4_partial + chunk * 5120 + n_a, tl.sum(sum_4_sum_a, 0, keep_dims=True))
         tl.store(sum_4_partial + chunk * 5120 + n_b, tl.sum(sum_4_sum_b, 0, keep_dims=True))
+        tl.store(sum_4_partial + chunk * 5120 + n_c, tl.sum(sum_4_sum_c, 0, keep_dims=True), mask=column_exists_c)
     w.wait_for_all(arrived)
     weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived)
 
@@ -132,11 +149,11 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
 def weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived):
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
-        sum_2_sum = tl.full([64, 64], 0.0, tl.float32)
-        sum_3_sum = tl.full([64, 64], 0.0, tl.float32)
-        sum_4_sum = tl.full([64, 64], 0.0, tl.float32)
-        for start in tl.static_range(0, 132, 64):
-            part = start + tl.arange(0, 64)[:, None]
+        sum_2_sum = tl.full([128, 64], 0.0, tl.float32)
+        sum_3_sum = tl.full([128, 64], 0.0, tl.float32)
+        sum_4_sum = tl.full([128, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 132, 128):
+            part = start + tl.arange(0, 128)[:, None]
             sum_2_sum = sum_2_sum + tl.load(sum_2_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
             sum_3_sum = sum_3_sum + tl.load(sum_3_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
             sum_4_sum = sum_4_sum + tl.load(sum_4_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=(1024, 1024, 1024, 1024, 1024) warps=4 stages=3 chunks=33
+# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=33
 # program modulated_layer_norm_backward()
 #   dim m0 = 8
 #   dim m1 = 4096

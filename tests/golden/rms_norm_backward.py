@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=264
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=5 chunks=132
 # program rms_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -33,22 +33,37 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
         weight_tile_a = tl.load(weight + n_a)
         weight_tile_b = tl.load(weight + n_b)
-        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+        weight_tile_c = tl.load(weight + n_c)
+        weight_tile_d = tl.load(weight + n_d)
+        weight_tile_e = tl.load(weight + n_e)
+        sum_1_sum_a = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 264, num_stages=3):
+        sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
+        sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
+        sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 132, num_stages=5):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120
             out0_at = out0 + m * 5120
             dy_tile_a = tl.load(dy_at + n_a)
             dy_tile_b = tl.load(dy_at + n_b)
+            dy_tile_c = tl.load(dy_at + n_c)
+            dy_tile_d = tl.load(dy_at + n_d)
+            dy_tile_e = tl.load(dy_at + n_e)
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c)
+            x_tile_d = tl.load(x_at + n_d)
+            x_tile_e = tl.load(x_at + n_e)
             rstd_row = tl.load(rstd + m)
             cast_a = w.to_f32(x_tile_a)
             mul_a = cast_a * rstd_row
@@ -66,7 +81,31 @@ def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arriv
             mul_2_b = mul_b * mul_1_b
             mul_5_b = cast_1_b * mul_b
             sum_1_sum_b = sum_1_sum_b + mul_5_b
-            sum = tl.sum(w.fold_sum(mul_2_a, 1024) + mul_2_b, 1, keep_dims=True)
+            cast_c = w.to_f32(x_tile_c)
+            mul_c = cast_c * rstd_row
+            cast_1_c = w.to_f32(dy_tile_c)
+            cast_2_c = w.to_f32(weight_tile_c)
+            mul_1_c = cast_1_c * cast_2_c
+            mul_2_c = mul_c * mul_1_c
+            mul_5_c = cast_1_c * mul_c
+            sum_1_sum_c = sum_1_sum_c + mul_5_c
+            cast_d = w.to_f32(x_tile_d)
+            mul_d = cast_d * rstd_row
+            cast_1_d = w.to_f32(dy_tile_d)
+            cast_2_d = w.to_f32(weight_tile_d)
+            mul_1_d = cast_1_d * cast_2_d
+            mul_2_d = mul_d * mul_1_d
+            mul_5_d = cast_1_d * mul_d
+            sum_1_sum_d = sum_1_sum_d + mul_5_d
+            cast_e = w.to_f32(x_tile_e)
+            mul_e = cast_e * rstd_row
+            cast_1_e = w.to_f32(dy_tile_e)
+            cast_2_e = w.to_f32(weight_tile_e)
+            mul_1_e = cast_1_e * cast_2_e
+            mul_2_e = mul_e * mul_1_e
+            mul_5_e = cast_1_e * mul_e
+            sum_1_sum_e = sum_1_sum_e + mul_5_e
+            sum = tl.sum(mul_2_a + mul_2_b + mul_2_c + mul_2_d + mul_2_e, 1, keep_dims=True)
             div = tl.div_rn(sum, 5120.0)
             mul_3_a = mul_a * div
             sub_a = mul_1_a - mul_3_a
@@ -78,20 +117,38 @@ def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arriv
             mul_4_b = rstd_row * sub_b
             cast_3_b = mul_4_b.to(tl.bfloat16)
             tl.store(out0_at + n_b, cast_3_b)
+            mul_3_c = mul_c * div
+            sub_c = mul_1_c - mul_3_c
+            mul_4_c = rstd_row * sub_c
+            cast_3_c = mul_4_c.to(tl.bfloat16)
+            tl.store(out0_at + n_c, cast_3_c)
+            mul_3_d = mul_d * div
+            sub_d = mul_1_d - mul_3_d
+            mul_4_d = rstd_row * sub_d
+            cast_3_d = mul_4_d.to(tl.bfloat16)
+            tl.store(out0_at + n_d, cast_3_d)
+            mul_3_e = mul_e * div
+            sub_e = mul_1_e - mul_3_e
+            mul_4_e = rstd_row * sub_e
+            cast_3_e = mul_4_e.to(tl.bfloat16)
+            tl.store(out0_at + n_e, cast_3_e)
         tl.store(sum_1_partial + chunk * 5120 + n_a, tl.sum(sum_1_sum_a, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_b, tl.sum(sum_1_sum_b, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_c, tl.sum(sum_1_sum_c, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_d, tl.sum(sum_1_sum_d, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_e, tl.sum(sum_1_sum_e, 0, keep_dims=True))
     w.wait_for_all(arrived)
     weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived)
 
 
 @triton.jit
 def weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
-        for start in tl.static_range(0, 264, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 264), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_4 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_4)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=(4096, 1024) warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=4 stages=1 chunks=0 inputs=evict_last
 # program rms_norm_fp8()
 #   dim m = 32768
 #   dim n = 5120
@@ -34,24 +34,30 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_rms_norm_fp8(x, weight, out0, out1):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 2048)[None, :]
+    n_b = 2048 + tl.arange(0, 2048)[None, :]
+    n_c = 4096 + tl.arange(0, 2048)[None, :]
+    column_exists_c = n_c < 5120
     tile = tl.program_id(0)
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
     out1_at = out1 + m * 5120
     x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
     x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
     cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
     cast_b = w.to_f32(x_tile_b)
     mul_b = cast_b * cast_b
-    sum = tl.sum(w.fold_sum(mul_a, 1024) + mul_b, 1, keep_dims=True)
+    cast_c = w.to_f32(x_tile_c)
+    mul_c = cast_c * cast_c
+    sum = tl.sum(mul_a + mul_b + tl.where(column_exists_c, mul_c, 0.0), 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     add = div + 1e-06
     rsqrt = tl.rsqrt(add)
     weight_tile_a = tl.load(weight + n_a)
     weight_tile_b = tl.load(weight + n_b)
+    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     mul_1_a = cast_a * rsqrt
     cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
@@ -60,7 +66,11 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     cast_1_b = w.to_f32(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
     abs_b = tl.abs(mul_2_b)
-    max = w.max(w.maximum(w.fold_max(abs_a, 1024), abs_b), 1)
+    mul_1_c = cast_c * rsqrt
+    cast_1_c = w.to_f32(weight_tile_c)
+    mul_2_c = mul_1_c * cast_1_c
+    abs_c = tl.abs(mul_2_c)
+    max = w.max(w.maximum(w.maximum(abs_a, abs_b), tl.where(column_exists_c, abs_c, float("-inf"))), 1)
     maximum = w.maximum(max, 1e-12)
     div_1 = tl.div_rn(maximum, 448.0)
     div_2_a = tl.div_rn(mul_2_a, div_1)
@@ -69,4 +79,7 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     div_2_b = tl.div_rn(mul_2_b, div_1)
     cast_2_b = w.to_f8e4m3_saturated(div_2_b)
     tl.store(out1_at + n_b, cast_2_b)
+    div_2_c = tl.div_rn(mul_2_c, div_1)
+    cast_2_c = w.to_f8e4m3_saturated(div_2_c)
+    tl.store(out1_at + n_c, cast_2_c, mask=column_exists_c)
     tl.store(out0 + m, div_1)

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=5 chunks=264
 # program row_column_amax()
 #   dim m = 32768
 #   dim n = 5120
@@ -19,37 +19,55 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
-        max_1_sum_a = tl.full([1, 4096], float("-inf"), tl.float32)
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
+        max_1_sum_a = tl.full([1, 1024], float("-inf"), tl.float32)
         max_1_sum_b = tl.full([1, 1024], float("-inf"), tl.float32)
-        for tile in tl.range(chunk, 32768, 396, num_stages=3):
+        max_1_sum_c = tl.full([1, 1024], float("-inf"), tl.float32)
+        max_1_sum_d = tl.full([1, 1024], float("-inf"), tl.float32)
+        max_1_sum_e = tl.full([1, 1024], float("-inf"), tl.float32)
+        for tile in tl.range(chunk, 32768, 264, num_stages=5):
             m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c)
+            x_tile_d = tl.load(x_at + n_d)
+            x_tile_e = tl.load(x_at + n_e)
             cast_a = w.to_f32(x_tile_a)
             max_1_sum_a = w.maximum(max_1_sum_a, cast_a)
             cast_b = w.to_f32(x_tile_b)
             max_1_sum_b = w.maximum(max_1_sum_b, cast_b)
-            max = w.max(w.maximum(w.fold_max(cast_a, 1024), cast_b), 1)
+            cast_c = w.to_f32(x_tile_c)
+            max_1_sum_c = w.maximum(max_1_sum_c, cast_c)
+            cast_d = w.to_f32(x_tile_d)
+            max_1_sum_d = w.maximum(max_1_sum_d, cast_d)
+            cast_e = w.to_f32(x_tile_e)
+            max_1_sum_e = w.maximum(max_1_sum_e, cast_e)
+            max = w.max(w.maximum(w.maximum(w.maximum(w.maximum(cast_a, cast_b), cast_c), cast_d), cast_e), 1)
             cast_1 = max.to(tl.bfloat16)
             tl.store(out0 + m, cast_1)
         tl.store(max_1_partial + chunk * 5120 + n_a, w.max(max_1_sum_a, 0))
         tl.store(max_1_partial + chunk * 5120 + n_b, w.max(max_1_sum_b, 0))
+        tl.store(max_1_partial + chunk * 5120 + n_c, w.max(max_1_sum_c, 0))
+        tl.store(max_1_partial + chunk * 5120 + n_d, w.max(max_1_sum_d, 0))
+        tl.store(max_1_partial + chunk * 5120 + n_e, w.max(max_1_sum_e, 0))
     w.wait_for_all(arrived)
     weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived)
 
 
 @triton.jit
 def weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived):
-    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
-        n = task * 16 + tl.arange(0, 16)[None, :]
-        max_1_sum = tl.full([256, 16], float("-inf"), tl.float32)
-        for start in tl.static_range(0, 396, 256):
-            part = start + tl.arange(0, 256)[:, None]
-            max_1_sum = w.maximum(max_1_sum, tl.load(max_1_partial + part * 5120 + n, mask=(part < 396), other=float("-inf"), cache_modifier=".cg"))
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        max_1_sum = tl.full([128, 32], float("-inf"), tl.float32)
+        for start in tl.static_range(0, 264, 128):
+            part = start + tl.arange(0, 128)[:, None]
+            max_1_sum = w.maximum(max_1_sum, tl.load(max_1_partial + part * 5120 + n, mask=(part < 264), other=float("-inf"), cache_modifier=".cg"))
         max_1 = w.max(max_1_sum, 0)
         cast_2 = max_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_2)

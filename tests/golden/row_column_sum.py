@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=(4096, 1024) warps=4 stages=3 chunks=396
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=5 chunks=264
 # program row_column_sum()
 #   dim m = 32768
 #   dim n = 5120
@@ -19,37 +19,55 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
-    n_a = tl.arange(0, 4096)[None, :]
-    n_b = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
-        sum_1_sum_a = tl.full([1, 4096], 0.0, tl.float32)
+    n_a = tl.arange(0, 1024)[None, :]
+    n_b = 1024 + tl.arange(0, 1024)[None, :]
+    n_c = 2048 + tl.arange(0, 1024)[None, :]
+    n_d = 3072 + tl.arange(0, 1024)[None, :]
+    n_e = 4096 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
+        sum_1_sum_a = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 396, num_stages=3):
+        sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
+        sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
+        sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 32768, 264, num_stages=5):
             m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
             x_tile_b = tl.load(x_at + n_b)
+            x_tile_c = tl.load(x_at + n_c)
+            x_tile_d = tl.load(x_at + n_d)
+            x_tile_e = tl.load(x_at + n_e)
             cast_a = w.to_f32(x_tile_a)
             sum_1_sum_a = sum_1_sum_a + cast_a
             cast_b = w.to_f32(x_tile_b)
             sum_1_sum_b = sum_1_sum_b + cast_b
-            sum = tl.sum(w.fold_sum(cast_a, 1024) + cast_b, 1, keep_dims=True)
+            cast_c = w.to_f32(x_tile_c)
+            sum_1_sum_c = sum_1_sum_c + cast_c
+            cast_d = w.to_f32(x_tile_d)
+            sum_1_sum_d = sum_1_sum_d + cast_d
+            cast_e = w.to_f32(x_tile_e)
+            sum_1_sum_e = sum_1_sum_e + cast_e
+            sum = tl.sum(cast_a + cast_b + cast_c + cast_d + cast_e, 1, keep_dims=True)
             cast_1 = sum.to(tl.bfloat16)
             tl.store(out0 + m, cast_1)
         tl.store(sum_1_partial + chunk * 5120 + n_a, tl.sum(sum_1_sum_a, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_b, tl.sum(sum_1_sum_b, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_c, tl.sum(sum_1_sum_c, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_d, tl.sum(sum_1_sum_d, 0, keep_dims=True))
+        tl.store(sum_1_partial + chunk * 5120 + n_e, tl.sum(sum_1_sum_e, 0, keep_dims=True))
     w.wait_for_all(arrived)
     weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived)
 
 
 @triton.jit
 def weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
-        n = task * 16 + tl.arange(0, 16)[None, :]
-        sum_1_sum = tl.full([256, 16], 0.0, tl.float32)
-        for start in tl.static_range(0, 396, 256):
-            part = start + tl.arange(0, 256)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 396), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
+        for start in tl.static_range(0, 264, 128):
+            part = start + tl.arange(0, 128)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 264), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_2 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_2)

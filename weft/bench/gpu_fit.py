@@ -157,10 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def points_of(files: Sequence[Path]) -> list[Point]:
-    """What was timed, right, and did not spill."""
+def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
+    """What was timed, right, and did not spill. every: lines of which one is read."""
     found: list[Point] = []
-    for swept in read(files):
+    for swept in read(files, every):
         row, schedule, demand = swept.figures, swept.schedule, swept.demand
         if not row["us"] or row["wrong"] or int(row["spill_bytes"]) > LEAST_SPILL_BYTES:
             continue

@@ -7,7 +7,7 @@ durations, medians over rounds. Results are compared with eager PyTorch in float
 wrong. An interrupt ends the run with what was measured so far, and exit code 130.
 
 ``--random SEED`` takes cells that are drawn from the seed in place of chosen ones, with bars of their own
-(``gpu_drawn.py``). They are many: several processes compile, and one at a time has the GPU for what is timed.
+(``gpu_drawn.py``). Several processes compile, and one at a time has the GPU for what is timed.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--random", type=int, metavar="SEED", help="cells that are drawn, in place of chosen ones")
     parser.add_argument("--widths", type=int, default=40, help="of those; of some groups fewer")
     parser.add_argument("--group", nargs="+", default=[], help="of drawn cells, parts of their names")
-    parser.add_argument("--processes", type=int, default=8, help="that compile drawn cells")
-    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further drawn cell is begun")
+    parser.add_argument("--processes", type=int, default=8, help="that compile")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further cell is begun")
     parser.add_argument("--json", type=Path, help="write the cells to this file")
     given = parser.parse_args(arguments)
     require_gpu(parser)
@@ -191,8 +191,8 @@ def columns_of(name: str) -> tuple[int, ...]:
 
 
 def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
-    """The cells with their figures, drawn ones by several processes."""
-    if given.random is None:
+    """The cells with their figures, by several processes if there may be."""
+    if given.loop or given.processes == 1:
         for cell in cells_of(given):
             with looped() if given.loop else nullcontext():
                 yield measure(cell, given.against, options, given.rounds)

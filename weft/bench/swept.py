@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,11 @@ def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any
     return where | {"part": part, "place": place} | {key: getattr(schedule, key) for key in FIELDS}
 
 
-def read(files: Sequence[Path]) -> Iterator[Swept]:
-    """Kernels of some files that were compiled."""
+def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
+    """Kernels of some files that were compiled. every: lines of which one is read."""
     for path in files:
         with path.open() as file:
-            for row in csv.DictReader(file):
+            for row in islice(csv.DictReader(file), 0, None, every):
                 if not row["registers"]:
                     continue
                 cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
