@@ -18,7 +18,7 @@ from weft.integration.backend import package_digest
 from weft.integration.sizes import symbol_hints
 from weft.ir.interpret import resolve
 from weft.options import Options
-from weft.plan.cost import TYPICAL_SIZE
+from weft.plan.sizes import TYPICAL_SIZE
 from weft.plan.tuned import Key, TunedSchedules, key_of
 from weft.target import Target
 
