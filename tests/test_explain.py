@@ -81,7 +81,11 @@ def check_decision(decision: dict[str, Any], target: dict[str, Any]) -> None:
             + max(moved / (target["bandwidth_gbps"] * 1e3), arithmetic / target["units"])
             + estimate["strided_elements"] / 2**20 * target["strided_us_per_mega"]
         )
-        assert estimate["predicted_us"] == pytest.approx(again)
+        if target["kind"] == "cpu":
+            assert estimate["predicted_us"] == pytest.approx(again)
+        else:  # memory and tiles go on at a time, as the model of a GPU's time says
+            parts = [estimate[key] for key in ("memory_us", "compute_us")]
+            assert max(parts) < estimate["predicted_us"] < estimate["start_us"] + 1.01 * sum(parts) + 10
     for way in ("together", "apart"):
         total = sum(e["predicted_us"] for e in decision[way]) if decision[way] else None
         assert decision[f"{way}_us"] == (None if total is None else pytest.approx(total))

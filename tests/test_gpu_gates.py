@@ -133,7 +133,18 @@ def test_an_interrupt_keeps_what_was_measured(
     monkeypatch.setattr(gpu_gates, "machine", lambda kind: {"kind": kind})
     monkeypatch.setattr(gpu_gates, "require_gpu", lambda parser: None)
     written = tmp_path / "cells.json"
-    given = ("--workload", "rms_norm_forward", "--columns", "512", "1024", "2048", "--json", str(written))
+    given = (
+        "--workload",
+        "rms_norm_forward",
+        "--columns",
+        "512",
+        "1024",
+        "2048",
+        "--processes",
+        "1",
+        "--json",
+        str(written),
+    )
     assert gpu_gates.main(given) == 130
     assert "interrupted: 2 cells were measured" in capsys.readouterr().out
     found = json.loads(written.read_text())
@@ -146,7 +157,11 @@ def test_an_interrupt_keeps_what_was_measured(
     ("main", "arguments", "said"),
     [
         (gpu_gates.main, [], "torch sees no GPU here, and this times kernels on one"),
-        (gpu_sweep.main, ["--csv", "sweep.csv"], "torch sees no GPU here, and this times kernels on one"),
+        (
+            gpu_sweep.main,
+            ["--seed", "1", "--csv", "sweep.csv"],
+            "torch sees no GPU here, and this times kernels on one",
+        ),
         (host_time.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),
         (training.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),
         (compile_time.main, ["--device", "cuda"], "--device cuda: torch sees no GPU here; use --device cpu"),

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from weft.bench import gpu_fit
+from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Builder, Program
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.liveness import liveness
-from weft.plan.split import Split
 from weft.target import Target
 
 NAMES = [name for name in WORKLOADS if "backward" in name and "cross_entropy" not in name]
@@ -36,10 +35,8 @@ def shuffled(program: Program, draw: random.Random) -> Program:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_statements_makes_no_difference(name: str) -> None:
-    program = gpu_fit.program_of(name, 1152)
-    program = replace(program, dims=tuple(replace(d, size=8192) if d.name == "m" else d for d in program.dims))
-    names = tuple(d.name for d in program.dims)
-    split = Split.of(program, names[:-1], names[-1:], H200, {})
+    split = next(iter(parts_of(Cell(name, "bf16", 8192, 1152), H200).values()))
+    program = split.program
     known = liveness(program, *split.dims), gpu_schedule(split)
     draw = random.Random(5)
     others = [shuffled(program, draw) for _ in range(6)]

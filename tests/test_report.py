@@ -175,7 +175,7 @@ def test_a_report_survives_json(make: str) -> None:
 
 
 def estimate_of(name: str, time: float) -> Estimate:
-    return Estimate(name, 1, 0, 0, 0, 1, 0.0, 0, 0, 0, time, 0.0, 0.0, 0.0)
+    return Estimate(name, 1, 0, 0, 0, 1, 0.0, 0, 0, 0, time, 0.0, 0.0, 0.0, time)
 
 
 def test_a_decision_is_data() -> None:

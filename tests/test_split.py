@@ -55,10 +55,9 @@ def test_the_order_of_hints_makes_no_other_choice() -> None:
     assert gpu_schedule.cache_info().currsize == 0
 
 
-@pytest.mark.parametrize(("t", "b", "few"), [(66, 2, True), (67, 2, False), ("s1", 2, False)])
-def test_rows_are_few_up_to_one_a_multiprocessor(t: int | str, b: int, few: bool) -> None:
-    assert H200.units == 132
-    assert split_of(t, b, {"s1": 1}).has_few_rows == few
+@pytest.mark.parametrize(("t", "dynamic"), [(66, False), ("s1", True)])
+def test_a_number_of_rows_is_known_or_not(t: int | str, dynamic: bool) -> None:
+    assert split_of(t, 2, {"s1": 1}).is_dynamic == dynamic
 
 
 def test_hints_stand_for_sizes_known_at_run_time() -> None:

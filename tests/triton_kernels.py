@@ -291,7 +291,9 @@ end
     base = plan_split(program, ("m",), ("n",), GPU, {})
     assert isinstance(base, Plan)
     (kernel,) = base.kernels
-    looped = replace(kernel, schedule=replace(kernel.schedule, scheme="LOOP", piece_columns=32, pieces=1, rows_per_tile=1))
+    looped = replace(
+        kernel, schedule=replace(kernel.schedule, scheme="LOOP", piece_columns=32, pieces=1, rows_per_tile=1)
+    )
     inputs = [torch.randn(3, 80)]
     for output, wrong in (("out1", False), ("out0", True)):
         with patch.object(triton_runner, "overwritable", lambda _, name=output: {name: ("x",)}):

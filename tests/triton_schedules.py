@@ -18,6 +18,9 @@ from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 CHUNKS = (1, 3, 7, 1000)
 MOST_STATEMENTS = 1000
 """Of one kernel: the interpreter takes up to a tenth of a millisecond for each."""
+MOST_CHAIN = 64
+"""Rows that are added up one by one: a variance over 90 had twice the error that rounding explains, in one column of 70,
+and a planner takes several rows at a time there."""
 MOST_ELEMENTS = 2**17
 """Elements of a tile."""
 
@@ -58,6 +61,8 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
             if rows > 1 and (rows >= 2 * tall or rows * pieces * each > MOST_ELEMENTS):
                 continue
             for finish, chunks in finishes:
+                if rows == chunks == 1 < tall / MOST_CHAIN:
+                    continue
                 made = replace(schedule, scheme=scheme, pieces=pieces, piece_columns=each, rows_per_tile=rows)
                 made = replace(made, chunks=chunks, finish=finish)
                 tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))

@@ -237,7 +237,11 @@ _TABLE = (
         "Rows and columns are predicted to take less time in two kernels than in one. Few rows, for instance, are read "
         "a second time, from the caches, sooner than partial column sums are written and added up.",
         NOTHING,
-        Figures("microseconds predicted in one kernel", "microseconds predicted in two", sentence=TIMES),
+        Figures(
+            "microseconds predicted in one kernel",
+            "microseconds predicted in two",
+            sentence="{have} us in one kernel, {limit} us in two",
+        ),
     ),
     Rule(
         "tuned_schedule",

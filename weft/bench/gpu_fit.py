@@ -140,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_fit", description=__doc__)
     parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--halves", action="store_true", help="fit to one half of the shapes, and say how the other is met")
+    parser.add_argument(
+        "--halves", action="store_true", help="fit to one half of the shapes, and say how the other is met"
+    )
     given = parser.parse_args(arguments)
     points = points_of(given.csv)
     if given.halves:
@@ -205,7 +207,9 @@ def describe(points: Points, predicted: Tensor) -> str:
         own = at[near[at]] if len(at) else at
         if len(own):
             shares = [float((error[own] < math.log(most)).double().mean()) for most in (1.15, 1.4)]
-            lines.append(f"  {way}: {len(at)} schedules; of {len(own)} near the best {shares[0]:.0%} within 15 %, {shares[1]:.0%} within 40 %")
+            lines.append(
+                f"  {way}: {len(at)} schedules; of {len(own)} near the best {shares[0]:.0%} within 15 %, {shares[1]:.0%} within 40 %"
+            )
     regrets = points.regrets(predicted)
     worst = sorted(regrets, key=lambda kernel: -regrets[kernel])
     mean, ninth = statistics.geometric_mean(regrets.values()), sorted(regrets.values())[int(0.9 * len(regrets))]

@@ -59,7 +59,9 @@ class Fit:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=sorted((FOLDER / "calibration" / "schedules").glob("*.csv")))
+    parser.add_argument(
+        "--csv", type=Path, nargs="+", default=sorted((FOLDER / "calibration" / "schedules").glob("*.csv"))
+    )
     parser.add_argument("--out", type=Path, default=FOLDER / "register_weights.py")
     given = parser.parse_args(arguments)
     rows = [row for row in map(counted, read(given.csv)) if not is_odd(row)]
@@ -79,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def counted(kernel: Swept) -> dict[str, str]:
     """What is known of a kernel, and what the model counts, by name with an ``n_`` before it."""
     counts = features(kernel.demand, kernel.schedule)
-    own = {"chosen": str(int(kernel.place == 0)), "predicted_shared_bytes": str(shared_bytes(kernel.demand, kernel.schedule))}
+    own = {
+        "chosen": str(int(kernel.place == 0)),
+        "predicted_shared_bytes": str(shared_bytes(kernel.demand, kernel.schedule)),
+    }
     return kernel.figures | own | {f"n_{name}": f"{count:g}" for name, count in counts.items()}
 
 

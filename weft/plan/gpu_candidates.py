@@ -48,7 +48,7 @@ CACHES = 2
 """Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more 40
 forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; those of 1024 columns took up to 2 % more with once
 the cache, up to 5 % with half of it. With column sums there is no difference (42 cells)."""
-MOST_WHOLE_ROWS = 4096
+MOST_WHOLE_ROWS = 1024
 """That a program may take alone: it passes over them in tiles."""
 MOST_COLUMN_ELEMENTS = 32
 """Of a thread where a program has all rows of some columns."""
@@ -205,8 +205,7 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
 
 
 def all_by_columns(split: Split) -> tuple[Schedule, ...]:
-    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a row.
-    """
+    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a row."""
     return tuple(_by_columns(split))
 
 

@@ -251,7 +251,11 @@ class Load:
             blocks = -(-work.columns // schedule.piece_columns) / schedule.pieces
         persistent = schedule.chunks > 0
         chunks = min(schedule.chunks, tiles) if persistent else tiles
-        programs = chunks * work.segments * (1 if looped else -(-work.columns // schedule.piece_columns) if work.is_split else 1)
+        programs = (
+            chunks
+            * work.segments
+            * (1 if looped else -(-work.columns // schedule.piece_columns) if work.is_split else 1)
+        )
         resident = min(resident, -(-programs // units))
         waves = programs / (units * resident)
         waves = math.ceil(waves) if persistent or waves < FEW_ROUNDS else waves
@@ -315,7 +319,13 @@ class Load:
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         both_us = _together(memory_us, self.rounds * tile_us, known.power)
         both_us = _together(both_us, 1e-3 * known.program_ns * self.programs, known.power)
-        ends_us = known.barrier_us * self.barriers + known.gather_us * self.gathers + known.tail * tile_us + known.step_us * self.steps + known.finish_us * self.finishes
+        ends_us = (
+            known.barrier_us * self.barriers
+            + known.gather_us * self.gathers
+            + known.tail * tile_us
+            + known.step_us * self.steps
+            + known.finish_us * self.finishes
+        )
         start_us = known.start_us + known.later_us * self.later + ends_us
         return Times(both_us + start_us, start_us, memory_us, self.rounds * tile_us)
 

@@ -282,7 +282,9 @@ def _schedule_of(line: str) -> Schedule | None:
     if (found := _ON_CPU.fullmatch(line)) is not None:
         rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
     elif (found := _ON_GPU.fullmatch(line)) is not None:
-        numbers = zip(("pieces", "piece_columns", "warps", "stages", "chunks"), map(int, found.groups()[7:12]), strict=True)
+        numbers = zip(
+            ("pieces", "piece_columns", "warps", "stages", "chunks"), map(int, found.groups()[7:12]), strict=True
+        )
         rest = {"finish": found[6], "backend": found[7], **dict(numbers)}
         rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values"}
     else:

@@ -128,28 +128,35 @@ def _assemble(
         dtype, dims = types[value]
         strides = _contiguous(program, dims, products)
         builder.output(saved_name(value), renamed[value], dtype, dims, strides)
-    builder.parameters = (*program.parameters, *products)
+    builder.parameters = tuple(dict.fromkeys((*program.parameters, *products)))
     return _only_used(builder)
 
 
 def separate(
-    program: Program, rows: tuple[str, ...], *, saving: bool = False, shared: Sequence[str] = ()
+    program: Program,
+    rows: tuple[str, ...],
+    *,
+    saving: bool = False,
+    shared: Sequence[str] = (),
+    products: dict[str, tuple[Size, ...]] | None = None,
 ) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
     outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
     saving: also where all that the first part would write are row results. shared: outputs that follow outer reductions
-    and are left in the first part, which then is of rows and columns itself."""
+    and are left in the first part, which then is of rows and columns itself. products: run-time strides of
+    intermediates, to which those of what is saved are added."""
+    known = {} if products is None else products
     late = [o for o in late_outputs(program, rows) if o.buffer.name not in shared]
     early = [o for o in program.outputs if o not in late]
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
-    columns = _part(program, late, results, "_columns")
+    columns = _part(program, late, results, "_columns", products=known)
     wanted = {b.name for b in columns.inputs}
     saved = [name for name in sorted(results) if saved_name(name) in wanted]
     if not early and not saved:
         return (program,)
-    return _part(program, early, set(), "_rows", saved), columns
+    return _part(program, early, set(), "_rows", saved, known), columns
 
 
 def late_outputs(program: Program, rows: tuple[str, ...]) -> list[Output]:
@@ -158,7 +165,14 @@ def late_outputs(program: Program, rows: tuple[str, ...]) -> list[Output]:
     return [o for o in program.outputs if found.is_epilogue(o.value)]
 
 
-def _part(program: Program, outputs: list[Output], given: set[str], suffix: str, saved: Sequence[str] = ()) -> Program:
+def _part(
+    program: Program,
+    outputs: list[Output],
+    given: set[str],
+    suffix: str,
+    saved: Sequence[str] = (),
+    products: dict[str, tuple[Size, ...]] | None = None,
+) -> Program:
     """The program of some outputs, with some values given in memory, and some more put there."""
     by_name = program.by_name()
     needed: set[str] = set()
@@ -171,7 +185,8 @@ def _part(program: Program, outputs: list[Output], given: set[str], suffix: str,
         elif name in by_name and name not in needed:
             needed.add(name)
             stack.extend(by_name[name].args)
-    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, {})
+    known = {} if products is None else products
+    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, known)
 
 
 def _only_used(builder: Builder) -> Program:

@@ -9,7 +9,7 @@ from itertools import combinations
 from weft.errors import Refusal
 from weft.ir.online import online
 from weft.ir.ops import lookup
-from weft.ir.program import Program
+from weft.ir.program import Program, Size
 from weft.ir.structure import analyse, split_straddling
 from weft.plan.cost import estimate, ideal
 from weft.plan.gpu_candidates import fits_registers, registers_of_widest
@@ -114,7 +114,9 @@ def plan_split(
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
     ]
-    parts = [part for whole in passes.programs for part in _fitting(whole, rows, columns, target, hints)]
+    products = dict(passes.products)
+    parts = [part for whole in passes.programs for part in _fitting(whole, rows, columns, target, hints, products)]
+    products = {name: sizes for name, sizes in products.items() if any(name in part.parameters for part in parts)}
     kernels = [_scheduled(part, rows, columns, target, hints) for part in parts]
     estimates = tuple(estimate(k, target, hints) for k in kernels)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
@@ -128,33 +130,45 @@ def plan_split(
         if whole_pass not in parts and (reason := check_one_kernel(whole_pass, rows, columns, target, hints)):
             decisions.append(Decision(f"{whole_pass.name}: rows and columns in one kernel", reason))
     held = tuple(resources(k, target) for k in kernels)
-    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), passes.products, (), held, hints)
+    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), products, (), held, hints)
 
 
 def _fitting(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+    products: dict[str, tuple[Size, ...]],
 ) -> tuple[Program, ...]:
     """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
-    whatever is predicted to take the least time."""
+    whatever is predicted to take the least time. products: run-time strides, to which those of new buffers are added.
+    """
     own = program.in_order(rows)
-    found = [separate(program, own, saving=True)]
+    found = [separate(program, own, saving=True, products=products)]
     if check_fits(program, rows, columns, target, hints) is None:
         found.insert(0, (program,))
     else:
-        found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None)
-    if target.kind == "cpu" or len(found[0]) == len(found[-1]):
+        found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None, products)
+    if target.kind == "cpu" or len(found) == 1 or found[0] == found[1]:
         return found[0]
     return min(found, key=lambda parts: _predicted_us(parts, rows, columns, target, hints))
 
 
 def _predicted_us(
-    parts: tuple[Program, ...], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+    parts: tuple[Program, ...],
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
 ) -> float:
     """Of programs, a kernel each."""
     return sum(estimate(_scheduled(part, rows, columns, target, hints), target, hints).predicted_us for part in parts)
 
 
-def _sharing(program: Program, rows: tuple[str, ...], fits: Callable[[Program], bool]) -> list[tuple[Program, Program]]:
+def _sharing(
+    program: Program, rows: tuple[str, ...], fits: Callable[[Program], bool], products: dict[str, tuple[Size, ...]]
+) -> list[tuple[Program, ...]]:
     """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
     0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
     """
@@ -162,8 +176,8 @@ def _sharing(program: Program, rows: tuple[str, ...], fits: Callable[[Program], 
     if len(late) > MAX_SUMS:
         return []
     for count in range(len(late) - 1, 0, -1):
-        every = (separate(program, rows, saving=True, shared=shared) for shared in combinations(late, count))
-        found = [(first, second) for first, second in every if fits(first)]
+        every = (separate(program, rows, saving=True, shared=s, products=products) for s in combinations(late, count))
+        found = [parts for parts in every if fits(parts[0])]
         if found:
             return found
     return []

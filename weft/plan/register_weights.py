@@ -127,4 +127,12 @@ SPILLING = {
     "STREAM_TILES": {90: 0.94, 100: 0.94},
 }
 # The share of the registers that it wants with which a kernel can do.
-FEWEST = {"ONE_SHOT": 0.85, "ONE_SHOT_TILES": 0.85, "LOOP": 0.8, "COLUMN": 0.9, "COLUMN_WHOLE": 0.9, "STREAM": 0.9, "STREAM_TILES": 0.9}
+FEWEST = {
+    "ONE_SHOT": 0.85,
+    "ONE_SHOT_TILES": 0.85,
+    "LOOP": 0.8,
+    "COLUMN": 0.9,
+    "COLUMN_WHOLE": 0.9,
+    "STREAM": 0.9,
+    "STREAM_TILES": 0.9,
+}

@@ -23,7 +23,9 @@ class Finish(Statements):
     def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
         self.width = finish_width(kernel)
         self.together = finish_chunks(kernel.schedule, self.width)
-        super().__init__(replace(kernel, schedule=replace(kernel.schedule, piece_columns=self.width, pieces=1)), loops, writer)
+        super().__init__(
+            replace(kernel, schedule=replace(kernel.schedule, piece_columns=self.width, pieces=1)), loops, writer
+        )
         self.places.spreads = False
 
     def write(self) -> None:

@@ -227,7 +227,9 @@ class Rows(ColumnSums):
                 self.out.line(f"{value.name} = w.{op}_of_row({', '.join(self.states(value, None))})")
             return
         if self.looped:
-            self.out.line(f"{names} = {reduction(op, [self.lanes.get(value.name, f'{value.name}_lanes') for value in values], 1)}")
+            self.out.line(
+                f"{names} = {reduction(op, [self.lanes.get(value.name, f'{value.name}_lanes') for value in values], 1)}"
+            )
             return
         combined: list[str] = []
         for value in values:
