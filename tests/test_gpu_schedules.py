@@ -270,7 +270,8 @@ def test_the_constants_choose_well_among_what_was_measured() -> None:
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, *spilled: int) -> Compilation:
-    """Of a layer norm's backward on an H200 whose kernels spill so many bytes, the chosen one first; later ones none."""
+    """Of a layer norm's backward on an H200 whose kernels spill so many bytes, the chosen one first; later ones
+    none."""
     seen: dict[Schedule, int] = {}
 
     def spill_bytes(kernel: Kernel) -> int:

@@ -19,8 +19,8 @@ CHUNKS = (1, 3, 7, 1000)
 MOST_STATEMENTS = 1000
 """Of one kernel: the interpreter takes up to a tenth of a millisecond for each."""
 MOST_CHAIN = 64
-"""Rows that are added up one by one: a variance over 90 had twice the error that rounding explains, in one column of 70,
-and a planner takes several rows at a time there."""
+"""Rows that are added up one by one: a variance over 90 had twice the error that rounding explains, in one column of
+70, and a planner takes several rows at a time there."""
 MOST_ELEMENTS = 2**17
 """Elements of a tile."""
 

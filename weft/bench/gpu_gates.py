@@ -83,9 +83,9 @@ SLOWER_BAR = 1.02
 
 @dataclass(frozen=True)
 class Cell:
-    """group: that it was drawn for, empty if it was chosen. predicted_us: of weft's kernels; spill_bytes: of a thread of
-    these. launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have none.
-    wrong: why a result is wrong, or a failure. dynamic: sizes known at run time only."""
+    """group: that it was drawn for, empty if it was chosen. predicted_us: of weft's kernels; spill_bytes: of a thread
+    of these. launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have
+    none. wrong: why a result is wrong, or a failure. dynamic: sizes known at run time only."""
 
     workload: str
     rows: int

@@ -1,4 +1,5 @@
-"""Candidate schedules of kernels at shapes drawn at random, timed: ``python -m weft.bench.gpu_sweep --seed N --csv FILE``.
+"""Candidate schedules of kernels at shapes drawn at random, timed: ``python -m weft.bench.gpu_sweep --seed N --csv
+FILE``.
 
 For each cell, a workload at a drawn shape, every kernel that it may be made of (rows and columns together, and apart)
 is rendered under some of its candidate schedules: those with the shortest predicted times, and others drawn from all,

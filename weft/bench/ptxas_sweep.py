@@ -1,4 +1,5 @@
-"""What ptxas gives kernels at shapes drawn at random: ``python -m weft.bench.ptxas_sweep --arch 100 --csv FILE``; no GPU.
+"""What ptxas gives kernels at shapes drawn at random: ``python -m weft.bench.ptxas_sweep --arch 100 --csv FILE``; no
+GPU.
 
 The kernels are drawn as those of ``weft.bench.gpu_sweep`` are, with lines of the same form but no times, for any
 architecture that Triton knows. ``weft/bench/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.

@@ -1,8 +1,9 @@
 """Statistics in one pass: a sum over rows, or columns, of something that needs another reduction over the same.
 
-``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. So do they over
-columns that are looped over. Both can be had in one pass from a centre that moves (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
-Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. So do they
+over columns that are looped over. Both can be had in one pass from a centre that moves (Milakov and Gimelshein, "Online
+normalizer calculation for softmax", 2018; Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+computing sample variances", 1979).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Predicted time of a kernel, and what it is made of. On a CPU: bytes over bandwidth, arithmetic in cache, launches; on a
-GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the target."""
+"""Predicted time of a kernel, and what it is made of. On a CPU: bytes over bandwidth, arithmetic in cache, launches; on
+a GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the target."""
 
 from __future__ import annotations
 

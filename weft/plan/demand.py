@@ -69,12 +69,12 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     single warp, which ptxas does not finish one after the other, and weights that stay for all rows. loaded, loads:
     what is loaded of a tile, in registers and in tensors. stores, adders, row_loads, reductions: tensors with columns
     that are stored, added up over rows; inputs of rows without columns; row reductions. converted: elements that change
-    their layout to meet weights. pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial results that are on their way to a thread at once where
-    column sums are completed in the same launch. segmented: whether column sums are of segments. wide: whether
-    addresses are computed in 64 bits. staged, staged_elements: whether loads run ahead, and for how many elements.
-    blocks, remainder: of a loop over columns: blocks in flight, and whether the last one is not whole. unaligned:
-    elements of rows that are no whole number of vectors. narrow: elements that are stored in 8 bits, rounded in several
-    steps.
+    their layout to meet weights. pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial
+    results that are on their way to a thread at once where column sums are completed in the same launch. segmented:
+    whether column sums are of segments. wide: whether addresses are computed in 64 bits. staged, staged_elements:
+    whether loads run ahead, and for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and
+    whether the last one is not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements
+    that are stored in 8 bits, rounded in several steps.
     """
     live, part = demand.live, share_of(demand, schedule)
     rows, columns = part.rows, part.columns * schedule.pieces

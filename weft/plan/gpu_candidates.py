@@ -205,7 +205,8 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
 
 
 def all_by_columns(split: Split) -> tuple[Schedule, ...]:
-    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a row."""
+    """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a
+    row."""
     return tuple(_by_columns(split))
 
 

@@ -55,19 +55,20 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True)
 class Constants:
     """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
-    which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of
-    the time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns:
-    of an operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access:
-    of a load or store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead: of a tile in a warp,
-    operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each exchange and each warp that
-    takes part. compute_power, power: how much the two parts of a tile's time and memory and tiles add up. start_us: of
-    a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start only when
-    others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits for another
-    one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
-    segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
-    the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end of a
-    chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a row. sm_share: of the bandwidth
-    that one multiprocessor may have, in those that there would be for each if all had the same.
+    which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of the
+    time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns: of an
+    operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access: of a
+    load or store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations.
+    overhead: of a tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each
+    exchange and each warp that takes part. compute_power, power: how much the two parts of a tile's time and memory and
+    tiles add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us:
+    where some start only when others have ended. tail: tiles that end after memory has. step_us: of each load of the
+    finish that waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all
+    programs wait for. segment_bytes: that are moved with each part of a row that a program has, where it has not the
+    whole row: lines of the caches that others have a part of. gather_us: of each sum over rows that lie in several
+    threads, at the end of a chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a
+    row. sm_share: of the bandwidth that one multiprocessor may have, in those that there would be for each if all had
+    the same.
     """
 
     bandwidth: float
@@ -101,8 +102,9 @@ class Constants:
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element; tensors: that have these. vector: elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again: those behind an exchange that were computed before
-    it. loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums. rows: inside a
+    element; tensors: that have these. vector: elements that a thread loads at once, as rows are aligned. operations: on
+    an element, in float32 additions; again: those behind an exchange that were computed before it. loops: over the
+    columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums. rows: inside a
     segment."""
 
     moved_bytes: int
@@ -212,12 +214,12 @@ class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
     in_flight_bytes: of a multiprocessor. busy: the part of the programs' time that they have something to do. rounds:
     tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor, sharing
-    four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of them;
-    accesses: loads and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row
-    sums and of weights. programs: that a multiprocessor starts; later: whether some start when others have ended.
-    steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it. segments:
-    parts of a row that are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a
-    chunk. fills: loops over the columns that begin, for each tile."""
+    four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of
+    them; accesses: loads and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between
+    threads in a tile, of row sums and of weights. programs: that a multiprocessor starts; later: whether some start
+    when others have ended. steps: of the finish. finishes: functions that are launched for it; barriers: that programs
+    wait at for it. segments: parts of a row that are a program's, for each byte of them. gathers: sums over rows
+    between threads, at the end of a chunk. fills: loops over the columns that begin, for each tile."""
 
     moved_us: Count
     cached_us: Count

@@ -41,13 +41,14 @@ class Schedule:
     reduction keeps; a chunk never straddles two of them. rows_per_tile: rows along the fastest row dimension that are
     taken together; their column sums are added up first. rows_per_chunk: rows whose column sums are taken together, in
     order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
-    piece_columns, pieces: of what a GPU's program has of a row at a time, or of a block of a loop over it: so many equal
-    pieces of so many columns, a power of two; columns behind the last of the row are masked. held: values kept from one loop over the columns to the next instead of being computed again: in the output that
-    they are, or in memory of their own. finish: where column sums are completed: in the same launch, in a separate one,
-    or nowhere, since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's
-    caches as all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are
-    exchanged, and weights for all rows; or of a row only what was loaded, from which values are computed again, while
-    weights are loaded with each row.
+    piece_columns, pieces: of what a GPU's program has of a row at a time, or of a block of a loop over it: so many
+    equal pieces of so many columns, a power of two; columns behind the last of the row are masked. held: values kept
+    from one loop over the columns to the next instead of being computed again: in the output that they are, or in
+    memory of their own. finish: where column sums are completed: in the same launch, in a separate one, or nowhere,
+    since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's caches as
+    all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
+    weights for all rows; or of a row only what was loaded, from which values are computed again, while weights are
+    loaded with each row.
     """
 
     scheme: Scheme

@@ -77,8 +77,8 @@ def liveness(
     again: bool = False,
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept; statistics are online then. again: whether values with columns are computed again behind each exchange, from what was loaded, and inputs
-    without rows are loaded with each row tile."""
+    kept; statistics are online then. again: whether values with columns are computed again behind each exchange, from
+    what was loaded, and inputs without rows are loaded with each row tile."""
     program = online_along_rows(program, columns) if looped else program
     return _Scan(program, rows, columns, segments, looped, again).found()
 

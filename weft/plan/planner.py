@@ -186,9 +186,9 @@ def _sharing(
 def check_one_kernel(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Refusal | None:
-    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if that
-    is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial sums
-    are written and added up."""
+    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
+    that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
+    sums are written and added up."""
     if (refusal := check_fits(program, rows, columns, target, hints)) is not None:
         return refusal
     parts = separate(program, program.in_order(rows), saving=True)
