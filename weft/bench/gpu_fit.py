@@ -207,9 +207,8 @@ def describe(points: Points, predicted: Tensor) -> str:
         own = at[near[at]] if len(at) else at
         if len(own):
             shares = [float((error[own] < math.log(most)).double().mean()) for most in (1.15, 1.4)]
-            lines.append(
-                f"  {way}: {len(at)} schedules; of {len(own)} near the best {shares[0]:.0%} within 15 %, {shares[1]:.0%} within 40 %"
-            )
+            found = f"{shares[0]:.0%} within 15 %, {shares[1]:.0%} within 40 %"
+            lines.append(f"  {way}: {len(at)} schedules; of {len(own)} near the best {found}")
     regrets = points.regrets(predicted)
     worst = sorted(regrets, key=lambda kernel: -regrets[kernel])
     mean, ninth = statistics.geometric_mean(regrets.values()), sorted(regrets.values())[int(0.9 * len(regrets))]

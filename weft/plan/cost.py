@@ -29,18 +29,18 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
         sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
     )
     operations, row_loops = _operations(kernel, target, sizes)
-    counts: dict[str, Any] = dict(
-        kernel=kernel.name,
-        launches=2 if schedule.finish == "separate" else 1,
-        bytes_read=read,
-        bytes_written=written,
-        workspace_bytes=_workspace_bytes(kernel, sizes),
-        starts=_starts(kernel, target),
-        vector_operations=operations,
-        row_loops=row_loops,
-        chunks=_chunks(kernel, sizes),
-        strided_elements=strided,
-    )
+    counts: dict[str, Any] = {
+        "kernel": kernel.name,
+        "launches": 2 if schedule.finish == "separate" else 1,
+        "bytes_read": read,
+        "bytes_written": written,
+        "workspace_bytes": _workspace_bytes(kernel, sizes),
+        "starts": _starts(kernel, target),
+        "vector_operations": operations,
+        "row_loops": row_loops,
+        "chunks": _chunks(kernel, sizes),
+        "strided_elements": strided,
+    }
     if target.kind == "gpu":
         return Estimate(**counts, strided_us=0.0, **_gpu_times(kernel, target, hints))
     return timed(target, **counts)
