@@ -180,7 +180,7 @@ def fit(points: Points, steps: int = STEPS) -> dict[str, Constants]:
     free = torch.logit(share).repeat(len(WAYS), 1).requires_grad_()
 
     def constants() -> dict[str, Constants]:
-        values = (low + (high - low) * free.sigmoid()).exp()
+        values: Any = (low + (high - low) * free.sigmoid()).exp()
         return {way: Constants(**dict(zip(BOUNDS, values[i], strict=True))) for i, way in enumerate(WAYS)}
 
     optimizer = torch.optim.Adam([free], RATE)

@@ -128,12 +128,13 @@ def _weights(every: Sequence[dict[str, str]], fewest: float) -> dict[str, float]
     middle = np.where(spilled, least, (least + most) / 2)
     tolerance = np.array([_tolerance(row) for row in rows])
     count, width = a.shape
+    own: Any = sparse.hstack([a, sparse.csr_matrix((count, count)), -sparse.identity(count)], format="csr")
     one, none = sparse.identity(count, format="csr"), sparse.csr_matrix((count, count))
     left = sparse.vstack(
         [
             sparse.hstack([a, -one, none]),
             sparse.hstack([-a, -one, none]),
-            sparse.hstack([a, none, -one], format="csr")[np.flatnonzero(~spilled)],
+            own[np.flatnonzero(~spilled)],
             sparse.hstack([-a, none, -one]),
         ],
         format="csr",

@@ -79,8 +79,8 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
     scheme: Scheme = "STREAM" if split.has_outer else "ONE_SHOT"
     for warps in WARPS[-3:]:
         piece, pieces = pieces_of(split.width)[-1]
-        sizes = {"piece_columns": piece, "pieces": pieces, "warps": warps, "stages": 2}
-        schedule = Schedule(scheme, *split.dims, 1, backend="triton", **sizes)
+        schedule = Schedule(scheme, *split.dims, 1, backend="triton", piece_columns=piece, pieces=pieces)
+        schedule = replace(schedule, warps=warps, stages=2)
         if can_keep_tiles(Demand.of(split.program, schedule)):
             schedule = replace(schedule, keeps="tiles")
         demand = Demand.of(split.program, schedule)

@@ -31,6 +31,9 @@ from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
+SURELY = 1.03
+"""By how much one kernel may be predicted to take longer than two, and is taken: there is one start less, which no sum
+of kernels' times has, and predictions are no better than that."""
 MAX_SUMS = 5
 """Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
 too. Of more, none does."""
@@ -152,7 +155,8 @@ def _fitting(
         found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None, products)
     if target.kind == "cpu" or len(found) == 1 or found[0] == found[1]:
         return found[0]
-    return min(found, key=lambda parts: _predicted_us(parts, rows, columns, target, hints))
+    us = [_predicted_us(parts, rows, columns, target, hints) for parts in found]
+    return found[0] if len(found[0]) == 1 and us[0] <= SURELY * min(us) else found[us.index(min(us))]
 
 
 def _predicted_us(
@@ -195,7 +199,7 @@ def check_one_kernel(
     if target.kind == "cpu" or len(parts) == 1:
         return None
     together, apart = (_predicted_us(each, rows, columns, target, hints) for each in ((program,), parts))
-    if together <= apart:
+    if together <= SURELY * apart:
         return None
     message = "rows and columns are predicted to take less time in two kernels"
     return Refusal("apart", program.name, message, round(together, 1), round(apart, 1))

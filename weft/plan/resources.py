@@ -7,6 +7,7 @@ allocates it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
 
 from weft.ir import dtypes
@@ -85,11 +86,25 @@ def _but_for_finish(
 ) -> float:
     """From what many candidates have in common: they differ in chunks, which the finish alone depends on, and in how
     many stages there are."""
-    split = ((), (), ("",) if segmented else ())
-    tile = {"rows_per_tile": rows, "piece_columns": piece_columns, "pieces": pieces, "warps": warps}
-    schedule = Schedule(scheme, *split, stages=1 + staged, keeps=keeps, **tile)
+    split: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ("",) if segmented else ())
+    schedule = _tile(scheme, split, keeps, rows, piece_columns, pieces, warps, 1 + staged)
     found = features(demand, schedule)
     return sum(weight * found[name] for name, weight in WEIGHTS[weights_of(schedule)].items())
+
+
+def _tile(
+    scheme: Scheme,
+    split: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+    keeps: Keeps,
+    rows: int,
+    piece_columns: int,
+    pieces: int,
+    warps: int,
+    stages: int,
+) -> Schedule:
+    """A schedule of which nothing but its row tile matters."""
+    tile = Schedule(scheme, *split, rows, piece_columns=piece_columns, pieces=pieces, warps=warps, stages=stages)
+    return replace(tile, keeps=keeps)
 
 
 def weights_of(schedule: Schedule) -> str:
@@ -145,8 +160,7 @@ def _shared_bytes(
     stages: int,
 ) -> int:
     """What many candidates have in common: it does not depend on chunks, nor on the finish."""
-    tile = {"rows_per_tile": rows, "piece_columns": piece_columns, "pieces": pieces, "warps": warps}
-    schedule = Schedule(scheme, (), (), (), stages=stages, keeps=keeps, **tile)
+    schedule = _tile(scheme, ((), (), ()), keeps, rows, piece_columns, pieces, warps, stages)
     summed = 4 * schedule.rows_per_tile * schedule.tile_columns if demand.live.outer and schedule.warps > 8 else 0
     used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
     return RESERVED_BYTES + used if used else 0

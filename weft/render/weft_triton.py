@@ -180,22 +180,23 @@ def sumexp_block(centre, total, block):
 
 
 @triton.jit
-def sumexp_rows(centre, total, axis: tl.constexpr = 0):
-    """The states of a tile's rows, or of columns, as one."""
-    return tl.reduce((centre, total), axis, sumexp_merge, keep_dims=True)
+def sumexp_rows(centre, total):
+    """The states of a tile's rows as one."""
+    return tl.reduce((centre, total), 0, sumexp_merge, keep_dims=True)
 
 
 @triton.jit
-def sumexp_total(centre, total, axis: tl.constexpr = 0):
+def sumexp_total(centre, total):
     """Sum of exponentials of the differences from the largest, of all rows; NaN if that is infinite."""
-    centre, total = sumexp_rows(centre, total, axis)
+    centre, total = sumexp_rows(centre, total)
     return tl.where(tl.abs(centre) == float("inf"), float("nan"), total)
 
 
 @triton.jit
 def sumexp_of_row(centre, total):
     """The same of all columns of a row."""
-    return sumexp_total(centre, total, 1)
+    centre, total = tl.reduce((centre, total), 1, sumexp_merge, keep_dims=True)
+    return tl.where(tl.abs(centre) == float("inf"), float("nan"), total)
 
 
 # all programs of a launch
