@@ -62,7 +62,9 @@ note](notes/one_region.md)). Its figures here are of the code after that, as are
 ## Kernels
 
 Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. This page is written by
-`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them.
+`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them. All are of
+kernels whose rows were cut into pieces of several sizes; [a note](notes/row_layouts.md) has cells that were drawn at
+random since rows are equal pieces.
 
 Each cell is one call of a function that weft compiled. Its figure is the *fraction of copy*: the time of a
 device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache
