@@ -36,7 +36,7 @@ def test_bars_are_measured_untuned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gpu_gates, "measure", measure)
     monkeypatch.setattr(gpu_gates, "require_gpu", lambda parser: None)
-    assert gpu_gates.main(["--workload", "rms_norm_forward", "--columns", "256"]) == 1
+    assert gpu_gates.main(["--workload", "rms_norm_forward", "--columns", "256", "--processes", "1"]) == 1
     assert [options.tuned for options in seen] == [False]
 
 
