@@ -9,7 +9,7 @@ import pytest
 
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.workloads import WORKLOADS
-from weft.ir.program import Builder, Program
+from weft.ir.program import Builder, Dim, Program
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.liveness import liveness
 from weft.target import Target
@@ -50,3 +50,14 @@ def test_the_order_of_statements_makes_no_difference(name: str) -> None:
             known[0].invariant,
         )
         assert gpu_schedule(replace(split, program=other)) == known[1]
+
+
+def test_a_chain_of_thousands_is_no_deep_recursion() -> None:
+    builder = Builder("p", (Dim("m", 64), Dim("n", 64)), ())
+    value = builder.input("x", "f32", ("m", "n"), (64, 1))
+    for i in range(3000):
+        value = builder.op("exp" if i % 2 else "neg", value)
+    builder.output("y", builder.reduce("sum", value, ("n",)), "f32", ("m",), (1,))
+    found = liveness(builder.finish(), ("m",), ("n",))
+    assert found.across == ((0.0, 0.0, 0.0, 0.0),)  # nothing waits while the row is reduced
+    assert max(found.alive) == (2.0, 0.0, 0.0, 0.0)  # a value and what it is made from

@@ -11,7 +11,7 @@ and how many of these a thread has depends on the schedule. So amounts are kept 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,14 +109,14 @@ class _Scan:
             for name in statement.used:
                 last[self._key(name, statement.stage)] = at
         spans = [(start, last.get(key, start), self._registers(key[0])) for key, start in born.items()]
-        moments = range(len(statements))
-        reduced = [at for at in moments if statements[at].kind == "reduce"]
+        alive, ended = _over_time(spans, len(statements))
+        reduced = [at for at, statement in enumerate(statements) if statement.kind == "reduce"]
         columns = [b for b in self.used if set(b.dims) & self.columns]
         outputs = [o.buffer for stores in self.loops.stores for o in stores if set(o.buffer.dims) & self.columns]
         outer = [self.by_name[name] for names in self.loops.outer for name in names]
         return Liveness(
-            across=_unique(_total(r for start, end, r in spans if start <= at < end) for at in reduced),
-            alive=_unique(_total(r for start, end, r in spans if start <= at <= end) for at in moments),
+            across=_unique(_plus(alive[at], ended[at], -1) for at in reduced),
+            alive=_unique(iter(alive)),
             sums=max(map(self._accumulators, self._added())),
             invariant=_total(self._amount(s.defined, "f32") for s in statements if s.kind == "last"),
             tiles=tuple(b for b in columns if set(b.dims) & self.rows),
@@ -229,11 +229,18 @@ class _Scan:
 
         def needed(statement: _Statement, seen: set[int]) -> list[_Statement]:
             """What is to be computed for it, and itself: of its operands first the one with most steps behind it."""
-            if id(statement) in seen:
-                return []
-            seen.add(id(statement))
-            first = sorted(operands[id(statement)], key=lambda s: -height[id(s)])
-            return [*(each for s in first for each in needed(s, seen)), statement]
+            chain: list[_Statement] = []
+            stack = [(statement, iter([] if id(statement) in seen else [statement]))]
+            while stack:
+                outer, rest = stack[-1]
+                each = next((s for s in rest if id(s) not in seen), None)
+                if each is None:
+                    chain.append(outer)
+                    stack.pop()
+                else:
+                    seen.add(id(each))
+                    stack.append((each, iter(sorted(operands[id(each)], key=lambda s: -height[id(s)]))))
+            return chain[:-1]
 
         def alive(chain: list[_Statement]) -> tuple[Amount, Amount]:
             """By how much more is alive after some statements, and at most meanwhile."""
@@ -298,6 +305,19 @@ def _total(amounts: Iterator[Amount]) -> Amount:
     for a in amounts:
         one, two, three, four = one + a[0], two + a[1], three + a[2], four + a[3]
     return one, two, three, four
+
+
+def _over_time(spans: Iterable[tuple[int, int, Amount]], count: int) -> tuple[list[Amount], list[Amount]]:
+    """What is alive at each moment, and what of it is used for the last time there."""
+    begun, ended, alive = [NOTHING] * count, [NOTHING] * count, list[Amount]()
+    for start, end, amount in spans:
+        begun[start], ended[end] = _plus(begun[start], amount), _plus(ended[end], amount)
+    now = NOTHING
+    for at in range(count):
+        now = _plus(now, begun[at])
+        alive.append(now)
+        now = _plus(now, ended[at], -1)
+    return alive, ended
 
 
 def _plus(one: Amount, other: Amount, times: int = 1) -> Amount:
