@@ -141,10 +141,10 @@ def test_one_row_of_a_backward(columns: int, measured: int) -> None:
 
 
 def test_a_long_row_of_a_forward_fits() -> None:
-    found = of("rms_norm_forward", 16384, rows_per_tile=1, warps=16)
+    row = {"rows_per_tile": 1, "piece_columns": 16384, "pieces": 1, "warps": 16}
+    found = of("rms_norm_forward", 16384, keeps="values", **row)
     assert found.spill_bytes == 0
-    assert found.registers_per_thread is not None
-    assert found.registers_per_thread <= 80
+    assert is_within(found.registers_per_thread, 64)
 
 
 def test_what_does_not_fit_is_spilled() -> None:

@@ -253,11 +253,8 @@ class Load:
             blocks = -(-work.columns // schedule.piece_columns) / schedule.pieces
         persistent = schedule.chunks > 0
         chunks = min(schedule.chunks, tiles) if persistent else tiles
-        programs = (
-            chunks
-            * work.segments
-            * (1 if looped else -(-work.columns // schedule.piece_columns) if work.is_split else 1)
-        )
+        side_by_side = -(-work.columns // schedule.piece_columns) if work.is_split else 1
+        programs = chunks * work.segments * side_by_side
         resident = min(resident, -(-programs // units))
         waves = programs / (units * resident)
         waves = math.ceil(waves) if persistent or waves < FEW_ROUNDS else waves

@@ -147,16 +147,14 @@ def _fitting(
     """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
     whatever is predicted to take the least time. products: run-time strides, to which those of new buffers are added.
     """
+    refusal = check_one_kernel(program, rows, columns, target, hints)
+    if refusal is None:
+        return (program,)
     own = program.in_order(rows)
     found = [separate(program, own, saving=True, products=products)]
-    if check_fits(program, rows, columns, target, hints) is None:
-        found.insert(0, (program,))
-    else:
+    if refusal.rule == "row_registers":
         found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None, products)
-    if target.kind == "cpu" or len(found) == 1 or found[0] == found[1]:
-        return found[0]
-    us = [_predicted_us(parts, rows, columns, target, hints) for parts in found]
-    return found[0] if len(found[0]) == 1 and us[0] <= SURELY * min(us) else found[us.index(min(us))]
+    return min(found, key=lambda parts: _predicted_us(parts, rows, columns, target, hints))
 
 
 def _predicted_us(
