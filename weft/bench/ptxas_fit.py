@@ -38,8 +38,8 @@ LEAST_WANTED, MOST_WANTED = 16, 600
 MISS_COSTS, LEAST_SHARE = 12.0, 0.7
 """Kernels that do not spill and are said to, for which one that does spill may be said to fit; and the least share of
 the registers from which a kernel is said to spill."""
-COUNTED = {90: (90,), 100: (90, 100)}
-"""Architectures whose spills tell where those of another begin: of Blackwell there are few."""
+ARCHITECTURES = (90, 100)
+"""Whose thresholds are written: all the same, as long as the sweeps have kernels for one of them only."""
 ROUNDS, FORGIVEN = 8, 0.1
 """In each round, what lay outside in the one before counts less: as many as can be should lie inside, and how far off
 the others are matters little. ptxas gives two kernels that differ in nothing that is counted 128 and 241 registers."""
@@ -109,7 +109,7 @@ def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], f
             best, threshold = worth, share
     if not any(spilled for _, spilled in shares):
         threshold = 1 / fewest
-    spilling = {arch: int(min(threshold, 1 / fewest) * 100 + 1) / 100 for arch in COUNTED}
+    spilling = {arch: int(min(threshold, 1 / fewest) * 100 + 1) / 100 for arch in ARCHITECTURES}
     return Fit(weights, fewest, spilling)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.plan.demand import Demand
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Schedule
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -40,10 +40,6 @@ class Swept:
     @property
     def demand(self) -> Demand:
         return Demand.of(self.split.program, self.schedule)
-
-    @property
-    def kernel(self) -> Kernel:
-        return Kernel(self.split.program, self.schedule)
 
     @property
     def place(self) -> int:
