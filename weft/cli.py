@@ -42,13 +42,14 @@ def application() -> Any:
     """All commands; typer is imported here so that nothing else needs it."""
     import typer
 
-    from weft.commands import bench, cache, doctor, explain, rules, show, tune
+    from weft.commands import bench, cache, calibrate, doctor, explain, rules, show, tune
 
     whole = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
     whole.command("explain")(explain.explain_command)
     whole.command("show")(show.show_command)
     whole.command("rules")(rules.rules_command)
     whole.command("doctor")(doctor.doctor_command)
+    whole.command("calibrate")(calibrate.calibrate_command)
     whole.command("bench")(bench.bench_command)
     whole.command("tune")(tune.tune_command)
     whole.add_typer(cache.commands, name="cache")

@@ -15,9 +15,11 @@ end on tensors at hand.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import CompilerNotFoundError, Refusal, RefusedError, in_stage
+from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
@@ -41,10 +43,10 @@ from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, missing_for, render, supports
 from weft.render.source import Source
-from weft.runtime import head_start, launch, tuning
+from weft.runtime import calibration, head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
-from weft.target import TARGETS, Target
+from weft.target import Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
 
@@ -82,13 +84,15 @@ def compile_graph(
     target: Target | None = None,
     tuned: TunedSchedules = NONE,
     rendered: Callable[[CompiledRegion], object] | None = None,
+    options: Options | None = None,
 ) -> Compilation:
     """All stages up to render for every region of a functional ATen graph.
 
     name: of every program, by default what it computes. symbols: likely values of the graph's symbolic sizes. target:
     the machine to plan for; by default the one at hand. tuned: measured schedules, of any machines. rendered: is told
-    of each region as soon as its sources are there.
+    of each region as soon as its sources are there. options: by default those of the environment.
     """
+    machines = _Machines(target, options)
     with in_stage("capture"):
         captured: Capture = capture(graph, name)
     regions: list[CompiledRegion] = []
@@ -96,7 +100,7 @@ def compile_graph(
     plans: dict[str, Plan | Refusal] = {}
     for region in captured.regions:
         try:
-            compiled = compile_region(region, symbols or {}, target, plans, tuned)
+            compiled = compile_region(region, symbols or {}, machines, plans, tuned)
         except Exception as error:  # a defect of weft: the region is left out, the rest goes on
             compiled = failure(region, error)
         if isinstance(compiled, Refusal):
@@ -108,7 +112,7 @@ def compile_graph(
     if captured.interrupted:
         pieces = [Piece(compiled.region, compiled.plan.predicted_us) for compiled in regions]
         left_out = check_interrupted(
-            graph, captured.interrupted, pieces, lambda region: _ordinary_us(region, symbols or {}, target)
+            graph, captured.interrupted, pieces, lambda region: _ordinary_us(region, symbols or {}, machines)
         )
         refusals += [_of_region(pieces[at].region, refusal) for at, refusal in left_out.items()]
         regions = [compiled for at, compiled in enumerate(regions) if at not in left_out]
@@ -121,21 +125,20 @@ def compile_graph(
 def compile_region(
     region: Region,
     symbols: Mapping[Any, int],
-    target: Target | None,
+    machines: _Machines,
     plans: dict[str, Plan | Refusal],
     tuned: TunedSchedules = NONE,
 ) -> CompiledRegion | Refusal:
     """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
     blocks of a model are the same program again and again."""
-    device = region.outputs[0].meta["val"].device
-    machine = target or target_of(device, region.program.name)
+    machine = machines.of(region)
     if isinstance(machine, Refusal):
         return _of_region(region, machine)
     with in_stage("simplify"):
         program = verify(simplify(region.program))
     with in_stage("plan"):
         known = _hints(region, symbols)
-        identity = f"{program}{known}{machine.name}{machine.exclusive}"
+        identity = f"{program}{known}{machine}"
         planned = plans.get(identity) or _plan(program, machine, known, tuned)
         plans[identity] = planned
         if isinstance(planned, Refusal):
@@ -147,7 +150,7 @@ def compile_region(
             return _of_region(region, refusal)
     if (refusal := check_device(planned, machine)) is not None:
         # a plan for a machine that was asked for is for reading
-        return _of_region(region, refusal) if target is None else CompiledRegion(region, program, planned, ())
+        return _of_region(region, refusal) if machines.target is None else CompiledRegion(region, program, planned, ())
     with in_stage("render"):
         for kernel in planned.kernels:
             if (refusal := supports(kernel)) is not None:
@@ -156,9 +159,20 @@ def compile_region(
     return CompiledRegion(region, program, planned, sources)
 
 
-def _ordinary_us(region: Region, symbols: Mapping[Any, int], target: Target | None) -> float | None:
+@dataclass(frozen=True)
+class _Machines:
+    """What regions of a graph are planned for: target, or else the machine at hand."""
+
+    target: Target | None
+    options: Options | None = None
+
+    def of(self, region: Region) -> Target | Refusal:
+        return self.target or target_of(region.outputs[0].meta["val"].device, region.program.name, self.options)
+
+
+def _ordinary_us(region: Region, symbols: Mapping[Any, int], machines: _Machines) -> float | None:
     """Predicted time of a region in ordinary kernels, if it can be told."""
-    machine = target or target_of(region.outputs[0].meta["val"].device, region.program.name)
+    machine = machines.of(region)
     if isinstance(machine, Refusal):
         return None
     return ordinary_us(simplify(region.program), machine, _hints(region, symbols))
@@ -175,18 +189,23 @@ def _plan(program: Program, machine: Target, hints: Mapping[str, int], tuned: Tu
     return planned
 
 
-def target_of(device: torch.device, subject: str) -> Target | Refusal:
-    """The machine at hand, or why nothing is planned for it. A GPU without figures is left alone: a plan with another's
-    figures could be slower than what TorchInductor does."""
+def target_of(device: torch.device, subject: str, options: Options | None = None) -> Target | Refusal:
+    """The machine at hand, or why nothing is planned for it; of a GPU that is said once. A GPU of a model that there
+    are no figures of is measured when it is first asked for."""
     if device.type not in devices():
         return _no_backend(subject, device.type)
     try:
-        return replace(Target.current(device), exclusive=not is_distributed())
-    except ValueError:
-        name = torch.cuda.get_device_name(device)
-        known = [named for named in TARGETS if Target.named(named).kind == "gpu"]
-        message = f"there are no figures for {name} to plan with"
-        return Refusal("no_backend", subject, message, name, f"{', '.join(known[:-1])} or {known[-1]}")
+        found = calibration.at_hand(device, options or Options.read())
+    except (ValueError, BuildError) as error:
+        message = " ".join(str(error).split())
+        _warn_once(f"weft: the model is left to TorchInductor: {message}")
+        return Refusal("no_backend", subject, message, torch.cuda.get_device_name(device), "NVIDIA GPUs from 8.0")
+    return replace(found, exclusive=not is_distributed())
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
 
 
 def is_distributed() -> bool:
@@ -238,8 +257,7 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
             continue
         counters.add(model_misses=1)
         with suppress(Exception):  # the kernel at hand is slow, not wrong
-            target = replace(Target.named(region.plan.target), exclusive=not is_distributed())
-            schedule = runner_up(kernel, target, region.plan.hints)
+            schedule = runner_up(kernel, region.plan.target, region.plan.hints)
             other = None if schedule is None else replace(kernel, schedule=schedule)
             if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
                 continue
@@ -248,7 +266,7 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
                 kernels[i] = other
     if kernels == list(region.plan.kernels):
         return region
-    target, hints = Target.named(region.plan.target), region.plan.hints
+    target, hints = region.plan.target, region.plan.hints
     plan = replace(
         region.plan,
         kernels=tuple(kernels),

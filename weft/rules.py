@@ -115,11 +115,12 @@ _TABLE = (
     Rule(
         "no_backend",
         "plan",
-        "weft generates no code for this kind of device, or needs a package for it that is missing, or has no figures "
-        "to plan with for this GPU; the region is left to TorchInductor.",
+        "weft generates no code for this kind of device, as GPUs below compute capability 8.0, those of AMD and those "
+        "that the installed Triton does not know, or needs a package for it that is missing; the region is left to "
+        "TorchInductor.",
         "On an NVIDIA GPU `pip install triton`, if the message says that it is missing. `weft explain NAME "
         "--target h200` shows a plan for a GPU on any machine.",
-        Figures("the device", "the devices that there is a backend, or figures, for"),
+        Figures("the device", "the devices that there is a backend for"),
     ),
     Rule(
         "dimensions",

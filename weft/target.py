@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,10 +25,13 @@ class Target:
     strided_us_per_mega: extra time of 2^20 element accesses that are not contiguous. registers, shared_bytes: per SM; 0
     on a CPU. cache_bytes: of a core's own cache, of a GPU's level-two cache. resident_bytes: tensors that together are
     larger come from memory, and are read faster one stream at a time than several; 0 where that makes no difference.
-    architecture: of NVIDIA's GPUs, as 90 of sm_90; 0 of others. measured: whether the figures come from a measurement;
-    origin: from which. exclusive: whether nobody else's kernels keep a GPU's multiprocessors for long, so that programs
-    of a kernel may wait for each other. device: the model of the machine at hand, empty for one that is only planned
-    for; it says what measurements are of and decides nothing else.
+    architecture: of NVIDIA's GPUs, as 90 of sm_90; 0 of others. most_warps, most_programs: that a multiprocessor holds
+    at a time. instruction_ratio: time of instructions, and of threads that wait for each other, in those of the GPU
+    that constants of schedules were fitted on; start_ratio: of starts, and of waiting for memory or for other programs.
+    measured: whether the figures come from a measurement; origin: from which. exclusive: whether nobody else's kernels
+    keep a GPU's multiprocessors for long, so that programs of a kernel may wait for each other. device: the model of
+    the machine at hand, empty for one that is only planned for; it says what measurements are of and decides nothing
+    else.
     """
 
     name: str
@@ -45,6 +49,10 @@ class Target:
     cache_bytes: int
     resident_bytes: int
     architecture: int
+    most_warps: int
+    most_programs: int
+    instruction_ratio: float
+    start_ratio: float
     measured: bool
     origin: str
     exclusive: bool = True
@@ -52,31 +60,71 @@ class Target:
 
     @staticmethod
     def named(name: str) -> Target:
-        """``cpu``, ``cpu_amd``, ``h100``, ``h200`` or ``gb200``. Raises ValueError with the known names."""
+        """One of ``TARGETS``. Raises ValueError with the known names."""
         table = _table()
         if name not in table:
             raise ValueError(f"no target named {name!r}; known: {', '.join(sorted(table))}")
-        return Target(**table[name])
+        return table[name]
 
     @staticmethod
     def current(device: str | torch.device = "cpu") -> Target:
-        """The machine at hand. Raises ValueError for a device there are no figures for."""
+        """The machine at hand, as far as it is known without a measurement. Raises ValueError for a device that weft
+        has no kernels for."""
         device = torch.device(device)
         if device.type == "cpu":
             return replace(Target.named(_BY_VENDOR.get(vendor(), "cpu")), device=cpu_model())
+        if device.type == "cuda" and torch.version.hip:
+            raise ValueError(f"{torch.cuda.get_device_name(device)} is by AMD; weft has kernels for NVIDIA's GPUs only")
         if device.type == "cuda":
-            model = torch.cuda.get_device_name(device)
-            for part, name in _BY_MODEL.items():
-                if part in model.lower():
-                    return replace(Target.named(name), device=model)
+            return of_properties(torch.cuda.get_device_properties(device))
         raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
 
 
-_BY_VENDOR = {"AuthenticAMD": "cpu_amd"}
-_BY_MODEL = {"b200": "gb200", "h200": "h200", "h100": "h100"}
-"""Names of targets by what a GPU's name has in it: a B200 is one of the two of a GB200."""
-TARGETS = ("cpu", "cpu_amd", "h100", "h200", "gb200")
+TARGETS = (
+    *("cpu", "cpu_amd"),
+    *("a100", "rtx3090", "l40s", "rtx4090", "h100", "h200", "b200", "gb200", "rtx5090"),
+)
 """Names of all targets."""
+LEAST_ARCHITECTURE = 80
+"""Of GPUs that weft has kernels for: what is copied into shared memory ahead of use came with it."""
+_BY_VENDOR = {"AuthenticAMD": "cpu_amd"}
+_CLOCK_GHZ = 1.98
+"""Of the GPU that constants of schedules were fitted on, an H200."""
+_ATTAINED = 0.87
+"""Of the peak bandwidth that a copy has on that GPU."""
+
+
+def of_properties(found: Any) -> Target:
+    """A GPU by what PyTorch says of it (``torch.cuda.get_device_properties``): limits are its own; what is not said is
+    that of the named target with the same name or the nearest architecture. One whose figures were measured is taken as
+    it is, unless a part of it is all there is. Raises ValueError below compute capability 8.0."""
+    architecture = 10 * found.major + found.minor
+    if architecture < LEAST_ARCHITECTURE:
+        raise ValueError(f"{found.name} has compute capability {found.major}.{found.minor}; weft's kernels need 8.0")
+    words = re.findall(r"[a-z0-9]+", found.name.lower())
+    phrase = "".join(words)
+    gpus = [target for target in _table().values() if target.kind == "gpu"]
+    named = next((t for t in gpus if t.name in words or (t.name.startswith("rtx") and t.name in phrase)), None)
+    if named is not None and named.measured and named.units == found.multi_processor_count:
+        return replace(named, device=found.name)
+    near = named or max((t for t in gpus if t.architecture <= architecture), key=lambda t: (t.architecture, t.measured))
+    peak_gbps = 2 * found.memory_clock_rate * found.memory_bus_width / 8 / 1e6
+    bandwidth_gbps = _ATTAINED * peak_gbps or near.bandwidth_gbps * found.multi_processor_count / near.units
+    return replace(
+        near,
+        name="_".join(words) if named is None else named.name,
+        units=found.multi_processor_count,
+        bandwidth_gbps=bandwidth_gbps,
+        registers=found.regs_per_multiprocessor,
+        shared_bytes=found.shared_memory_per_block_optin,
+        cache_bytes=found.L2_cache_size,
+        architecture=architecture,
+        most_warps=found.max_threads_per_multi_processor // found.warp_size,
+        instruction_ratio=_CLOCK_GHZ * 1e6 / found.clock_rate if found.clock_rate else near.instruction_ratio,
+        measured=False,
+        origin="unmeasured: what the driver says of the device",
+        device=found.name,
+    )
 
 
 def vendor() -> str:
@@ -100,11 +148,6 @@ def cpu_fact(name: str) -> str:
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _table() -> dict[str, Target]:
     folder = resources.files("weft.plan") / "calibration"
-    found: dict[str, dict[str, Any]] = {}
-    for entry in folder.iterdir():
-        if entry.name.endswith(".json"):
-            data = json.loads(entry.read_text())
-            found[data["name"]] = data
-    return found
+    return {name: Target(**json.loads((folder / f"{name}.json").read_text())) for name in TARGETS}

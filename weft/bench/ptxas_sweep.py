@@ -1,8 +1,8 @@
-"""What ptxas gives kernels at shapes drawn at random: ``python -m weft.bench.ptxas_sweep --arch 100 --csv FILE``; no
-GPU.
+"""What ptxas gives kernels at shapes drawn at random: ``python -m weft.bench.ptxas_sweep --target l40s b200 --csv
+FILE``; no GPU.
 
-The kernels are drawn as those of ``weft.bench.gpu_sweep`` are, with lines of the same form but no times, for any
-architecture that Triton knows. ``weft/bench/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.
+The kernels are drawn as those of ``weft.bench.gpu_sweep`` are, for targets in turn, with lines of the same form but
+no times. ``weft/bench/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from weft.plan.kernel import Kernel, parse_kernel
 from weft.render import triton
 from weft.runtime import triton_build
 from weft.runtime.triton_build import GpuTarget, Job, Variant
+from weft.target import TARGETS, Target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,17 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True, help="of what is drawn")
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--most", type=int, default=10, help="schedules of a kernel")
-    parser.add_argument("--arch", type=int, nargs="+", default=[90], help="compute capabilities to draw from, as 90")
+    gpus = [name for name in TARGETS if Target.named(name).kind == "gpu"]
+    parser.add_argument("--target", nargs="+", choices=gpus, default=[TARGET.name], help="to take in turn")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
-    found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most))
-    draw = random.Random(given.seed)
-    archs = [draw.choice(given.arch) for _ in found]
+    targets = [Target.named(name) for name in given.target]
+    found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most, targets))
+    archs = [target.architecture for target, *_ in found]
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool, given.csv.open("w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         made = pool.map(used, [str(kernel) for *_, kernel in found], archs, chunksize=2)
-        for (cell, part, place, kernel), arch, usage in track(
+        for (_, cell, part, place, kernel), arch, usage in track(
             zip(found, archs, made, strict=True), "compiling", total=len(found)
         ):
             row: dict[str, Any] = line(cell, part, place, kernel.schedule) | {"arch": arch}
@@ -63,14 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def drawn_kernels(
-    seed: int, workloads: Sequence[str], count: int, most: int
-) -> Iterator[tuple[Cell, str, int, Kernel]]:
-    """Of drawn cells, with the names of their parts and the places of their schedules by predicted time."""
+    seed: int, workloads: Sequence[str], count: int, most: int, targets: Sequence[Target] = (TARGET,)
+) -> Iterator[tuple[Target, Cell, str, int, Kernel]]:
+    """Of drawn cells, with the target that a cell is planned for, the names of its parts and the places of their
+    schedules by predicted time."""
     draw = random.Random(seed)
     for cell in drawn_cells(seed, workloads, count):
-        for part, split in parts_of(cell, TARGET).items():
+        target = draw.choice(targets)
+        for part, split in parts_of(cell, target).items():
             for place, schedule in enumerate(drawn_schedules(split, most, draw)):
-                yield cell, part, place, Kernel(split.program, schedule)
+                yield target, cell, part, place, Kernel(split.program, schedule)
 
 
 def used(text: str, arch: int) -> list[dict[str, int]] | str:

@@ -20,10 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.bench.models import DEFAULT_SHAPES, MODELS
 from weft.bench.workloads import WORKLOADS
-from weft.errors import CallError
+from weft.errors import BuildError, CallError
 from weft.explain.calls import line_of
 from weft.explain.inputs import make_tensor
 from weft.ir.dtypes import TORCH_DTYPES
+from weft.options import Options
+from weft.runtime import calibration
 from weft.target import TARGETS, Target
 
 Shape = tuple[int, int]
@@ -131,10 +133,11 @@ def parse_shape(text: str) -> Shape:
 def parse_target(text: str) -> Target:
     """A target by name, or the machine at hand."""
     try:
-        return (
-            Target.current("cuda" if torch.cuda.is_available() else "cpu") if text == "current" else Target.named(text)
-        )
-    except ValueError as error:
+        if text != "current":
+            return Target.named(text)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return calibration.at_hand(device, Options.read())
+    except (ValueError, BuildError) as error:
         raise typer.BadParameter(str(error)) from None
 
 

@@ -21,7 +21,7 @@ from weft.integration.backend import supports_cuda
 from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
-from weft.runtime import tuning
+from weft.runtime import calibration, tuning
 from weft.target import Target
 
 if TYPE_CHECKING:
@@ -173,8 +173,9 @@ def explain(
     chosen = _target(target)
     inputs, keywords = with_tensors(inputs, keywords)
     graphs = post_grad_graphs(function, inputs, keywords, dynamic)
-    chosen = chosen or Target.current(device_of(inputs, keywords))
-    tuned = tuning.load(Options.read())
+    options = Options.read()
+    chosen = chosen or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
+    tuned = tuning.load(options)
     explained = tuple(
         ExplainedGraph(g.kind, compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned))
         for g in graphs

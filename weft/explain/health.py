@@ -25,6 +25,7 @@ from weft.explain.trial import Trial
 from weft.integration.backend import supports_cuda
 from weft.logs import LOGS
 from weft.options import VARIABLES, Options, chosen_inductor_folder
+from weft.runtime import calibration
 from weft.runtime.build import compiler_version, find_compiler
 from weft.runtime.cache import Cache
 from weft.runtime.trust import check_folder
@@ -255,14 +256,22 @@ def _target(_: Surroundings) -> Answer:
     return "warning", f"{fact}; there are no figures for this CPU", remedy
 
 
-def _gpu(_: Surroundings) -> Answer:
+def _gpu(around: Surroundings) -> Answer:
     if not torch.cuda.is_available():
         return "ok", "none that torch can use", ""
     found = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     fact = f"{', '.join(found)}; torch is built for CUDA {torch.version.cuda}"
-    if supports_cuda():
-        return "ok", fact, ""
-    return "warning", f"{fact}; there is no Triton, which weft writes code for GPUs in", "`pip install triton`"
+    if not supports_cuda():
+        return "warning", f"{fact}; there is no Triton, which weft writes code for GPUs in", "`pip install triton`"
+    try:
+        known = Target.current("cuda")
+    except ValueError as error:
+        return "warning", f"{fact}; {error}", "models on it are left to TorchInductor"
+    if (measured := calibration.kept(known, around.options)) is not None:
+        return "ok", f"{fact}; {measured}", ""
+    if known.measured:
+        return "ok", f"{fact}; its constants come with weft", ""
+    return "ok", f"{fact}; it is measured when it is first compiled for, or by `weft calibrate`", ""
 
 
 def _cache(around: Surroundings) -> Answer:

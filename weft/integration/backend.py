@@ -28,7 +28,7 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.options import Options
 from weft.render.backends import devices
-from weft.runtime import launcher, tuning
+from weft.runtime import calibration, launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -84,7 +84,9 @@ class WeftPass(CustomGraphPass):
             compiler.begin_build(region, self.options)
 
         tuned = tuning.load(self.options)
-        return compiler.compile_graph(graph, symbols=symbol_hints(graph), tuned=tuned, rendered=begin)
+        return compiler.compile_graph(
+            graph, symbols=symbol_hints(graph), tuned=tuned, rendered=begin, options=self.options
+        )
 
     def _complete(self, compilation: compiler.Compilation) -> compiler.Compilation:
         if self.options.strict and compilation.refusals:
@@ -94,10 +96,11 @@ class WeftPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Everything that changes what the pass does to a graph, and nothing else: part of Inductor's cache key, which
-        has the release of PyTorch and the model of the GPU already. Tables are for a model of CPU as well, kernels that
-        failed are left out, and beside kernels of other ranks none may wait."""
+        has the release of PyTorch and the model of the GPU already; what was measured of it is another matter. Tables
+        are for a model of CPU as well, kernels that failed are left out, and beside kernels of other ranks none may
+        wait."""
         own = (package_digest(), self.options.of_graph, tuning.digest(self.options), Target.current().name)
-        return (*own, failed_digests(), compiler.is_distributed())
+        return (*own, calibration.digest(self.options), failed_digests(), compiler.is_distributed())
 
 
 def check_ahead_of_time() -> Refusal | None:

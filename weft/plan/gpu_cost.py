@@ -4,14 +4,14 @@ Memory takes time for its bytes, more where too few of them are on their way (Li
 Tiles take time for their instructions, which the programs of a multiprocessor share, or for what one program waits for
 until its tile is done, whichever is more. The two go on side by side. ``Load`` counts, without constants, for every
 scheme; those of ``Constants`` are fitted by ``python -m weft.bench.gpu_fit`` to ``calibration/schedules/h200.csv``,
-measured on an H200 at sizes drawn at random. Those of other GPUs are the same, but for their bandwidth.
+measured on an H200 at sizes drawn at random. Other GPUs have the same ones, scaled by what is known of them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
@@ -25,8 +25,6 @@ from weft.plan.demand import VECTOR_BYTES, Demand, is_converted, share_of
 from weft.plan.finish import finish_steps
 from weft.plan.kernel import Schedule
 from weft.plan.resources import (
-    MOST_PROGRAMS,
-    MOST_WARPS,
     REGISTER_GRAIN,
     RESERVED_BYTES,
     SCHEDULERS,
@@ -36,6 +34,8 @@ from weft.plan.resources import (
 from weft.plan.split import Split
 from weft.target import Target
 
+FITTED = "h200"
+"""The target whose constants are measured."""
 MOST_COST = 4.0
 """Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
 FEW_ROUNDS = 4
@@ -341,7 +341,7 @@ def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target) ->
 
 def times_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Times:
     """The same in parts."""
-    return Load.of(work, demand, schedule, target).times_us(constants()[way_of(schedule, work)])
+    return Load.of(work, demand, schedule, target).times_us(constants(target)[way_of(schedule, work)])
 
 
 def way_of(schedule: Schedule, work: Work) -> str:
@@ -365,12 +365,46 @@ def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> 
     grains = -(-registers // REGISTER_GRAIN) * REGISTER_GRAIN
     by_registers = SCHEDULERS * (target.registers // SCHEDULERS // (grains * 32)) // warps
     by_memory = (target.shared_bytes + RESERVED_BYTES) // max(shared, RESERVED_BYTES)
-    return max(1, min(by_registers, by_memory, MOST_WARPS // warps, MOST_PROGRAMS))
+    return max(1, min(by_registers, by_memory, target.most_warps // warps, target.most_programs))
+
+
+@lru_cache(maxsize=16)
+def constants(target: Target) -> dict[str, Constants]:
+    """Of a GPU, by way."""
+    return {
+        way: scaled(known, target, target.instruction_ratio, target.start_ratio)
+        for way, known in fitted_constants().items()
+    }
+
+
+def scaled(known: Constants, target: Target, instruction_ratio: Count, start_ratio: Count) -> Constants:
+    """What was fitted on one GPU for another one. By Little's law a multiprocessor has more bytes in flight the more
+    bandwidth it has for itself and the longer memory takes; what caches and one multiprocessor can move goes with its
+    clock."""
+    fitted, waits, starts = Target.named(FITTED), instruction_ratio, start_ratio
+    share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
+    slower = {"issue_ns": waits, "latency_ns": waits, "exchange_warp_ns": waits, "cached": share * waits}
+    slower |= dict.fromkeys(_STARTS, starts) | {"in_flight_bytes": share * starts, "crowded": 1 / (share * starts)}
+    slower |= {"sm_share": 1 / (share * waits)}
+    return replace(known, **{name: getattr(known, name) * ratio for name, ratio in slower.items()})
+
+
+_STARTS = (
+    "start_us",
+    "later_us",
+    "program_ns",
+    "tile_ns",
+    "fill_ns",
+    "step_us",
+    "finish_us",
+    "barrier_us",
+    "gather_us",
+)
 
 
 @cache
-def constants() -> dict[str, Constants]:
-    """Fitted ones, by scheme."""
-    file = resources.files("weft.plan") / "calibration" / "schedules" / "h200.json"
+def fitted_constants() -> dict[str, Constants]:
+    """Of the GPU ``FITTED``, by way."""
+    file = resources.files("weft.plan") / "calibration" / "schedules" / f"{FITTED}.json"
     found: dict[str, dict[str, Any]] = json.loads(file.read_text())
-    return {scheme: Constants(**values) for scheme, values in found.items()}
+    return {way: Constants(**values) for way, values in found.items()}

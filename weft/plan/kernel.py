@@ -11,6 +11,7 @@ from weft.errors import ParseError, Refusal
 from weft.ir.parser import parse
 from weft.ir.printer import print_program
 from weft.ir.program import Program, Size
+from weft.target import Target
 
 if TYPE_CHECKING:
     from weft.plan.tuned import Tuned
@@ -202,7 +203,7 @@ class Plan:
     the measurement that its schedule is from, or why one that there is was not taken; empty if there is none of any.
     """
 
-    target: str
+    target: Target
     kernels: tuple[Kernel, ...]
     kinds: tuple[Kind, ...]
     estimates: tuple[Estimate, ...]
@@ -228,7 +229,7 @@ class Plan:
         return tuple(decision.refusal for decision in self.decisions if decision.refusal is not None)
 
     def __str__(self) -> str:
-        lines = [f"plan for {self.target}: {len(self.kernels)} kernel(s), {self.predicted_us:.1f} us predicted"]
+        lines = [f"plan for {self.target.name}: {len(self.kernels)} kernel(s), {self.predicted_us:.1f} us predicted"]
         parts = zip(self.kernels, self.kinds, self.estimates, self.measurements, strict=True)
         for kernel, kind, estimate, measured in parts:
             lines += [

@@ -133,7 +133,7 @@ def plan_split(
         if whole_pass not in parts and (reason := check_one_kernel(whole_pass, rows, columns, target, hints)):
             decisions.append(Decision(f"{whole_pass.name}: rows and columns in one kernel", reason))
     held = tuple(resources(k, target) for k in kernels)
-    return Plan(target.name, tuple(kernels), kinds, estimates, (whole, *decisions), products, (), held, hints)
+    return Plan(target, tuple(kernels), kinds, estimates, (whole, *decisions), products, (), held, hints)
 
 
 def _fitting(

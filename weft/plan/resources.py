@@ -22,9 +22,9 @@ REGISTER_GRAIN = 8
 """Registers are given to threads in so many."""
 LEAST_REGISTERS = 16
 RESERVED_BYTES = 1024
-"""Shared memory of a program that the system takes, from Hopper on."""
-REGISTERS, SCHEDULERS, MOST_WARPS, MOST_PROGRAMS = 65536, 4, 64, 32
-"""Of a multiprocessor of NVIDIA GPUs; the last two, that it holds at a time."""
+"""Shared memory of a program that the system takes."""
+REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
+"""Of a multiprocessor of NVIDIA GPUs; some hold fewer warps, which ptxas does not ask for."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
 
@@ -133,7 +133,8 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
 def most_wanted(schedule: Schedule, target: Target) -> float:
     """Registers beyond which a thread that wants them spills: what compilers do without differs by architecture."""
     shares = SPILLING[weights_of(schedule)]
-    return shares.get(target.architecture, min(shares.values())) * most_registers(schedule.warps, 1, target)
+    nearest = max((known for known in shares if known <= target.architecture), default=min(shares))
+    return shares[nearest] * most_registers(schedule.warps, 1, target)
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:
