@@ -77,24 +77,6 @@ def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     assert target_of(torch.device("cpu"), "norm") == Target.current()
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA B200", "gb200"), ("NVIDIA GB200", "gb200")],
-)
-def test_a_gpu_with_figures_is_planned_for(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    there(monkeypatch, "weft.render.cpp", "weft.render.triton", "triton")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    assert target_of(CUDA, "norm") == Target.named(target)
-
-
-def test_a_gpu_without_figures_is_refused_with_those_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    there(monkeypatch, "weft.render.cpp", "weft.render.triton", "triton")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
-    assert str(target_of(CUDA, "norm")) == (
-        "no_backend: norm: there are no figures for NVIDIA L4 to plan with (have NVIDIA L4, needs h100, h200 or gb200)"
-    )
-
-
 # the plan
 
 
