@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, fx
 
@@ -36,6 +38,11 @@ SMALL_MODELS: dict[str, dict[str, int]] = {
     "vit": {"dim": 32, "blocks": 2, "heads": 4, "patch": 4, "positions": 36, "classes": 100},
 }
 """Sizes of every model for tests on a CPU."""
+
+
+def often(every: Iterable[Any], kept: Sequence[Any]) -> list[Any]:
+    """Parameters of a test: what is kept is for every run of the tests, the rest for those of everything."""
+    return [each if each in kept else pytest.param(each, marks=pytest.mark.slow) for each in every]
 
 
 @dataclass(frozen=True)

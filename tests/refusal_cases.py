@@ -387,6 +387,12 @@ def _(*_: Any) -> Refusal:
     return not_in_triton(f"program p()\n  dim m = 8\n  dim n = 100000000\n{body}end\n", ("m",))
 
 
+@says("triton_index: p: counts along n in 32 bits (have 2147483599 elements, limit 2147418112)", 2147483599, 2147418112)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [n:1]\n  most: f32{} = max[n](x)\n  output y: f32 [] = most\n"
+    return not_in_triton(f"program p()\n  dim n = 2147483599\n{body}end\n", ())
+
+
 @says("triton_wide_sums: sum: sums columns of rows that are too wide for registers (have 1 sum, limit 0)", 1, 0)
 def _(*_: Any) -> Refusal:
     """As it would be if the planner did not take two kernels."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
 from tests.assembly_slots import Function, _apart, slots_of  # noqa: F401
-from tests.cases import SMALL_MODELS
+from tests.cases import SMALL_MODELS, often
 from tests.compilations import compilations
 from tests.test_backend import run_python
 from weft.bench.models.dit import Dit
@@ -67,8 +67,8 @@ def slots_written(code: str) -> list[int]:
     return sorted(int(offset) for found in written for _, offset in found)
 
 
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("batch", often([1, 2], [2]))
+@pytest.mark.parametrize("dynamic", often([False, True], [True]))
 def test_gradients_of_chunks(batch: int, dynamic: bool) -> None:
     inputs = torch.randn(1, 6, 32), torch.randn(batch, 1, 32), torch.randn(batch, 12, 32) / 4
     code = compare(modulated, inputs, dynamic=dynamic)[-1]
@@ -97,10 +97,10 @@ EXPECTED = {"table, batch 1": 12, "table, batch 2": 12, "residual mix": 4, "dit"
 """Slots in the backward of each model."""
 
 
-OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name == "table, batch 2" else name for name in MODELS]
+OFTEN = often(MODELS, ("table, batch 1", "residual mix"))
 
 
-@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["f32", "bf16"])
+@pytest.mark.parametrize("autocast", often([False, True], [False]), ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", OFTEN)
 def test_gradients_of_models(name: str, autocast: bool) -> None:
     make, batch, sequence = MODELS[name]

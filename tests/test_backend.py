@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import weft
-from tests.cases import SMALL_MODELS
+from tests.cases import SMALL_MODELS, often
 from tests.compilations import compilations
 from weft import target
 from weft.bench.models import MODELS
@@ -179,7 +179,7 @@ LEAST_MIXED = {"plain": 1, "residual_mix": 3}
 
 
 @pytest.mark.parametrize("autocast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["bf16", "f32"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", often(MODELS, ("residual_mix", "scale_shift_table", "gpt2")))
 def test_a_model_trains_as_in_eager_mode(name: str, autocast: bool) -> None:
     torch.manual_seed(0)
     sizes = {**SMALL_MODELS[name], "dim": 64}
@@ -209,7 +209,7 @@ def test_a_model_trains_as_in_eager_mode(name: str, autocast: bool) -> None:
     assert len(mixed) == weft.counters.mixed_order_kernels >= LEAST_MIXED.get(name, 1)
 
 
-@pytest.mark.parametrize(("batch", "conditions"), [(1, 1), (2, 2), (2, 1)])
+@pytest.mark.parametrize(("batch", "conditions"), often([(1, 1), (2, 2), (2, 1)], [(1, 1)]))
 def test_a_table_of_modulations_gets_the_gradients_of_float64(batch: int, conditions: int) -> None:
     """Its slices broadcast over positions, and over the batch where there is one condition for all."""
     torch.manual_seed(0)

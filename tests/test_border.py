@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor, fx
 
 import weft
-from tests.cases import SMALL_MODELS
+from tests.cases import SMALL_MODELS, often
 from tests.compilations import compilations
 from weft.bench.models import MODELS
 from weft.bench.traffic import traffic, training_graphs
@@ -347,9 +347,9 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
     assert found.total_bytes < 0.85 * natural.total_bytes
 
 
-ALIKE = ("gpt2", "llama", "vit", "dit")
+ALIKE = ("gpt2", "llama", "vit", "dit", "plain")
 """Models whose borders are as those of others; test_assembly_models.py compares gradients of the last, too."""
-OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in MODELS]
+OFTEN = often(MODELS, [name for name in MODELS if name not in ALIKE])
 
 
 @pytest.mark.parametrize("name", OFTEN)

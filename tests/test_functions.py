@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.cases import often
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import run_program
@@ -139,9 +140,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
 }
 
 
-MANY_SPLITS = ("long_chain", "qk_norm", "repeated_heads", "softmax_in_the_middle")
+MANY_SPLITS = (
+    *("long_chain", "qk_norm", "repeated_heads", "softmax_in_the_middle", "modulated", "permuted_input"),
+    *("two_statistics", "cross_entropy_rows", "one_sign", "counts"),
+)
 """Cases whose kernels take the compiler longest; others are of their kinds."""
-OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in MANY_SPLITS else name for name in CASES]
+OFTEN = often(CASES, [name for name in CASES if name not in MANY_SPLITS])
 
 
 @pytest.mark.parametrize("name", OFTEN)

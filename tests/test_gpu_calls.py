@@ -20,9 +20,11 @@ from tests.gpu_driver import H100, STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import PROGRAM, SAME, SEPARATE, SOURCE, render_by_hand
 from weft.errors import BuildError, LaunchError
 from weft.ir.interpret import interpret
+from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.kernel import Kernel
-from weft.render import backends
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.planner import plan_split
+from weft.render import backends, triton
 from weft.render.backends import Renderer
 from weft.runtime import driver as cuda_driver
 from weft.runtime import executable as weft_executable
@@ -33,6 +35,7 @@ from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import check_tensors
 from weft.runtime.resource_usage import ResourceUsage
 from weft.runtime.triton_build import Binary, Job, Variant
+from weft.target import Target
 
 
 def tensors(rows: int = 32, offset: int = 0) -> tuple[list[Tensor], list[Tensor]]:
@@ -270,6 +273,39 @@ def test_nothing_is_built_while_a_graph_is_captured(driver: Driver) -> None:
     run(given, made, [32])
     assert len(driver.started) == 4
     assert counters.fallbacks == 2
+
+
+LONG = """program long(s0)
+  dim m = 4
+  dim n = s0
+  input x: f32 [m:s0, n:1]
+  {value}
+  output y: f32 [{kept}:1] = sum
+end
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "kept", "columns", "reason"),
+    [
+        ("sum: f32{m} = sum[n](x)", "m", 2**31, r"it counts along n in 32 bits \(have 2\d+, limit 2147418112\)"),
+        ("sum: f32{n} = sum[m](x)", "n", 2**30, r"it has more programs side by side along its columns than a launch"),
+    ],
+)
+def test_sizes_beyond_a_launch_are_left_to_aten(
+    value: str, kept: str, columns: int, reason: str, driver: Driver
+) -> None:
+    program = parse(LONG.format(value=value, kept=kept))
+    plan = plan_split(program, ("m",), ("n",), Target.named("h200"), {"s0": 2**20})
+    assert isinstance(plan, Plan)
+    (kernel,) = plan.kernels
+    function = GpuFunction(kernel, triton.render(kernel), Options.read({}, {}))
+    device = SimpleNamespace(index=None)
+    with pytest.warns(UserWarning, match=f"^weft: kernel long.* runs on ATen with these sizes: {reason}") as told:
+        assert [function(device, [0, 0], [columns], 0) for _ in range(2)] == [False, False]  # type: ignore[arg-type]
+    assert len(told) == 1
+    assert (driver.jobs, driver.started) == ([], [])
+    assert function(device, [0, 0], [2**20], 0)  # type: ignore[arg-type]
 
 
 def test_what_was_built_before_is_not_loaded_while_a_graph_is_captured(driver: Driver) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import often
+
 ROOT = Path(__file__).parent.parent
 
 COMPILE = """
@@ -60,7 +62,7 @@ def run(script: str, installed: Path, folder: Path) -> tuple[str, int]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", often(WAYS, ("without an import", "after both")))
 def test_the_name_is_enough(way: str, installed: Path, tmp_path: Path) -> None:
     script = f"{COMPILE}\n{WAYS[way]}\nimport json\nprint(json.dumps(compiled()))\n"
     file, calls = run(script, installed, tmp_path)

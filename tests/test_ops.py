@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.cases import often
 from weft.capture.lower import POINTWISE
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -166,7 +167,7 @@ def together(
     return everything
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize("dtype", often([*FLOATS, *INTEGERS], ("f32", "bf16", "i64", "i8")))
 def test_operations_that_round_give_eagers_bits(dtype: str) -> None:
     check_bits(dtype)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.accuracy import rms, rounding_excess
-from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case, planned
+from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case, often, planned
 from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.plan.kernel import Plan
@@ -22,14 +22,11 @@ SHAPE = (517, 1000)
 compiled once."""
 SHAPES = [SHAPE, (65, 7)]
 MORE_SHAPES = [(256, 1024), (1000, 96), (37, 40), (3, 2048), (8, 5120)]
-OFTEN = [pytest.param(d, marks=pytest.mark.slow) if d != "bf16" else d for d in DTYPES]
+OFTEN = often(DTYPES, ["bf16"])
 """Rows and chunks are taken in one way whatever the dtype; casts, all have in the tests of each operation."""
-HALF, OTHER_HALF = (
-    [name if at % 2 == k else pytest.param(name, marks=pytest.mark.slow) for at, name in enumerate(NAMES)]
-    for k in (0, 1)
-)
-"""Of two tests of the same kernels each has its own half of the workloads where every change is tested, and all of them
-in the tests of everything."""
+THIRD, OTHER_THIRD, LAST_THIRD = (often(NAMES, NAMES[k::3]) for k in range(3))
+"""Of three tests of the same kernels each has its own workloads where every change is tested, and all of them in the
+tests of everything."""
 EXACT_SHAPES = [(130, 1000)]
 MORE_EXACT_SHAPES = [(64, 128), (403, 192)]
 TILINGS = ((8, 64, 1), (8, 64, 2), (3, 7, 3), (1, 1000, 2))
@@ -44,8 +41,8 @@ def expected(case: Case, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     return case.outputs(interpret(case.program, case.bind(inputs), case.parameters))
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(d, marks=pytest.mark.slow) if d != "bf16" else d for d in DTYPES])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", OFTEN)
+@pytest.mark.parametrize("name", LAST_THIRD)
 def test_error_is_no_larger_than_eagers(name: str, dtype: str) -> None:
     for shape in SHAPES:
         check_error(name, dtype, shape)
@@ -79,7 +76,7 @@ def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = Fa
 
 
 @pytest.mark.parametrize("dtype", OFTEN)
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", THIRD)
 def test_exact_inputs_give_equal_bits_for_any_tiling_and_thread_count(name: str, dtype: str) -> None:
     for shape in EXACT_SHAPES:
         check_exact(name, dtype, shape, TILINGS)
@@ -117,7 +114,7 @@ def retiled(base: Plan, tile: int, chunk: int) -> Plan:
     return replace(base, kernels=kernels)
 
 
-@pytest.mark.parametrize("name", OTHER_HALF)
+@pytest.mark.parametrize("name", OTHER_THIRD)
 def test_bits_do_not_depend_on_threads(name: str) -> None:
     before = torch.get_num_threads()
     inputs = torch_inputs(name, SHAPE, "bf16")
@@ -133,7 +130,7 @@ def test_bits_do_not_depend_on_threads(name: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize("name", THIRD)
 def test_one_kernel_serves_every_number_of_rows(name: str) -> None:
     made = torch_inputs(name, (512, 96), "bf16")
     case = make_case(name, made, dynamic_rows=True)
@@ -172,7 +169,7 @@ def test_a_backward_is_one_kernel_that_moves_each_tensor_once(name: str) -> None
     assert sum(len(b.dims) == len(kernel.program.dims) for b in buffers) == len(tiles)
 
 
-@pytest.mark.parametrize("name", OTHER_HALF)
+@pytest.mark.parametrize("name", OTHER_THIRD)
 def test_outputs_are_written_whole(name: str) -> None:
     """A second run into poisoned memory of the allocator's gives the same bits."""
     inputs = torch_inputs(name, SHAPE, "bf16")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.cases import often
 from tests.zoo import __main__ as zoo
 from tests.zoo import gradients, one, training
 from tests.zoo.entries import ENTRIES, FIVE
@@ -23,7 +24,7 @@ DTYPES = dict(zip(FIVE, ("bf16", "f32", "bf16", "f32", "bf16"), strict=True))
 
 
 @pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", often(FIVE, ("gpt2", "vit")))
 def test_gradients_of_a_model_are_right(name: str) -> None:
     found = one.run(ENTRIES[name], DTYPES[name], "cpu")
     assert found["wrong"] == []

@@ -40,9 +40,9 @@ from weft.target import Target
 GPU = replace(Target.named("h200"), units=4)
 """With so few multiprocessors that the rows here are many."""
 WHOLE_GPU = Target.named("h200")
-SHAPES = ((1, 37), (7, 1000), (24, 96))
+SHAPES = ((1, 37), (7, 1000))
 FEW_ROWS = (23, 200)
-MORE_SHAPES = ((300, 130), (13, 5120), (1024, 48))
+MORE_SHAPES = ((24, 96), (300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""

@@ -280,6 +280,16 @@ _TABLE = (
         Figures("blocks of columns", "blocks that a launch can have", "block", "blocks"),
     ),
     Rule(
+        "triton_index",
+        "render",
+        "A dimension of nearly 2^31 elements, or one whose size is known at run time only and turns out to be larger: "
+        "its index has 32 bits.",
+        "Cut the dimension into several, e.g. `x.view(-1, n)`, or compile with its size known.",
+        Figures(
+            "elements along the dimensions", "elements that 32 bits can count, but for a tile", "element", "elements"
+        ),
+    ),
+    Rule(
         "cpp_dtype",
         "render",
         "The C++ backend has no vectors for a dtype of the kernel's tensors.",

@@ -1,6 +1,6 @@
 """Fits the constants of ``plan/gpu_cost.py``: ``python -m weft.bench.gpu_fit`` prints them and how well they choose.
 
-``plan/calibration/schedules/*.csv`` has times of schedules from ``weft.bench.gpu_sweep``, at shapes drawn at random.
+``plan/calibration/schedules/h200.csv`` has times of schedules from ``weft.bench.gpu_sweep``, at shapes drawn at random.
 The *regret* of a kernel (of a workload at a shape) is the time of the schedule that the constants choose over that of
 the best one measured of it. Constants of all ways to take rows are fitted together, by gradients, to two things at
 once: what is expected to be lost by a choice that takes schedules the likelier, the shorter they are predicted to be;
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from weft.bench.swept import FOLDER, TARGET, Swept, read
-from weft.plan.gpu_cost import Constants, Load, Work, way_of
+from weft.plan.gpu_cost import FITTED, Constants, Load, Work, way_of
 from weft.plan.resources import spills
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
@@ -138,7 +138,7 @@ class Points:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print, and write if asked to."""
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
+    parser.add_argument("--csv", type=Path, nargs="+", default=[FOLDER / f"{FITTED}.csv"])
     parser.add_argument("--write", action="store_true")
     parser.add_argument(
         "--halves", action="store_true", help="fit to one half of the shapes, and say how the other is met"
@@ -155,12 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = fit(every)
     print(f"all:\n{describe(every, every.log_times(found))}")
     if given.write:
-        (FOLDER / "h200.json").write_text(json.dumps(rounded(found), indent=2) + "\n")
+        (FOLDER / f"{FITTED}.json").write_text(json.dumps(rounded(found), indent=2) + "\n")
     return 0
 
 
 def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
-    """What was timed, right, and did not spill. every: lines of which one is read."""
+    """What was timed, right, and did not spill. every: shapes of which those of one are read."""
     found: list[Point] = []
     for swept in read(files, every):
         row, schedule, demand = swept.figures, swept.schedule, swept.demand

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +52,14 @@ def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any
 
 
 def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
-    """Kernels of some files that were compiled. every: lines of which one is read."""
+    """Kernels of some files that were compiled. every: shapes of which those of one are read."""
     for path in files:
+        places: dict[Cell, int] = {}
         with path.open() as file:
-            for row in islice(csv.DictReader(file), 0, None, every):
-                if not row["registers"]:
-                    continue
+            for row in csv.DictReader(file):
                 cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
+                if places.setdefault(cell, len(places)) % every or not row["registers"]:
+                    continue
                 split = parts_of(cell, TARGET)[row["part"]]
                 numbers = {key: int(row[key]) for key in FIELDS[1:7]}
                 names = {key: row[key] for key in ("finish", "keeps")}

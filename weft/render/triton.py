@@ -8,8 +8,9 @@ how many programs there are.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from math import prod
 
 from weft.errors import Refusal
 from weft.ir.structure import Loops, loops_of
@@ -42,6 +43,8 @@ DERIVED = (
 MOST_BLOCKS = 65535
 """Programs along the second axis of a grid, which blocks of columns are (CUDA Programming Guide, compute
 capabilities)."""
+MOST_COUNTED = 2**31 - 2**16
+"""Elements along an index of 32 bits, which runs to the end of a tile behind the last one."""
 
 
 def supports(kernel: Kernel) -> Refusal | None:
@@ -60,10 +63,19 @@ def supports(kernel: Kernel) -> Refusal | None:
         if some not in ((), schedule.segments):
             message = f"keeps {', '.join(some)} of the segments ({', '.join(schedule.segments)}), not all or none"
             return Refusal("triton_segments", kernel.name, message, len(some), len(schedule.segments))
-    sizes = {d.name: d.size for d in program.dims if isinstance(d.size, int)}
-    if sizes.keys() >= set(schedule.columns) and (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS:
+    return check_sizes(kernel, {d.name: d.size if isinstance(d.size, int) else 1 for d in program.dims})
+
+
+def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
+    """A launch has the programs that these sizes ask for, and indices of the tiles that they make have the bits."""
+    if (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS:
         message = "has more programs side by side along its columns than a launch can have"
         return Refusal("triton_grid", kernel.name, message, blocks, MOST_BLOCKS)
+    places = Places(kernel)
+    for dims, is_wide in ((kernel.schedule.columns, places.has_wide_columns), (places.rows, places.is_wide)):
+        if not is_wide and (count := prod(sizes[d] for d in dims)) > MOST_COUNTED:
+            message = f"counts along {', '.join(dims)} in 32 bits"
+            return Refusal("triton_index", kernel.name, message, count, MOST_COUNTED)
     return None
 
 

@@ -22,6 +22,7 @@ from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
+from weft.render.triton import check_sizes
 from weft.runtime import launcher, triton_build, triton_load
 from weft.runtime.layout import Fitting
 from weft.runtime.occupancy import grid_of
@@ -81,7 +82,7 @@ class GpuFunction:
         self._loaded: dict[tuple[Variant, int], dict[str, Loaded]] = {}
         self._calls: dict[tuple[int, ...], Call] = {}
         self._lock = Lock()
-        self._told = False
+        self._told = set[str]()
 
     def add(self, variant: Variant, target: GpuTarget, binaries: dict[str, Binary]) -> None:
         """Take binaries that were built before the first call."""
@@ -129,19 +130,25 @@ class GpuFunction:
         self, device: torch.device, variant: Variant, parameters: Sequence[int], sm_margin: int
     ) -> Call | None:
         """None if a function would have to be built or loaded while a CUDA graph is captured, which the driver does not
-        allow."""
+        allow, or if sizes are beyond what a launch can have."""
+        sizes = sizes_of(self.kernel.program, parameters)
+        if (refusal := check_sizes(self.kernel, sizes)) is not None:
+            self._tell(f"with these sizes: it {refusal.message} (have {refusal.have}, limit {refusal.limit}).")
+            return None
         with self._lock:
             loaded = self._loaded.get((variant, device.index))
             if loaded is None:
                 if torch.cuda.is_current_stream_capturing():
-                    self._tell_of_capture()
+                    self._tell(
+                        "in a CUDA graph: no call like this one was made before the capture. Call the function once "
+                        "with the same sizes and alignment first."
+                    )
                     return None
                 binaries = self.binaries(variant, target_of(device))
                 loaded = {entry: triton_load.load(binary, self.kernel) for entry, binary in binaries.items()}
                 self._loaded[variant, device.index] = loaded
         from triton import knobs
 
-        sizes = sizes_of(self.kernel.program, parameters)
         units = torch.cuda.get_device_properties(device).multi_processor_count
         starts = [
             Start(loaded[launch.entry], grid)
@@ -151,14 +158,11 @@ class GpuFunction:
         numbers = tuple(next(iter(loaded.values())).number(p) for p in parameters)
         return Call(device, Workspace.of(self.kernel, sizes), tuple(starts), numbers, knobs.runtime)
 
-    def _tell_of_capture(self) -> None:
-        if not self._told:
-            self._told = True
-            warnings.warn(
-                f"weft: kernel {self.kernel.name} runs on ATen in a CUDA graph: no call like this one was made before "
-                "the capture. Call the function once with the same sizes and alignment first.",
-                stacklevel=2,
-            )
+    def _tell(self, reason: str) -> None:
+        """Once."""
+        if reason not in self._told:
+            self._told.add(reason)
+            warnings.warn(f"weft: kernel {self.kernel.name} runs on ATen {reason}", stacklevel=2)
 
 
 def _are_aligned(tensors: Sequence[int]) -> bool:
