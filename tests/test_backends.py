@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler
+from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import check_device, compile_graph, run_program, target_of
 from weft.errors import Refusal, RefusedError
@@ -78,6 +79,17 @@ def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # the plan
+
+
+@pytest.mark.parametrize(("target", "regions"), [("a100", 0), ("rtx3090", 0), ("l40s", 1), ("b200", 1)])
+def test_older_gpus_have_no_floats_of_eight_bits_with_four_of_mantissa(target: str, regions: int) -> None:
+    workload = WORKLOADS["rms_norm_fp8"]
+    graph = trace(workload.fn, workload.make_inputs((4096, 1024), torch.bfloat16)).graph
+    found = compile_graph(graph, target=Target.named(target))
+    assert len(found.regions) == regions
+    said = [str(refusal) for refusal in found.refusals if refusal.rule == "triton_dtype"]
+    assert all("Triton has no f8e4m3 for compute capability 8." in text for text in said)
+    assert len(said) == 1 - regions
 
 
 def test_kernels_for_another_device_than_the_machine_are_refused() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import often
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.ops import OPS
 from weft.render.triton_expressions import (
@@ -82,7 +83,7 @@ def test_numbers_keep_their_value_and_their_type(dtype: str) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("target", often(["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"], ["sm_80", "sm_90"]))
 def test_all_expressions_compile_for(target: str) -> None:
     assert set(findings("compile")[target]) == set(TORCH_DTYPES)
     assert wrong("compile", target) == {}

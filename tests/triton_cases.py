@@ -16,13 +16,14 @@ from torch import Tensor
 
 from weft.ir.dtypes import TORCH_DTYPES, is_float, is_narrow
 from weft.ir.ops import LOGICAL, OPS, Op
+from weft.render.triton import LEAST_ARCHITECTURES
 from weft.render.triton_expressions import SIGNATURE_TYPES, TRITON_TYPES, constant, expression, literal, reduction
 
 ELEMENTS = 1024
 COMPUTED = ("f32", "f64", "i32", "i64", "bool")
 """Types that arithmetic is done in."""
 Findings = dict[str, dict[str, str | None]]
-TARGETS = {"sm_90": 90, "sm_100": 100}
+TARGETS = {f"sm_{architecture}": architecture for architecture in (80, 86, 89, 90, 100, 120)}
 INF, NAN = float("inf"), float("nan")
 SPECIAL = {
     "f": (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 7.0, 1e-3, 88.0, -87.0, 1e4, -3e6, INF, -INF, NAN),
@@ -208,7 +209,11 @@ def compiled(target: str) -> dict[str, str | None]:
     from triton.compiler import ASTSource
 
     found: dict[str, str | None] = {}
-    for dtype, lines in _everything().items():
+    for dtype, every in _everything().items():
+        lines = [(out, text) for out, text in every if LEAST_ARCHITECTURES.get(out, 0) <= TARGETS[target]]
+        if LEAST_ARCHITECTURES.get(dtype, 0) > TARGETS[target]:
+            found[dtype] = None
+            continue
         arguments = dict.fromkeys("xyz", f"*{SIGNATURE_TYPES[dtype]}")
         outputs = sorted({out for out, _ in lines})
         arguments |= {f"out_{out}": f"*{SIGNATURE_TYPES[out]}" for out in outputs}

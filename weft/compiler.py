@@ -153,7 +153,7 @@ def compile_region(
         return _of_region(region, refusal) if machines.target is None else CompiledRegion(region, program, planned, ())
     with in_stage("render"):
         for kernel in planned.kernels:
-            if (refusal := supports(kernel)) is not None:
+            if (refusal := supports(kernel, machine)) is not None:
                 return _of_region(region, refusal)
         sources = tuple(render(kernel) for kernel in planned.kernels)
     return CompiledRegion(region, program, planned, sources)

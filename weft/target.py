@@ -94,10 +94,11 @@ _ATTAINED = 0.87
 """Of the peak bandwidth that a copy has on that GPU."""
 
 
-def of_properties(found: Any) -> Target:
+def of_properties(found: Any, trusted: bool = True) -> Target:
     """A GPU by what PyTorch says of it (``torch.cuda.get_device_properties``): limits are its own; what is not said is
     that of the named target with the same name or the nearest architecture. One whose figures were measured is taken as
-    it is, unless a part of it is all there is. Raises ValueError below compute capability 8.0."""
+    it is, unless a part of it is all there is, or they are not trusted. Raises ValueError below compute capability
+    8.0."""
     architecture = 10 * found.major + found.minor
     if architecture < LEAST_ARCHITECTURE:
         raise ValueError(f"{found.name} has compute capability {found.major}.{found.minor}; weft's kernels need 8.0")
@@ -105,7 +106,7 @@ def of_properties(found: Any) -> Target:
     phrase = "".join(words)
     gpus = [target for target in _table().values() if target.kind == "gpu"]
     named = next((t for t in gpus if t.name in words or (t.name.startswith("rtx") and t.name in phrase)), None)
-    if named is not None and named.measured and named.units == found.multi_processor_count:
+    if trusted and named is not None and named.measured and named.units == found.multi_processor_count:
         return replace(named, device=found.name)
     near = named or max((t for t in gpus if t.architecture <= architecture), key=lambda t: (t.architecture, t.measured))
     peak_gbps = 2 * found.memory_clock_rate * found.memory_bus_width / 8 / 1e6

@@ -37,6 +37,7 @@ from filelock import FileLock
 from rich.console import Console
 from torch._inductor.utils import fresh_cache
 
+from weft import target
 from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
@@ -54,10 +55,10 @@ from weft.options import Options
 from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel
-from weft.runtime import launch, launcher
+from weft.runtime import calibration, launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable
-from weft.target import Target
+from weft.target import of_properties
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
 BACKWARDS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward", "softmax_backward")
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--loop", action="store_true", help="loop over the columns of every row, whatever fits registers"
     )
+    parser.add_argument("--unknown", action="store_true", help="as if no constants were fitted on this model of GPU")
     parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
     parser.add_argument("--against", nargs="*", choices=list(GPU_PEERS), default=["inductor", "inductor_pipelined"])
     parser.add_argument("--rounds", type=int, default=7)
@@ -194,12 +196,20 @@ def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
     """The cells with their figures, by several processes if there may be."""
     if given.loop or given.processes == 1:
         for cell in cells_of(given):
-            with looped() if given.loop else nullcontext():
+            with looped() if given.loop else nullcontext(), unknown() if given.unknown else nullcontext():
                 yield measure(cell, given.against, options, given.rounds)
         return
     cells, lock = list(cells_of(given)), str(Path(tempfile.mkdtemp()) / "gpu")
     ends = time.monotonic() + given.seconds
-    one = partial(_measure_alone, against=given.against, options=options, rounds=given.rounds, lock=lock, ends=ends)
+    one = partial(
+        _measure_alone,
+        against=given.against,
+        options=options,
+        rounds=given.rounds,
+        lock=lock,
+        ends=ends,
+        is_unknown=given.unknown,
+    )
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
         try:
             yield from (cell for cell in pool.map(one, cells) if cell is not None)
@@ -209,12 +219,13 @@ def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
 
 
 def _measure_alone(
-    cell: Cell, against: Sequence[str], options: Options, rounds: int, lock: str, ends: float
+    cell: Cell, against: Sequence[str], options: Options, rounds: int, lock: str, ends: float, is_unknown: bool
 ) -> Cell | None:
     """One process compiles beside others, and has the GPU for itself when it times."""
     if time.monotonic() > ends:
         return None
-    found = measure(cell, against, options, rounds, FileLock(lock))
+    with unknown() if is_unknown else nullcontext():
+        found = measure(cell, against, options, rounds, FileLock(lock))
     gc.collect()
     torch.cuda.empty_cache()
     return found
@@ -250,8 +261,8 @@ def measure(
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
     kernels = launched(mine.run)
     schemes = tuple(kernel.schedule.scheme for kernel in kernels)
-    target = Target.current(case.device)
-    cell = replace(cell, predicted_us=round(sum(estimate(k, target, {}).predicted_us for k in kernels), 2))
+    machine_at_hand = calibration.at_hand(case.device, options)
+    cell = replace(cell, predicted_us=round(sum(estimate(k, machine_at_hand, {}).predicted_us for k in kernels), 2))
     cell = replace(cell, spill_bytes=max((launch.spill_bytes(k) or 0 for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
     return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes, untimed=untimed)
@@ -280,6 +291,13 @@ def looped() -> Generator[None]:
     with patch.object(gpu_candidates, "WIDEST_ROW", 0), fresh_cache():
         yield
     gpu_schedules.forget()
+
+
+@contextmanager
+def unknown() -> Generator[None]:
+    """The GPU at hand is of a model that no constants were fitted on: it is calibrated, as others are."""
+    with patch.object(target, "of_properties", partial(of_properties, trusted=False)), fresh_cache():
+        yield
 
 
 def line(cell: Cell) -> str:

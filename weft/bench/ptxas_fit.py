@@ -38,8 +38,6 @@ LEAST_WANTED, MOST_WANTED = 16, 600
 MISS_COSTS, LEAST_SHARE = 12.0, 0.7
 """Kernels that do not spill and are said to, for which one that does spill may be said to fit; and the least share of
 the registers from which a kernel is said to spill."""
-ARCHITECTURES = (90, 100)
-"""Whose thresholds are written: all the same, as long as the sweeps have kernels for one of them only."""
 ROUNDS, FORGIVEN = 8, 0.1
 """In each round, what lay outside in the one before counts less: as many as can be should lie inside, and how far off
 the others are matters little. ptxas gives two kernels that differ in nothing that is counted 128 and 241 registers."""
@@ -50,11 +48,11 @@ NARROW = 0.02
 @dataclass(frozen=True)
 class Fit:
     """weights: registers of each unit of a feature. fewest: share of the registers that a kernel wants and can do with.
-    spilling: share of all registers beyond which a kernel is said to spill, by architecture."""
+    spilling: share of all registers beyond which a kernel is said to spill."""
 
     weights: dict[str, float]
     fewest: float
-    spilling: dict[int, float]
+    spilling: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,17 +107,14 @@ def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], f
             best, threshold = worth, share
     if not any(spilled for _, spilled in shares):
         threshold = 1 / fewest
-    spilling = {arch: int(min(threshold, 1 / fewest) * 100 + 1) / 100 for arch in ARCHITECTURES}
-    return Fit(weights, fewest, spilling)
+    return Fit(weights, fewest, int(min(threshold, 1 / fewest) * 100 + 1) / 100)
 
 
-def _weights(every: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
-    """What spills for Blackwell alone says where spills begin there, and nothing of weights."""
+def _weights(rows: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
     import numpy as np
     from scipy import sparse
     from scipy.optimize import linprog
 
-    rows = [row for row in every if row["arch"] == "90" or not is_spilled(row)]
     names = [key[2:] for key in rows[0] if key.startswith("n_")]
     a: Any = np.array([[float(row[f"n_{name}"]) for name in names] for row in rows])
     spilled = np.array([is_spilled(row) for row in rows])
@@ -200,7 +195,7 @@ def has_room(row: dict[str, str]) -> bool:
 
 def is_said_to_spill(row: dict[str, str], fitted: Fit) -> bool:
     """Whether the model says so."""
-    return wanted(row, fitted.weights) > fitted.spilling[int(row["arch"])] * most_registers(row)
+    return wanted(row, fitted.weights) > fitted.spilling * most_registers(row)
 
 
 def is_within(row: dict[str, str], fitted: Fit) -> bool:
@@ -241,14 +236,12 @@ def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
     for scheme, own in fits.items():
         entries = [f'        "{name}": {weight},' for name, weight in own.weights.items()]
         lines += [f'    "{scheme}": {{', *entries, "    },"]
-    spilling = [f'    "{scheme}": {own.spilling},' for scheme, own in fits.items()]
+    spilling = ", ".join(f'"{scheme}": {own.spilling}' for scheme, own in fits.items())
     fewest = ", ".join(f'"{scheme}": {own.fewest}' for scheme, own in fits.items())
     lines += [
         "}",
-        "# The share of all registers beyond which a kernel is said to spill, by architecture.",
-        "SPILLING = {",
-        *spilling,
-        "}",
+        "# The share of all registers beyond which a kernel is said to spill.",
+        f"SPILLING = {{{spilling}}}",
         "# The share of the registers that it wants with which a kernel can do.",
         f"FEWEST = {{{fewest}}}",
     ]

@@ -118,15 +118,15 @@ WEIGHTS: dict[str, dict[str, float]] = {
         "unaligned": 1.782,
     },
 }
-# The share of all registers beyond which a kernel is said to spill, by architecture.
+# The share of all registers beyond which a kernel is said to spill.
 SPILLING = {
-    "ONE_SHOT": {90: 0.97, 100: 0.97},
-    "ONE_SHOT_TILES": {90: 1.09, 100: 1.09},
-    "LOOP": {90: 0.87, 100: 0.87},
-    "COLUMN": {90: 1.01, 100: 1.01},
-    "COLUMN_WHOLE": {90: 1.12, 100: 1.12},
-    "STREAM": {90: 1.01, 100: 1.01},
-    "STREAM_TILES": {90: 0.94, 100: 0.94},
+    "ONE_SHOT": 0.97,
+    "ONE_SHOT_TILES": 1.09,
+    "LOOP": 0.87,
+    "COLUMN": 1.01,
+    "COLUMN_WHOLE": 1.12,
+    "STREAM": 1.01,
+    "STREAM_TILES": 0.94,
 }
 # The share of the registers that it wants with which a kernel can do.
 FEWEST = {

@@ -131,10 +131,8 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
 
 
 def most_wanted(schedule: Schedule, target: Target) -> float:
-    """Registers beyond which a thread that wants them spills: what compilers do without differs by architecture."""
-    shares = SPILLING[weights_of(schedule)]
-    nearest = max((known for known in shares if known <= target.architecture), default=min(shares))
-    return shares[nearest] * most_registers(schedule.warps, 1, target)
+    """Registers beyond which a thread that wants them spills."""
+    return SPILLING[weights_of(schedule)] * most_registers(schedule.warps, 1, target)
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from weft.errors import Refusal
 from weft.plan.kernel import Backend, Kernel
 from weft.render.source import Source
+from weft.target import Target
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,12 @@ def render(kernel: Kernel) -> Source:
     return _module(kernel.schedule.backend).render(kernel)
 
 
-def supports(kernel: Kernel) -> Refusal | None:
-    """Why the backend of a kernel cannot write it."""
-    return _module(kernel.schedule.backend).supports(kernel)
+def supports(kernel: Kernel, target: Target | None = None) -> Refusal | None:
+    """Why the backend of a kernel cannot write it, or cannot write it for a target."""
+    module = _module(kernel.schedule.backend)
+    if (refusal := module.supports(kernel)) is not None or target is None or target.kind == "cpu":
+        return refusal
+    return module.check_architecture(kernel, target.architecture)
 
 
 def device_of(kernel: Kernel) -> str:

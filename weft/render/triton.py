@@ -39,7 +39,8 @@ DERIVED = (
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
 
-
+LEAST_ARCHITECTURES = {"f8e4m3": 89}
+"""Of dtypes that Triton does not have for all GPUs (its ``supported_fp8_dtypes``)."""
 MOST_BLOCKS = 65535
 """Programs along the second axis of a grid, which blocks of columns are (CUDA Programming Guide, compute
 capabilities)."""
@@ -64,6 +65,17 @@ def supports(kernel: Kernel) -> Refusal | None:
             message = f"keeps {', '.join(some)} of the segments ({', '.join(schedule.segments)}), not all or none"
             return Refusal("triton_segments", kernel.name, message, len(some), len(schedule.segments))
     return check_sizes(kernel, {d.name: d.size if isinstance(d.size, int) else 1 for d in program.dims})
+
+
+def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
+    """Triton has the types of all tensors for a GPU of some compute capability, as 90 of 9.0."""
+    program = kernel.program
+    names = {b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))}
+    missing = sorted(name for name in names if architecture < LEAST_ARCHITECTURES.get(name, 0))
+    if not missing:
+        return None
+    message = f"Triton has no {', '.join(missing)} for compute capability {architecture // 10}.{architecture % 10}"
+    return Refusal("triton_dtype", kernel.name, message, len(missing), 0)
 
 
 def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
