@@ -87,5 +87,6 @@ def render_by_hand(patch: pytest.MonkeyPatch, source: Source = SOURCE) -> None:
     module: Any = ModuleType("by_hand")
     module.render = render
     module.supports = lambda _: None
+    module.check_architecture = lambda *_: None
     original = backends._module
     patch.setattr(backends, "_module", lambda backend: module if backend == "triton" else original(backend))
