@@ -21,8 +21,7 @@ from weft.bench.workloads import WORKLOADS as ALL
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Plan, Resources
 from weft.plan.planner import plan
-from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
-from weft.plan.resources import RESERVED_BYTES, given_registers, most_registers, resources
+from weft.plan.resources import RESERVED_BYTES, given_registers, most_registers, resources, weights
 from weft.render.backends import supports
 from weft.target import Target
 
@@ -118,7 +117,7 @@ def test_the_weights_are_those_of_the_sweeps() -> None:
         ("STREAM", 0.70, 0.8),
         ("STREAM_TILES", 0.68, 0.8),
     ):
-        fitted = ptxas_fit.Fit(WEIGHTS[scheme], FEWEST[scheme], SPILLING[scheme])
+        fitted = weights()[scheme]
         own = [row for row in rows if ptxas_fit.group(row) == scheme]
         fits = [row for row in own if not ptxas_fit.is_spilled(row)]
         assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= least * len(fits), scheme

@@ -1,28 +1,35 @@
 """Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--csv FILE]``.
 
-Writes ``weft/plan/register_weights.py``. For each scheme, non-negative weights that keep most kernels within 16
-registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its registers
-that a kernel can do with; what the planner chose counts twice. What spills has to be predicted to want all registers
-there are; the threshold beyond which a kernel is said to spill then leaves out none of them. The same is done with
-every other kernel, to say how many of the rest are met.
+Writes ``weft/plan/calibration/schedules/registers.json``. For each scheme, non-negative weights that keep most kernels
+within 16 registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its
+registers that a kernel can do with; what the planner chose counts twice. What spills has to be predicted to want all
+registers there are; the threshold beyond which a kernel is said to spill then leaves out none of them. The same is done
+with every other kernel, to say how many of the rest are met.
 """
 
 from __future__ import annotations
 
 import argparse
-import textwrap
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.bench.swept import Swept, read
+from weft.bench.swept import FOLDER, Swept, read
 from weft.plan.demand import features
-from weft.plan.resources import MOST_REGISTERS, REGISTER_GRAIN, REGISTERS, given_registers, group_of, shared_bytes
+from weft.plan.resources import (
+    MOST_REGISTERS,
+    REGISTER_GRAIN,
+    REGISTERS,
+    Weights,
+    given_registers,
+    group_of,
+    shared_bytes,
+)
 from weft.target import Target
 
-FOLDER = Path(__file__).parent.parent / "plan"
 GROUPS = ("ONE_SHOT", "ONE_SHOT_TILES", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
@@ -45,34 +52,22 @@ NARROW = 0.02
 """How much the mere distance counts beside what lies outside the tolerance."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """weights: registers of each unit of a feature. fewest: share of the registers that a kernel wants and can do with.
-    spilling: share of all registers beyond which a kernel is said to spill."""
-
-    weights: dict[str, float]
-    fewest: float
-    spilling: float
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
-    parser.add_argument(
-        "--csv", type=Path, nargs="+", default=sorted((FOLDER / "calibration" / "schedules").glob("*.csv"))
-    )
-    parser.add_argument("--out", type=Path, default=FOLDER / "register_weights.py")
+    parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
+    parser.add_argument("--out", type=Path, default=FOLDER / "registers.json")
     given = parser.parse_args(arguments)
     rows = [row for row in map(counted, read(given.csv)) if not is_odd(row)]
-    fits: dict[str, Fit] = {}
-    notes: list[str] = []
+    fits: dict[str, Weights] = {}
     for scheme in GROUPS:
         own = [row for row in rows if group(row) == scheme]
         fits[scheme] = fit(own)
         half, rest = fit(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
         met = sum(is_within(row, half) for row in rest)
-        notes.append(f"{scheme}: {summary(own, fits[scheme])}; fitted to every other one, {met} of {len(rest)} others.")
-    given.out.write_text(_module(fits, notes))
-    print("\n".join(notes))
+        summed = f"{summary(own, fits[scheme])}; fitted to every other one, {met} of {len(rest)} others"
+        fits[scheme] = replace(fits[scheme], met=summed)
+        print(f"{scheme}: {summed}", flush=True)
+    given.out.write_text(json.dumps({scheme: asdict(own) for scheme, own in fits.items()}, indent=2) + "\n")
     return 0
 
 
@@ -91,13 +86,13 @@ def group(row: dict[str, str]) -> str:
     return group_of(row["scheme"], row["keeps"], int(row["stages"]))  # type: ignore[arg-type]
 
 
-def fit(rows: Sequence[dict[str, str]]) -> Fit:
+def fit(rows: Sequence[dict[str, str]]) -> Weights:
     """Of one scheme."""
     found = [_with_threshold(_weights(rows, fewest), rows, fewest) for fewest in FEWEST]
     return max(found, key=lambda each: sum(_worth(row) * is_within(row, each) for row in rows if not is_spilled(row)))
 
 
-def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Fit:
+def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Weights:
     """What spills after all is compiled again under another schedule, what does not and is said to is never tried."""
     shares = sorted((wanted(row, weights) / most_registers(row), is_spilled(row)) for row in rows if has_room(row))
     best, threshold, worth = 0.0, LEAST_SHARE, 0.0
@@ -107,7 +102,7 @@ def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], f
             best, threshold = worth, share
     if not any(spilled for _, spilled in shares):
         threshold = 1 / fewest
-    return Fit(weights, fewest, int(min(threshold, 1 / fewest) * 100 + 1) / 100)
+    return Weights(weights, fewest, int(min(threshold, 1 / fewest) * 100 + 1) / 100)
 
 
 def _weights(rows: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
@@ -168,7 +163,7 @@ def wanted(row: dict[str, str], weights: dict[str, float]) -> float:
     return sum(weight * float(row[f"n_{name}"]) for name, weight in weights.items())
 
 
-def predicted(row: dict[str, str], fitted: Fit) -> int:
+def predicted(row: dict[str, str], fitted: Weights) -> int:
     """Registers that a kernel is given."""
     return min(given(round(wanted(row, fitted.weights)), int(row["warps"]), fitted.fewest), most_registers(row))
 
@@ -193,12 +188,12 @@ def has_room(row: dict[str, str]) -> bool:
     return int(row["predicted_shared_bytes"]) <= Target.named("h200").shared_bytes
 
 
-def is_said_to_spill(row: dict[str, str], fitted: Fit) -> bool:
+def is_said_to_spill(row: dict[str, str], fitted: Weights) -> bool:
     """Whether the model says so."""
     return wanted(row, fitted.weights) > fitted.spilling * most_registers(row)
 
 
-def is_within(row: dict[str, str], fitted: Fit) -> bool:
+def is_within(row: dict[str, str], fitted: Weights) -> bool:
     """Whether the prediction is within the tolerance."""
     return abs(predicted(row, fitted) - int(row["registers"])) <= _tolerance(row)
 
@@ -208,7 +203,7 @@ def is_odd(row: dict[str, str]) -> bool:
     return int(row["spill_bytes"]) >= LARGE_SPILL_BYTES and not is_spilled(row)
 
 
-def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
+def summary(rows: Sequence[dict[str, str]], fitted: Weights) -> str:
     whole = [row for row in rows if not is_spilled(row)]
     chosen = [row for row in whole if row["chosen"] == "1"]
     met, chosen_met = (sum(is_within(row, fitted) for row in some) for some in (whole, chosen))
@@ -219,33 +214,6 @@ def summary(rows: Sequence[dict[str, str]], fitted: Fit) -> str:
         f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner "
         f"chose; of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
     )
-
-
-def _module(fits: dict[str, Fit], notes: Sequence[str]) -> str:
-    lines = [
-        '"""Weights of the model of registers in ``plan/resources.py``; written by ``python -m weft.bench.ptxas_fit``.',
-        "",
-        "Fitted to ``calibration/schedules``, what ptxas of Triton 3.6 gives kernels of sweeps over random shapes.",
-        "",
-        *(line for note in notes for line in textwrap.wrap(note, 118)),
-        '"""',
-        "",
-        "# Registers of a thread for each unit of a feature: of registers that are alive, of elements, or of each one.",
-        "WEIGHTS: dict[str, dict[str, float]] = {",
-    ]
-    for scheme, own in fits.items():
-        entries = [f'        "{name}": {weight},' for name, weight in own.weights.items()]
-        lines += [f'    "{scheme}": {{', *entries, "    },"]
-    spilling = ", ".join(f'"{scheme}": {own.spilling}' for scheme, own in fits.items())
-    fewest = ", ".join(f'"{scheme}": {own.fewest}' for scheme, own in fits.items())
-    lines += [
-        "}",
-        "# The share of all registers beyond which a kernel is said to spill.",
-        f"SPILLING = {{{spilling}}}",
-        "# The share of the registers that it wants with which a kernel can do.",
-        f"FEWEST = {{{fewest}}}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

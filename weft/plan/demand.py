@@ -59,7 +59,7 @@ def _demand(
 
 
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
-    """What the registers that a thread wants are a sum of, by name; ``register_weights.py`` has the weights.
+    """What the registers that a thread wants are a sum of, by name; ``plan/resources.py`` has the weights.
 
     base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
     of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept

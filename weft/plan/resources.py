@@ -1,19 +1,20 @@
 """What a thread and an SM must hold for a kernel on a GPU, predicted before any code exists.
 
 Registers are a sum of what ``plan/demand.py`` counts, with weights that ``python -m weft.bench.ptxas_fit`` finds for
-each scheme; ``plan/register_weights.py`` has them, and says how well they fit. Shared memory follows from how Triton
-allocates it.
+each scheme; ``calibration/schedules/registers.json`` has them, and how well they fit. Shared memory follows from how
+Triton allocates it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from importlib.resources import files
 
 from weft.ir import dtypes
 from weft.plan.demand import VECTOR_BYTES, Demand, features, finish_loads, is_converted
 from weft.plan.kernel import Keeps, Kernel, Resources, Schedule, Scheme
-from weft.plan.register_weights import FEWEST, SPILLING, WEIGHTS
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -42,7 +43,7 @@ def resources(kernel: Kernel, target: Target) -> Resources:
 
 def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
-    return given_registers(wanted_registers(demand, schedule), schedule.warps, FEWEST[weights_of(schedule)])
+    return given_registers(wanted_registers(demand, schedule), schedule.warps, weights()[weights_of(schedule)].fewest)
 
 
 @lru_cache(maxsize=4096)
@@ -65,46 +66,41 @@ def _steps(warps: int) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
-    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.piece_columns, schedule.pieces)
-    wanted = _but_for_finish(demand, *own, schedule.warps, schedule.stages > 1, bool(schedule.segments))
+    wanted = _but_for_finish(demand, _tile(schedule, min(2, schedule.stages)))
     if schedule.finish == "same":
-        wanted += WEIGHTS[weights_of(schedule)].get("finish", 0.0) * finish_loads(demand, schedule)
+        wanted += weights()[weights_of(schedule)].weights.get("finish", 0.0) * finish_loads(demand, schedule)
     return max(LEAST_REGISTERS, round(wanted))
 
 
 @lru_cache(maxsize=4096)
-def _but_for_finish(
-    demand: Demand,
-    scheme: Scheme,
-    keeps: Keeps,
-    rows: int,
-    piece_columns: int,
-    pieces: int,
-    warps: int,
-    staged: bool,
-    segmented: bool,
-) -> float:
-    """From what many candidates have in common: they differ in chunks, which the finish alone depends on, and in how
-    many stages there are."""
-    split: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ("",) if segmented else ())
-    schedule = _tile(scheme, split, keeps, rows, piece_columns, pieces, warps, 1 + staged)
-    found = features(demand, schedule)
-    return sum(weight * found[name] for name, weight in WEIGHTS[weights_of(schedule)].items())
+def _but_for_finish(demand: Demand, tile: Schedule) -> float:
+    found = features(demand, tile)
+    return sum(weight * found[name] for name, weight in weights()[weights_of(tile)].weights.items())
 
 
-def _tile(
-    scheme: Scheme,
-    split: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
-    keeps: Keeps,
-    rows: int,
-    piece_columns: int,
-    pieces: int,
-    warps: int,
-    stages: int,
-) -> Schedule:
-    """A schedule of which nothing but its row tile matters."""
-    tile = Schedule(scheme, *split, rows, piece_columns=piece_columns, pieces=pieces, warps=warps, stages=stages)
-    return replace(tile, keeps=keeps)
+def _tile(schedule: Schedule, stages: int) -> Schedule:
+    """What many candidates have in common: they differ in chunks, which the finish alone depends on, and in stages."""
+    return replace(schedule, chunks=0, finish="none", stages=stages)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Of a group of schedules. weights: registers of a thread for each unit of a feature, by its name. fewest: share of
+    the registers that it wants with which a kernel can do. spilling: share of all registers beyond which a kernel that
+    wants more is said to spill. met: how well that fits ``calibration/schedules``, what ptxas of Triton 3.6 gives
+    kernels of sweeps over random shapes."""
+
+    weights: dict[str, float]
+    fewest: float
+    spilling: float
+    met: str = ""
+
+
+@cache
+def weights() -> dict[str, Weights]:
+    """By group."""
+    found = json.loads((files("weft.plan") / "calibration" / "schedules" / "registers.json").read_text())
+    return {group: Weights(**own) for group, own in found.items()}
 
 
 def weights_of(schedule: Schedule) -> str:
@@ -132,7 +128,7 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
 
 def most_wanted(schedule: Schedule, target: Target) -> float:
     """Registers beyond which a thread that wants them spills."""
-    return SPILLING[weights_of(schedule)] * most_registers(schedule.warps, 1, target)
+    return weights()[weights_of(schedule)].spilling * most_registers(schedule.warps, 1, target)
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:
@@ -143,25 +139,13 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 
 def shared_bytes(demand: Demand, schedule: Schedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
-    own = (schedule.scheme, schedule.keeps, schedule.rows_per_tile, schedule.piece_columns, schedule.pieces)
-    return _shared_bytes(demand, *own, schedule.warps, schedule.stages)
+    return _shared_bytes(demand, _tile(schedule, schedule.stages))
 
 
 @lru_cache(maxsize=4096)
-def _shared_bytes(
-    demand: Demand,
-    scheme: Scheme,
-    keeps: Keeps,
-    rows: int,
-    piece_columns: int,
-    pieces: int,
-    warps: int,
-    stages: int,
-) -> int:
-    """What many candidates have in common: it does not depend on chunks, nor on the finish."""
-    schedule = _tile(scheme, ((), (), ()), keeps, rows, piece_columns, pieces, warps, stages)
-    summed = 4 * schedule.rows_per_tile * schedule.tile_columns if demand.live.outer and schedule.warps > 8 else 0
-    used = max(staged_bytes(demand, schedule) + exchanged_bytes(demand, schedule), summed)
+def _shared_bytes(demand: Demand, tile: Schedule) -> int:
+    summed = 4 * tile.rows_per_tile * tile.tile_columns if demand.live.outer and tile.warps > 8 else 0
+    used = max(staged_bytes(demand, tile) + exchanged_bytes(demand, tile), summed)
     return RESERVED_BYTES + used if used else 0
 
 
