@@ -11,7 +11,8 @@ from torch import Tensor
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.ir.interpret import interpret
-from weft.ir.online import online
+from weft.ir.online import online, online_along_rows
+from weft.ir.parser import parse
 from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Plan
@@ -133,3 +134,47 @@ def test_batch_norm_is_two_kernels_with_a_reason() -> None:
     assert isinstance(natural, Plan)
     assert len(natural.kernels) == 2
     assert [d.refusal.rule for d in natural.decisions if d.refusal is not None] == ["outer_dependency"]
+
+
+PICKS = """program p()
+  dim m = 5
+  dim n = 40
+  input x: bf16 [m:40, n:1]
+  input index: i64 [m:1]
+  places: i64{n} = iota[n]()
+  here: bool{m, n} = eq(places, index)
+  wide: f32{m, n} = cast(x)
+  zero: f32{} = const[0.0]()
+  chosen: f32{m, n} = where(here, wide, zero)
+  picked: f32{m} = sum[n](chosen)
+  output y: f32 [m:1] = picked
+end
+"""
+
+
+def test_one_element_of_a_row_is_taken_by_its_address() -> None:
+    """Zero where an index is none of a column."""
+    program = parse(PICKS)
+    found = online_along_rows(program, ("n",))
+    assert [v.op for v in found.values] == ["pick", "cast"]
+    assert str(parse(str(found))) == str(found)
+    inputs = (torch.randn(5, 40).bfloat16(), torch.tensor([0, 39, -1, 40, 17]))
+    (mine,), (expected,) = interpret(found, inputs), interpret(program, inputs)
+    assert torch.equal(mine, expected)
+    assert mine.tolist()[2:4] == [0.0, 0.0]
+    assert mine[1] == inputs[0][1, 39].double()
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("zero: f32{} = const[0.0]()", "zero: f32{} = const[1.0]()"),
+        ("here: bool{m, n} = eq(places, index)", "here: bool{m, n} = ne(places, index)"),
+        ("input index: i64 [m:1]", "input index: i64 [m:40, n:1]"),
+        ("where(here, wide, zero)", "where(here, zero, wide)"),
+    ],
+)
+def test_what_is_no_element_is_summed_up(text: str, instead: str) -> None:
+    assert text in PICKS
+    program = parse(PICKS.replace(text, instead))
+    assert online_along_rows(program, ("n",)) == program

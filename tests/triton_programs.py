@@ -52,8 +52,34 @@ _STATISTICS = """
     output variance: f32 [n:1] = m2
     output logsumexp: f32 [n:1] = shifted
 """
+_PICKS = """
+    input x: {dtype} [m:{n}, n:1]
+    input index: {kind} [m:1]
+    places: {kind}{{n}} = iota[n]()
+    apart: {kind}{{}} = const[37]()
+    at: {kind}{{m}} = mul(index, apart)
+    here: bool{{m, n}} = eq(places, at)
+    wide: f32{{m, n}} = cast(x)
+    zero: f32{{}} = const[0.0]()
+    chosen: f32{{m, n}} = where(here, wide, zero)
+    picked: f32{{m}} = sum[n](chosen)
+    largest: f32{{m}} = max[n](wide)
+    below: f32{{m, n}} = sub(wide, largest)
+    each: f32{{m, n}} = exp(below)
+    total: f32{{m}} = sum[n](each)
+    output y: f32 [m:1] = picked
+    output z: f32 [m:1] = total
+"""
 
 PROGRAMS: dict[str, Written] = {
+    "one element of each row, of rows between vectors": Written(
+        _program(_PICKS.format(n=1001, kind="i64", dtype="bf16"), m=9, n=1001), schedules=5
+    ),
+    "one element of each row, of a width known at run time only": Written(
+        _program(_PICKS.format(n="s0", kind="i32", dtype="f16"), "s0", m=7, n="s0"),
+        parameters=((150,), (2056,)),
+        schedules=2,
+    ),
     "rows and columns of run-time sizes": Written(
         _program(_SUMS.format(norm=_NORM.format(stride="s1")), "s0, s1", m="s0", n="s1"),
         parameters=((1, 1), (5, 33), (20, 64), (3, 1030), (0, 7)),

@@ -147,6 +147,8 @@ class Evaluation:
         if op.kind == "reduction":
             axes = [self.axes[str(dim)] for dim in value.attributes]
             return reduce(value, args[0], axes)
+        if op.kind == "gather":
+            return op.evaluate(*args, self.axes[str(value.attributes[0])])
         return op.evaluate(*args)
 
 

@@ -1,4 +1,4 @@
-"""Statistics in one pass: a sum over rows, or columns, of something that needs another reduction over the same.
+"""Sums in one pass: those over rows, or columns, of something that needs another reduction over the same.
 
 ``sum(exp(x - max(x)))`` and ``sum((x - mean(x))^2)`` read the data twice where the reductions are over rows. So do they
 over columns that are looped over. Both can be had in one pass from a centre that moves (Milakov and Gimelshein, "Online
@@ -26,8 +26,9 @@ def online(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) ->
 
 @lru_cache(maxsize=KEPT)
 def online_along_rows(program: Program, columns: tuple[str, ...]) -> Program:
-    """The same with sums over columns, where the operand varies over all of them: for loops over the columns."""
-    return _online(program, columns, set(columns))
+    """The same with sums over columns, where the operand varies over all of them: for loops over the columns. And one
+    element of a row is taken by its address, not by a look at all of them."""
+    return _picked(_online(program, columns, set(columns)), columns)
 
 
 def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program:
@@ -54,6 +55,48 @@ def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program
         else:
             args = [renamed[a] for a in value.args]
             renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+    for output in program.outputs:
+        builder.copy_output(output.buffer, renamed[output.value])
+    return drop_unused(builder.finish())
+
+
+def _picked(program: Program, columns: tuple[str, ...]) -> Program:
+    """``sum(where(iota == index, x, 0))`` over a column is ``pick(x, index)`` where x is an input, or casts of one."""
+    by_name, types, inputs = program.by_name(), program.types(), {b.name: b for b in program.inputs}
+
+    def element_of(total: Value) -> tuple[list[str], str] | None:
+        """The input, then the dtypes it is cast to, and the index."""
+        chosen = by_name.get(total.args[0]) if total.op == "sum" and total.attributes == columns else None
+        if chosen is None or chosen.op != "where":
+            return None
+        condition, element, nothing = (by_name.get(arg) for arg in chosen.args)
+        if condition is None or condition.op != "eq" or nothing is None or nothing.attributes != (0.0,):
+            return None
+        index = [arg for arg in condition.args if arg not in by_name or by_name[arg].op != "iota"]
+        casts, name = list[str](), chosen.args[1]
+        while element is not None and element.op == "cast":
+            casts, name = [element.dtype, *casts], element.args[0]
+            element = by_name.get(name)
+        if len(index) != 1 or name not in inputs or columns[0] not in inputs[name].dims:
+            return None
+        varies = set(types[index[0]][1])
+        return ([name, *casts], index[0]) if varies and columns[0] not in varies else None
+
+    found = {value.name: match for value in program.values if (match := element_of(value)) is not None}
+    if len(columns) != 1 or not found:
+        return program
+    builder = Builder.like(program)
+    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    for value in program.values:
+        if value.name not in found:
+            args = [renamed[a] for a in value.args]
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+            continue
+        (source, *casts), index = found[value.name]
+        dtype = inputs[source].dtype
+        renamed[value.name] = builder.op("pick", renamed[source], renamed[index], dtype=dtype, attributes=columns)
+        for dtype in casts:
+            renamed[value.name] = builder.cast(renamed[value.name], dtype)
     for output in program.outputs:
         builder.copy_output(output.buffer, renamed[output.value])
     return drop_unused(builder.finish())

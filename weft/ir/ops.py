@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.ir.dtypes import INTEGERS, TORCH_DTYPES
 
-Kind = Literal["source", "pointwise", "reduction"]
+Kind = Literal["source", "pointwise", "reduction", "gather"]
 # How the dtype of the result follows from the operands': "same" as all of them, "bool", "select" (bool, T, T -> T),
 # or "stated" by the value itself.
 DtypeRule = Literal["same", "bool", "select", "stated"]
@@ -37,7 +37,12 @@ class Op:
     @property
     def names_dims(self) -> bool:
         """Whether the attributes of its values are dimensions."""
-        return self.kind == "reduction" or self.name in ("iota", "size")
+        return self.kind in ("reduction", "gather") or self.name in ("iota", "size")
+
+    @property
+    def drops_dims(self) -> bool:
+        """Whether values do not vary over the dimensions that their attributes are."""
+        return self.kind in ("reduction", "gather")
 
 
 def _source(*_: Any) -> Tensor:
@@ -69,6 +74,14 @@ def _m2(x: Tensor, axes: list[int]) -> Tensor:
 def _sumexp(x: Tensor, axes: list[int]) -> Tensor:
     """Sum of exponentials of the differences from the largest."""
     return (x - torch.amax(x, axes, keepdim=True)).exp().sum(axes, keepdim=True)
+
+
+def _pick(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """Along an axis the element with an index, zero where there is none."""
+    shape = list(torch.broadcast_shapes(x.shape, index.shape))
+    there = (index >= 0) & (index < shape[axis])
+    at = torch.where(there, index, 0).long().expand([n if i != axis else 1 for i, n in enumerate(shape)])
+    return torch.where(there, x.expand(shape).gather(axis, at), 0)
 
 
 def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:
@@ -174,6 +187,8 @@ OPS: dict[str, Op] = {
         _reduction("sum", lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=x.dtype)),
         _reduction("max", lambda x, axes: torch.amax(x, axes, keepdim=True)),
         _reduction("min", lambda x, axes: torch.amin(x, axes, keepdim=True)),
+        # of an input, what sum(where(iota == index, x, 0)) is: kernels that loop over columns take it by its address
+        Op("pick", 2, "gather", "stated", 1.0, _pick),
         # one pass with a moving centre: see weft/ir/online.py
         Op("m2", 1, "reduction", "same", 6.0, _m2, floats_only=True),
         Op("sumexp", 1, "reduction", "same", 30.0, _sumexp, floats_only=True),

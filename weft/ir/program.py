@@ -169,7 +169,7 @@ class Builder:
         row = lookup(op)
         found = [self._types[arg] for arg in args]
         dims: frozenset[str] = frozenset().union(*(d for _, d in found))
-        if row.kind == "reduction":
+        if row.drops_dims:
             dims -= {str(a) for a in attributes}
         elif op == "iota":
             dims = frozenset({str(attributes[0])})

@@ -79,7 +79,7 @@ def _check_value(program: Program, value: Value, types: Types) -> None:
     _check_attributes(program, value, op)
     operands = [types[arg] for arg in value.args]
     dims = {dim for _, found in operands for dim in found}
-    if op.kind == "reduction":
+    if op.drops_dims:
         dropped = {str(a) for a in value.attributes}
         _expect(dropped <= dims, value.name, f"drops {sorted(dropped - dims)}, which its operand does not vary over")
         dims -= dropped
@@ -110,7 +110,8 @@ def _check_attributes(program: Program, value: Value, op: Op) -> None:
         known = {d.name for d in program.dims}
         kind = "a reduction drops" if op.kind == "reduction" else f"{op.name} is over"
         _expect(bool(attributes), value.name, f"{kind} at least one dimension")
-        _expect(op.name != "iota" or len(attributes) == 1, value.name, "iota is over one dimension")
+        one = op.name not in ("iota", "pick") or len(attributes) == 1
+        _expect(one, value.name, f"{op.name} is over one dimension")
         _expect(len(set(attributes)) == len(attributes), value.name, f"names a dimension twice: {attributes}")
         _expect(set(attributes) <= known, value.name, f"names an unknown dimension: {attributes}")
     else:
@@ -119,6 +120,10 @@ def _check_attributes(program: Program, value: Value, op: Op) -> None:
 
 def _check_dtypes(value: Value, op: Op, operands: list[str]) -> None:
     if op.name == "cast":
+        return
+    if op.name == "pick":
+        _expect(operands[1] in dtypes.INTEGERS, value.name, f"its index is {operands[1]}, no integer")
+        _expect(value.dtype == operands[0], value.name, f"is {value.dtype}, expected {operands[0]}")
         return
     narrow = [d for d in (*operands, value.dtype) if dtypes.is_narrow(d)]
     _expect(not narrow, value.name, f"{narrow and narrow[0]} is only loaded, cast and stored: cast it first")

@@ -286,7 +286,8 @@ class _Scan:
                 done.add(name)
 
     def _operands(self, name: str) -> tuple[str, ...]:
-        return tuple(a for a in self.by_name[name].args if a in self.is_input or self.by_name[a].op not in _FOLDED)
+        args = self.by_name[name].args[self.by_name[name].op == "pick" :]  # the first one is nowhere whole
+        return tuple(a for a in args if a in self.is_input or self.by_name[a].op not in _FOLDED)
 
     def _registers(self, name: str) -> Amount:
         return self._amount(name, self.types[name][0])

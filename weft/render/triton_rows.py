@@ -158,7 +158,7 @@ class Rows(ColumnSums):
     def _scalars(self) -> None:
         """Values without columns for which everything is there."""
         for name in self.loops.scalars:
-            args = self.by_name[name].args
+            args = self.by_name[name].args[self.by_name[name].op == "pick" :]  # of an input that is nowhere whole
             ready = all(a in self.defined or self._is_const(a) for a in args)
             if name not in self.defined and ready:
                 self.define(name, 0)

@@ -96,6 +96,8 @@ class Statements:
             case "iota":
                 text = self.places.index_of(str(value.attributes[0]), piece)
                 return f"{text}.to({kind})" if text.isidentifier() or text.startswith("(") else f"({text}).to({kind})"
+            case "pick":
+                return self.picked(value)
             case _:
                 operands = [self.operand(arg, piece) for arg in value.args]
                 if value.op == "div" and self.rounded_again and self._is_of_row(value):
@@ -107,6 +109,17 @@ class Statements:
                     return f"w.to_{value.dtype}({operands[0]})"
                 again = self.rounded_again and self.is_vector(value.name)
                 return expression(value.op, operands, value.dtype, source, rounded_again=again)
+
+    def picked(self, value: Value) -> str:
+        """The element of a row at an index, zero where there is none."""
+        buffer, index = self.inputs[value.args[0]], self.operand(value.args[1], 0)
+        stride = dict(zip(buffer.dims, buffer.strides, strict=True))[str(value.attributes[0])]
+        wide = f"tl.cast({index}, tl.int64)" if self.places.has_wide_columns else index
+        at = wide if stride == 1 else f"{wide} * {stride}"
+        early = "early + " if self.places.shifted else ""
+        inside = (f"({index} >= 0)", f"({index} < {self.places.count(map(str, value.attributes))})")
+        there = self.masks(0, rows=self.places.has_rows(buffer), columns=False, others=inside)
+        return f"tl.load({self.pointers.get(buffer.name, buffer.name)} + {early}{at}, mask={there}, other=0)"
 
     def _is_cast_in_pairs(self, value: Value, source: str) -> bool:
         """Whether floats of 16 bits are taken out of their registers, or made and computed with: of what is only

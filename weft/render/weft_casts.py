@@ -23,13 +23,13 @@ def _never() -> bool:
     return False
 
 
-_in_pairs = _never if triton.knobs.runtime.interpret else _targets_nvidia
+is_nvidia = _never if triton.knobs.runtime.interpret else _targets_nvidia
 
 
 @triton.jit
 def to_f32(x):
     """x: bfloat16."""
-    if _in_pairs():
+    if is_nvidia():
         result = tl.inline_asm_elementwise(
             "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }", "=r,=r,r", [x], tl.float32, is_pure=True, pack=2
         )
@@ -42,7 +42,7 @@ def to_f32(x):
 def to_f32_again(x):
     """What ``to_f32`` gives, in other words: a compiler that saw that it is the same would keep the first result until
     here, in twice the registers. x: bfloat16 or float16."""
-    if not _in_pairs():
+    if not is_nvidia():
         result = x.to(tl.float32)
     elif x.dtype == tl.bfloat16:
         result = tl.inline_asm_elementwise(
@@ -68,7 +68,7 @@ def to_f32_again(x):
 @triton.jit
 def to_bf16(x):
     """Rounded to nearest even. x: float32."""
-    if _in_pairs():
+    if is_nvidia():
         result = tl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.bfloat16, is_pure=True, pack=2
         )
@@ -80,7 +80,7 @@ def to_bf16(x):
 @triton.jit
 def to_f16(x):
     """Rounded to nearest even. x: float32."""
-    if _in_pairs():
+    if is_nvidia():
         result = tl.inline_asm_elementwise(
             "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, is_pure=True, pack=2
         )
