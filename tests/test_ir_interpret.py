@@ -130,7 +130,20 @@ CASES = [(op, dtype) for op in (*POINTWISE, *REDUCTIONS) for dtype in operand_dt
 
 
 def test_every_op_is_tested_here() -> None:
-    assert {*POINTWISE, *REDUCTIONS, "const", "parameter", "iota", "size", "cast", "where"} == set(OPS)
+    assert {*POINTWISE, *REDUCTIONS, "const", "parameter", "iota", "size", "cast", "where", "pick"} == set(OPS)
+
+
+@pytest.mark.parametrize("kind", ["i64", "i32"])
+def test_an_element_is_picked_of_each_row(kind: str) -> None:
+    builder = Builder("p", (Dim("a", 2), Dim("m", 4), Dim("n", 3)))
+    x = builder.input("x", "f32", ["m", "n"], [3, 1])
+    index = builder.input("index", kind, ["a", "m"], [4, 1])
+    builder.output("y", builder.op("pick", x, index, attributes=["n"]), "f32", ["a", "m"], [4, 1])
+    data = torch.randn(4, 3)
+    places = torch.tensor([[0, 2, 3, -1], [1, 1, 0, -(2**31)]]).to(dt.TORCH_DTYPES[kind])
+    (found,) = interpret(builder.finish(), (data, places))
+    expected = [[data[0, 0], data[1, 2], 0, 0], [data[0, 1], data[1, 1], data[2, 0], 0]]
+    assert torch.equal(found, torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize("exact", [True, False])

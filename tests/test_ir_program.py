@@ -145,6 +145,8 @@ class _Grower:
             return self._cast(self.choose(self.names))
         if row.kind == "reduction":
             return self._reduction(op)
+        if row.kind == "gather":
+            return self._gather(op)
         if row.dtype == "select":
             second, third = self._pair(CONSTANT_DTYPES)
             return builder.op(op, self.operand(["bool"]), second, third)
@@ -184,6 +186,11 @@ class _Grower:
             operand = self._summable(op, builder.op("gt", operand, builder.const(0.0, dtype)), operand)
         dropped = self.draw(st.lists(st.sampled_from(dims), min_size=1, unique=True))
         return builder.op(op, operand, attributes=dropped)
+
+    def _gather(self, op: str) -> str:
+        data, index = self.operand(ARITHMETIC), self.operand(["i64", "i32"])
+        dims = sorted(self.builder.dims_of(data) - self.builder.dims_of(index))
+        return self.builder.op(op, data, index, attributes=[self.choose(dims)]) if dims else data
 
     def _summable(self, op: str, positive: str, operand: str) -> str:
         """An operand whose reduction has the same bits in any order."""

@@ -162,6 +162,8 @@ def test_every_op_parses_back(op: str) -> None:
             continue
         elif row.kind == "reduction":
             value = builder.op(op, x, attributes=["m", "n"])
+        elif row.kind == "gather":
+            value = builder.op(op, x, builder.input("i", "i64", ["m"], [1]), attributes=["n"])
         else:
             value = builder.op(op, *([condition, x, x] if row.dtype == "select" else [x] * row.arity))
         builder.output("y", value, builder.dtype(value), ["m", "n"], ["s0", 1])

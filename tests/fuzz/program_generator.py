@@ -158,7 +158,8 @@ class Generator:
         draw = self.random
         cheap = self.mode == "exact"
         reductions = [op for op in OPS.values() if op.kind == "reduction" and not (cheap and op.name in ONLINE)]
-        others = [op for op in OPS.values() if op.kind != "reduction" and not (cheap and op.cost >= EXPENSIVE_COST)]
+        kinds = ("source", "pointwise")
+        others = [op for op in OPS.values() if op.kind in kinds and not (cheap and op.cost >= EXPENSIVE_COST)]
         op = draw.choice(reductions if draw.random() < 0.3 else others)
         for attempt in range(ATTEMPTS):
             if self._try(op, tame=attempt >= ATTEMPTS // 2):

@@ -93,8 +93,7 @@ def _picked(program: Program, columns: tuple[str, ...]) -> Program:
             renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
             continue
         (source, *casts), index = found[value.name]
-        dtype = inputs[source].dtype
-        renamed[value.name] = builder.op("pick", renamed[source], renamed[index], dtype=dtype, attributes=columns)
+        renamed[value.name] = builder.op("pick", renamed[source], renamed[index], attributes=columns)
         for dtype in casts:
             renamed[value.name] = builder.cast(renamed[value.name], dtype)
     for output in program.outputs:

@@ -17,8 +17,8 @@ from weft.ir.dtypes import INTEGERS, TORCH_DTYPES
 
 Kind = Literal["source", "pointwise", "reduction", "gather"]
 # How the dtype of the result follows from the operands': "same" as all of them, "bool", "select" (bool, T, T -> T),
-# or "stated" by the value itself.
-DtypeRule = Literal["same", "bool", "select", "stated"]
+# that of the "first" one, or "stated" by the value itself.
+DtypeRule = Literal["same", "bool", "select", "first", "stated"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ def _sumexp(x: Tensor, axes: list[int]) -> Tensor:
 def _pick(x: Tensor, index: Tensor, axis: int) -> Tensor:
     """Along an axis the element with an index, zero where there is none."""
     shape = list(torch.broadcast_shapes(x.shape, index.shape))
+    if shape[axis] == 0:
+        return x.new_zeros([n if i != axis else 1 for i, n in enumerate(shape)])
     there = (index >= 0) & (index < shape[axis])
     at = torch.where(there, index, 0).long().expand([n if i != axis else 1 for i, n in enumerate(shape)])
     return torch.where(there, x.expand(shape).gather(axis, at), 0)
@@ -188,7 +190,7 @@ OPS: dict[str, Op] = {
         _reduction("max", lambda x, axes: torch.amax(x, axes, keepdim=True)),
         _reduction("min", lambda x, axes: torch.amin(x, axes, keepdim=True)),
         # of an input, what sum(where(iota == index, x, 0)) is: kernels that loop over columns take it by its address
-        Op("pick", 2, "gather", "stated", 1.0, _pick),
+        Op("pick", 2, "gather", "first", 1.0, _pick),
         # one pass with a moving centre: see weft/ir/online.py
         Op("m2", 1, "reduction", "same", 6.0, _m2, floats_only=True),
         Op("sumexp", 1, "reduction", "same", 30.0, _sumexp, floats_only=True),

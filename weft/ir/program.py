@@ -177,6 +177,8 @@ class Builder:
             dtype = "bool"
         elif row.dtype in ("same", "select"):
             dtype = found[-1][0]
+        elif row.dtype == "first":
+            dtype = found[0][0]
         if dtype is None:
             raise VerificationError(f"{op} needs a dtype")
         key = (op, args, tuple((type(a), repr(a)) for a in attributes), dtype)
