@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -102,7 +103,7 @@ def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], f
             best, threshold = worth, share
     if not any(spilled for _, spilled in shares):
         threshold = 1 / fewest
-    return Weights(weights, fewest, int(min(threshold, 1 / fewest) * 100 + 1) / 100)
+    return Weights(weights, fewest, math.ceil(1000 * min(threshold, 1 / fewest)) / 1000)
 
 
 def _weights(rows: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
