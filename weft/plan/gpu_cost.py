@@ -268,7 +268,8 @@ class Load:
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
         vector = VECTOR_BYTES // demand.item_bytes if looped else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
-        ahead = max(1, schedule.stages - 1) if vector * demand.item_bytes >= COPIED_BYTES else 1
+        turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
+        ahead = max(1, min(schedule.stages, turn)) if vector * demand.item_bytes >= COPIED_BYTES else 1
         per_us = target.bandwidth_gbps * 1e3
         share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
         gathered = schedule.rows_per_tile > part.rows
