@@ -92,8 +92,12 @@ def test_a_gpu_with_fitted_constants_is_taken_as_it_is() -> None:
     assert constants(found) == fitted_constants()
 
 
-def test_what_the_driver_does_not_say_is_that_of_the_nearest() -> None:
-    found = of_properties(properties("NVIDIA L4", memory=(0, 0), clock_rate=0))
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_the_driver_does_not_say_is_that_of_the_nearest(is_known: bool) -> None:
+    given = properties("NVIDIA L4", memory=(0, 0), clock_rate=0)
+    if not is_known:
+        del given.clock_rate, given.memory_clock_rate, given.memory_bus_width
+    found = of_properties(given)
     l40s = Target.named("l40s")
     assert found.bandwidth_gbps == pytest.approx(l40s.bandwidth_gbps * 58 / 142)
     assert found.instruction_ratio == l40s.instruction_ratio

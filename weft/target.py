@@ -109,7 +109,11 @@ def of_properties(found: Any, trusted: bool = True) -> Target:
     if trusted and named is not None and named.measured and named.units == found.multi_processor_count:
         return replace(named, device=found.name)
     near = named or max((t for t in gpus if t.architecture <= architecture), key=lambda t: (t.architecture, t.measured))
-    peak_gbps = 2 * found.memory_clock_rate * found.memory_bus_width / 8 / 1e6
+    clock_khz, memory_khz, bus_bits = (
+        getattr(found, name, 0)  # newer releases of PyTorch have them, and drivers may say zero
+        for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
+    )
+    peak_gbps = 2 * memory_khz * bus_bits / 8 / 1e6
     bandwidth_gbps = _ATTAINED * peak_gbps or near.bandwidth_gbps * found.multi_processor_count / near.units
     return replace(
         near,
@@ -121,7 +125,7 @@ def of_properties(found: Any, trusted: bool = True) -> Target:
         cache_bytes=found.L2_cache_size,
         architecture=architecture,
         most_warps=found.max_threads_per_multi_processor // found.warp_size,
-        instruction_ratio=_CLOCK_GHZ * 1e6 / found.clock_rate if found.clock_rate else near.instruction_ratio,
+        instruction_ratio=_CLOCK_GHZ * 1e6 / clock_khz if clock_khz else near.instruction_ratio,
         measured=False,
         origin="unmeasured: what the driver says of the device",
         device=found.name,
