@@ -41,8 +41,10 @@ SMALL_MODELS: dict[str, dict[str, int]] = {
 
 
 def often(every: Iterable[Any], kept: Sequence[Any]) -> list[Any]:
-    """Parameters of a test: what is kept is for every run of the tests, the rest for those of everything."""
-    return [each if each in kept else pytest.param(each, marks=pytest.mark.slow) for each in every]
+    """Parameters of a test: what is kept is for every run of the tests, the rest for those of everything. A tuple is of
+    several parameters."""
+    alone = ((each if isinstance(each, tuple) else (each,)) for each in every)
+    return [pytest.param(*each, marks=() if each in kept or each[0] in kept else pytest.mark.slow) for each in alone]
 
 
 @dataclass(frozen=True)

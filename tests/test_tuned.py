@@ -180,7 +180,7 @@ def test_a_measured_schedule_that_cannot_be_written_any_more_is_left(monkeypatch
     (kernel,) = region.plan.kernels
     changes = other_schedule(kernel)
     refusal = weft.Refusal("triton_wide_sums", "norm", "not any more", 1, 0)
-    refused = lambda k: refusal if k.schedule.rows_per_chunk == changes["rows_per_chunk"] else None  # noqa: E731
+    refused = lambda k, *_: refusal if k.schedule.rows_per_chunk == changes["rows_per_chunk"] else None  # noqa: E731
     monkeypatch.setattr(compiler, "supports", refused)
     (again,) = compiled(norm, *inputs(), tuned=table(tuned_to(kernel, **changes))).regions
     assert again.plan == region.plan

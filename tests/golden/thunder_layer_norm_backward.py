@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264 keeps=tiles
 # program thunder_layer_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -54,11 +54,6 @@ def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2
     n_d = 3072 + tl.arange(0, 1024)[None, :]
     n_e = 4096 + tl.arange(0, 1024)[None, :]
     for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
-        weight_tile_a = tl.load(weight + n_a)
-        weight_tile_b = tl.load(weight + n_b)
-        weight_tile_c = tl.load(weight + n_c)
-        weight_tile_d = tl.load(weight + n_d)
-        weight_tile_e = tl.load(weight + n_e)
         sum_sum_a = tl.full([1, 1024], 0.0, tl.float32)
         sum_sum_b = tl.full([1, 1024], 0.0, tl.float32)
         sum_sum_c = tl.full([1, 1024], 0.0, tl.float32)
@@ -88,6 +83,11 @@ def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2
             rstd_row = tl.load(rstd + m)
             mul_6 = rstd_row * rstd_row
             mul_7 = mul_6 * rstd_row
+            weight_tile_a = tl.load(weight + n_a)
+            weight_tile_b = tl.load(weight + n_b)
+            weight_tile_c = tl.load(weight + n_c)
+            weight_tile_d = tl.load(weight + n_d)
+            weight_tile_e = tl.load(weight + n_e)
             cast_a = w.to_f32(x_tile_a)
             sub_a = cast_a - mean_row
             cast_1_a = w.to_f32(weight_tile_a)
@@ -153,26 +153,56 @@ def weft_thunder_layer_norm_backward(weight, mean, dy, x, rstd, out0, out1, out2
             mul_8 = mul_5 * mul_7
             mul_9 = sum_3 * 0.000195313
             mul_10 = mul_8 * 0.000390625
+            cast_a = w.to_f32_again(x_tile_a)
+            sub_a = cast_a - mean_row
+            cast_1_a = w.to_f32_again(weight_tile_a)
+            cast_2_a = w.to_f32_again(dy_tile_a)
+            mul_a = cast_1_a * cast_2_a
+            mul_3_a = rstd_row * mul_a
             mul_11_a = mul_10 * sub_a
             add_a = mul_3_a + mul_11_a
             add_1_a = add_a + mul_9
             cast_3_a = add_1_a.to(tl.bfloat16)
             tl.store(out0_at + n_a, cast_3_a)
+            cast_b = w.to_f32_again(x_tile_b)
+            sub_b = cast_b - mean_row
+            cast_1_b = w.to_f32_again(weight_tile_b)
+            cast_2_b = w.to_f32_again(dy_tile_b)
+            mul_b = cast_1_b * cast_2_b
+            mul_3_b = rstd_row * mul_b
             mul_11_b = mul_10 * sub_b
             add_b = mul_3_b + mul_11_b
             add_1_b = add_b + mul_9
             cast_3_b = add_1_b.to(tl.bfloat16)
             tl.store(out0_at + n_b, cast_3_b)
+            cast_c = w.to_f32_again(x_tile_c)
+            sub_c = cast_c - mean_row
+            cast_1_c = w.to_f32_again(weight_tile_c)
+            cast_2_c = w.to_f32_again(dy_tile_c)
+            mul_c = cast_1_c * cast_2_c
+            mul_3_c = rstd_row * mul_c
             mul_11_c = mul_10 * sub_c
             add_c = mul_3_c + mul_11_c
             add_1_c = add_c + mul_9
             cast_3_c = add_1_c.to(tl.bfloat16)
             tl.store(out0_at + n_c, cast_3_c)
+            cast_d = w.to_f32_again(x_tile_d)
+            sub_d = cast_d - mean_row
+            cast_1_d = w.to_f32_again(weight_tile_d)
+            cast_2_d = w.to_f32_again(dy_tile_d)
+            mul_d = cast_1_d * cast_2_d
+            mul_3_d = rstd_row * mul_d
             mul_11_d = mul_10 * sub_d
             add_d = mul_3_d + mul_11_d
             add_1_d = add_d + mul_9
             cast_3_d = add_1_d.to(tl.bfloat16)
             tl.store(out0_at + n_d, cast_3_d)
+            cast_e = w.to_f32_again(x_tile_e)
+            sub_e = cast_e - mean_row
+            cast_1_e = w.to_f32_again(weight_tile_e)
+            cast_2_e = w.to_f32_again(dy_tile_e)
+            mul_e = cast_1_e * cast_2_e
+            mul_3_e = rstd_row * mul_e
             mul_11_e = mul_10 * sub_e
             add_e = mul_3_e + mul_11_e
             add_1_e = add_e + mul_9

@@ -201,7 +201,8 @@ Count = Any
 
 @dataclass(frozen=True)
 class Times:
-    """Of a kernel, in microseconds. start: what goes on beside nothing else; memory, tiles: what goes on at a time."""
+    """Of a kernel, in microseconds. start: what goes on beside nothing else, and starts of programs; memory, tiles: what
+    goes on at a time."""
 
     all: Count
     start: Count
@@ -318,7 +319,8 @@ class Load:
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         both_us = _together(memory_us, self.rounds * tile_us, known.power)
-        both_us = _together(both_us, 1e-3 * known.program_ns * self.programs, known.power)
+        programs_us = 1e-3 * known.program_ns * self.programs
+        both_us = _together(both_us, programs_us, known.power)
         ends_us = (
             known.barrier_us * self.barriers
             + known.gather_us * self.gathers
@@ -327,7 +329,7 @@ class Load:
             + known.finish_us * self.finishes
         )
         start_us = known.start_us + known.later_us * self.later + ends_us
-        return Times(both_us + start_us, start_us, memory_us, self.rounds * tile_us)
+        return Times(both_us + start_us, start_us + programs_us, memory_us, self.rounds * tile_us)
 
 
 def _together(one: Count, other: Count, power: float) -> Count:
