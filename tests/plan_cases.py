@@ -24,7 +24,7 @@ from weft.plan.planner import plan
 from weft.plan.verify import verify_plan
 from weft.target import Target
 
-TARGETS = ("cpu", "cpu_amd", "b200", "h200", "l40s")
+TARGETS = ("cpu", "cpu_amd", "a100", "b200", "h200")
 CPUS = ("cpu", "cpu_amd")
 GPUS = tuple(name for name in TARGETS if name not in CPUS)
 CPU = Target.named("cpu")

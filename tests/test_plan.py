@@ -106,8 +106,7 @@ def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: s
         assert schemes == {"LOOP", "COLUMN"}
         assert [refusal.rule for refusal in wide.cuts] == ["row_registers"]
     else:
-        # with little bandwidth a loop over segments of one row takes as long as one over the columns of a row
-        assert schemes <= {"LOOP", "ONE_SHOT", "COLUMN"} if target == "l40s" else schemes <= {"LOOP", "ONE_SHOT"}
+        assert schemes <= {"LOOP", "ONE_SHOT"}
     assert wide.kernels[0].schedule.segments == ()
 
 

@@ -132,11 +132,11 @@ def parse_shape(text: str) -> Shape:
 
 def parse_target(text: str) -> Target:
     """A target by name, or the machine at hand."""
+    options = Options.read()
     try:
         if text != "current":
             return Target.named(text)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return calibration.at_hand(device, Options.read())
+        return calibration.at_hand(torch.device("cuda" if torch.cuda.is_available() else "cpu"), options)
     except (ValueError, BuildError) as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -201,8 +201,8 @@ Count = Any
 
 @dataclass(frozen=True)
 class Times:
-    """Of a kernel, in microseconds. start: what goes on beside nothing else, and starts of programs; memory, tiles: what
-    goes on at a time."""
+    """Of a kernel, in microseconds. start: what goes on beside nothing else, and starts of programs; memory, tiles:
+    what goes on at a time."""
 
     all: Count
     start: Count
