@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.devices import plug_in, properties
 from weft import cli, compiler
@@ -19,6 +21,7 @@ from weft.options import Options
 from weft.plan.gpu_cost import constants, fitted_constants
 from weft.render import backends
 from weft.runtime import calibration, probes
+from weft.runtime.layout import Fitting
 from weft.runtime.probes import Found
 from weft.target import Target, of_properties
 
@@ -145,6 +148,35 @@ def test_ratios_are_found_from_times(name: str, instructions: float, starts: flo
 def test_no_probe_waits_for_programs_of_others() -> None:
     found = probes.probes(replace(Target.named("h200"), exclusive=False))
     assert {probe.kernel.schedule.finish for probe in found} == {"none", "separate"}
+
+
+def test_a_measurement_times_every_probe_on_tensors_like_its_own(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the GPU itself, on a CPU."""
+    called: list[list[tuple[int, ...]]] = []
+
+    def call(function: str, fitting: Fitting, inputs: list[Tensor], outputs: list[Tensor], sm_margin: int) -> bool:
+        called.append([tuple(t.shape) for t in (*inputs, *outputs)])
+        return True
+
+    def times_of(runs: list[Callable[[], object]], device: torch.device) -> list[float]:
+        for run in runs:
+            run()
+        return [20.0 + i for i in range(len(runs))]
+
+    monkeypatch.setattr(probes, "ONE_SHOT", ((2, 1024), (64, 256)))
+    monkeypatch.setattr(probes, "STREAM", ((64, 1024),))
+    monkeypatch.setattr(probes, "copied_gbps", lambda _: 300.0)
+    monkeypatch.setattr(probes, "times_of", times_of)
+    monkeypatch.setattr(probes.gpu, "build_all", lambda kernels, sources, hints, options: [k.name for k in kernels])
+    monkeypatch.setattr(probes.gpu, "call", call)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = probes.measure(Target.named("l40s"), torch.device("cpu"), options)
+    assert (found.bandwidth_gbps, found.kernels) == (300.0, len(called))
+    assert called[0] == [(2, 1024), (1024,), (2, 1024)]
+    assert called[-1] == [(64, 1024), (1024,), (64, 1024), (1024,)]
 
 
 # first use

@@ -90,15 +90,19 @@ class Probe:
 
 def measure(target: Target, device: torch.device, options: Options) -> Found:
     """Of a GPU: target is what is known of it. Raises BuildError if Triton cannot compile for it, and what PyTorch
-    raises without half a gigabyte of free memory."""
+    raises without 0.7 GB of free memory."""
     with _disable_current_modes(), torch.no_grad(), torch.cuda.device(device):
         # whoever shares the GPU may compute meanwhile: no probe's programs wait for each other
         target = replace(target, bandwidth_gbps=copied_gbps(device), exclusive=False)
         found = probes(target)
         kernels = [probe.kernel for probe in found]
         functions = gpu.build_all(kernels, [*map(render, kernels)], [{}] * len(kernels), options)
-        runs = [_run(kernel, function, device) for kernel, function in zip(kernels, functions, strict=True)]
-        return fit(target, found, times_of(runs, device))
+        tensors = {program: _tensors(program, device) for program in dict.fromkeys(k.program for k in kernels)}
+        runs = [_run(function, *tensors[k.program]) for k, function in zip(kernels, functions, strict=True)]
+        measured_us = times_of(runs, device)
+        del tensors, runs
+        torch.cuda.empty_cache()
+        return fit(target, found, measured_us)
 
 
 def probes(target: Target) -> list[Probe]:
@@ -178,14 +182,18 @@ def times_of(runs: Sequence[Callable[[], Any]], device: torch.device) -> list[fl
     return [statistics.median(1e3 * begin.elapsed_time(end) for begin, end in own) for own in events]
 
 
-def _run(kernel: Kernel, function: Any, device: torch.device) -> Callable[[], Any]:
-    """A call of a kernel on tensors of its own."""
-    sizes = {d.name: int(d.size) for d in kernel.program.dims}
+def _tensors(program: Program, device: torch.device) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and outputs of a probe, the former random."""
+    sizes = {d.name: int(d.size) for d in program.dims}
     generator = torch.Generator(device).manual_seed(0)
     inputs: list[Tensor] = []
-    for buffer in kernel.program.inputs:
-        shape = [sizes[d] for d in buffer.dims]
-        inputs.append(torch.randn(shape, generator=generator, device=device).to(TORCH_DTYPES[buffer.dtype]))
-    outputs = [allocate(output.buffer, sizes, device) for output in kernel.program.outputs]
+    for buffer in program.inputs:
+        tensor = torch.empty([sizes[d] for d in buffer.dims], dtype=TORCH_DTYPES[buffer.dtype], device=device)
+        inputs.append(tensor.normal_(generator=generator))
+    return inputs, [allocate(output.buffer, sizes, device) for output in program.outputs]
+
+
+def _run(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Callable[[], Any]:
+    """A call of a kernel."""
     fitting = Fitting.of(inputs, outputs, (), None)
     return lambda: gpu.call(function, fitting, inputs, outputs, 0)
