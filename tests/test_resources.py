@@ -85,7 +85,7 @@ def test_a_sample_of_candidates_against_ptxas(pool: ProcessPoolExecutor) -> None
 @pytest.mark.parametrize("part", often(range(PARTS), [0]))
 def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExecutor) -> None:
     """At shapes drawn at random, for targets of all architectures in turn. What spills has a runner-up, and is rare."""
-    cells = drawn_cells(200 + part, WORKLOADS, CELLS)
+    cells = drawn_cells(100 + part, WORKLOADS, CELLS)
     chosen: list[tuple[Target, Kernel]] = []
     for cell, name in zip(cells, cycle(ARCHITECTURES), strict=False):
         target = Target.named(name)
@@ -95,8 +95,7 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     assert {target.name for target, _ in chosen} == set(ARCHITECTURES)
     usages = compiled([(kernel, target.architecture) for target, kernel in chosen], pool)
     spilled = [k for (_, k), usage in zip(chosen, usages, strict=True) if lacks_registers(usage[0], k)]
-    # 5 of 189 kernels of four parts did; a part has some 45, so that two are within what is drawn
-    assert len(spilled) <= max(2, 0.03 * len(chosen)), [str(k.schedule) for k in spilled]
+    assert len(spilled) <= 0.03 * len(chosen), [str(k.schedule) for k in spilled]
     for (target, _), functions in zip(chosen, usages, strict=True):
         assert all(usage["shared_bytes"] <= target.shared_bytes + RESERVED_BYTES for usage in functions)
     assert [usage[1] for usage in usages if len(usage) > 1 and usage[1]["spill_bytes"] > 16] == []
@@ -105,9 +104,8 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     assert sum(near) >= 0.65 * len(near)
 
 
-@pytest.mark.parametrize(("every", "luck"), [(4, 0.03), pytest.param(1, 0.0, marks=pytest.mark.slow)])
-def test_the_weights_are_those_of_the_sweeps(every: int, luck: float) -> None:
-    """luck: by how much fewer kernels of a quarter of the shapes may be met than of all."""
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))
     rows = [row for row in swept if not ptxas_fit.is_odd(row)]
     assert len(rows) > 3500
@@ -123,7 +121,7 @@ def test_the_weights_are_those_of_the_sweeps(every: int, luck: float) -> None:
         fitted = weights()[scheme]
         own = [row for row in rows if ptxas_fit.group(row) == scheme]
         fits = [row for row in own if not ptxas_fit.is_spilled(row)]
-        assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= (least - luck) * len(fits), scheme
+        assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= least * len(fits), scheme
         said = [ptxas_fit.is_said_to_spill(row, fitted) for row in own]
         spilled = [ptxas_fit.is_spilled(row) and ptxas_fit.has_room(row) for row in own]
         assert sum(yes for yes, wrong in zip(said, spilled, strict=True) if wrong) >= said_least * sum(spilled), scheme
