@@ -172,9 +172,12 @@ def test_one_element_of_a_row_is_taken_by_its_address() -> None:
         ("here: bool{m, n} = eq(places, index)", "here: bool{m, n} = ne(places, index)"),
         ("input index: i64 [m:1]", "input index: i64 [m:40, n:1]"),
         ("where(here, wide, zero)", "where(here, zero, wide)"),
+        ("places: i64{n} = iota[n]()", "places: i64{m} = iota[m]()"),
     ],
 )
 def test_what_is_no_element_is_summed_up(text: str, instead: str) -> None:
     assert text in PICKS
-    program = parse(PICKS.replace(text, instead))
+    program = parse(
+        PICKS.replace(text, instead).replace("bool{m, n}", "bool{m}" if "iota[m]" in instead else "bool{m, n}")
+    )
     assert online_along_rows(program, ("n",)) == program

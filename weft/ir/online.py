@@ -72,7 +72,10 @@ def _picked(program: Program, columns: tuple[str, ...]) -> Program:
         condition, element, nothing = (by_name.get(arg) for arg in chosen.args)
         if condition is None or condition.op != "eq" or nothing is None or nothing.attributes != (0.0,):
             return None
-        index = [arg for arg in condition.args if arg not in by_name or by_name[arg].op != "iota"]
+        places = [arg for arg in condition.args if arg in by_name and by_name[arg].op == "iota"]
+        index = [arg for arg in condition.args if arg not in places]
+        if any(by_name[arg].attributes != columns or by_name[arg].dtype not in ("i32", "i64") for arg in places):
+            return None
         casts, name = list[str](), chosen.args[1]
         while element is not None and element.op == "cast":
             casts, name = [element.dtype, *casts], element.args[0]
