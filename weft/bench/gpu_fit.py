@@ -29,7 +29,7 @@ from weft.plan.resources import spills
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "bandwidth": (0.8, 1.35, 1.1),
     "in_flight_bytes": (1e3, 1e5, 1.8e4),
-    "sharpness": (1.2, 6.0, 1.6),
+    "sharpness": (1.2, 20.0, 3.0),
     "crowded": (1e-4, 0.5, 0.05),
     "cached": (0.05, 1.5, 0.7),
     "issue_ns": (0.01, 5.0, 0.6),

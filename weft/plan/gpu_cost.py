@@ -55,7 +55,7 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True)
 class Constants:
     """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
-    which memory waits, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of the
+    which memory waits, beside those of the tile that arrives, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of the
     time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns: of an
     operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access: of a
     load or store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations.
@@ -213,7 +213,8 @@ class Times:
 @dataclass(frozen=True)
 class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
-    in_flight_bytes: of a multiprocessor. busy: the part of the programs' time that they have something to do. rounds:
+    in_flight_bytes: of a multiprocessor; tile_bytes: that a
+    program asks for at once and waits for. busy: the part of the programs' time that they have something to do. rounds:
     tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor, sharing
     four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of
     them; accesses: loads and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between
@@ -225,6 +226,7 @@ class Load:
     moved_us: Count
     cached_us: Count
     in_flight_bytes: Count
+    tile_bytes: Count
     busy: Count
     rounds: Count
     warps: Count
@@ -281,6 +283,7 @@ class Load:
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
+            tile_bytes=0 if looped else tile_bytes,
             busy=min(1.0, useful / (rounds * resident * units)),
             rounds=rounds,
             warps=resident * schedule.warps,
@@ -307,7 +310,8 @@ class Load:
 
     def times_us(self, known: Constants) -> Times:
         """Microseconds, in parts."""
-        scarce = (1 + (known.in_flight_bytes / self.in_flight_bytes) ** known.sharpness) ** (1 / known.sharpness)
+        needed_bytes = known.in_flight_bytes + self.tile_bytes
+        scarce = _together(1.0, needed_bytes / self.in_flight_bytes, known.sharpness)
         crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
         moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
         uneven = _together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
