@@ -93,6 +93,24 @@ def test_an_element_that_two_threads_load_is_not_overwritten(rows: int, columns:
     assert bool(overwritable(replace(found, schedule=schedule))) == shares
 
 
+def test_what_elements_are_taken_from_by_their_address_is_not_overwritten() -> None:
+    """A thread may store its part of the row before another one has loaded the element."""
+    body = """
+  numbers: i64{n} = iota[n]()
+  same: bool{m, n} = eq(numbers, i)
+  zero: f32{} = const[0.0]()
+  chosen: f32{m, n} = where(same, x, zero)
+  taken: f32{m} = sum[n](chosen)
+  double: f32{m, n} = add(x, x)
+  output out0: f32 [m:8, n:1] = double
+  output out1: f32 [m:1] = taken
+"""
+    found = kernel(body, "input x: f32 [m:8, n:1]\n  input i: i64 [m:1]")
+    assert overwritable(found) == {"out0": ("x",)}
+    looped = Schedule("LOOP", ("m",), ("n",), (), 1, backend="triton", piece_columns=128, warps=4)
+    assert overwritable(replace(found, schedule=looped)) == {}
+
+
 def test_a_column_sum_overwrites_nothing() -> None:
     body = "  total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total\n"
     assert overwritable(kernel(body, "input x: f32 [m:8, n:1]\n  input y: f32 [n:1]")) == {}

@@ -1,4 +1,4 @@
-"""Launches in a backward on a CPU that write where a saved tensor lies which nobody reads afterwards.
+"""Launches in a backward that write where a saved tensor lies which nobody reads afterwards.
 
 The largest tensor of a training step is often the gradient of the logits, and nobody needs the logits once it is there:
 in memory of its own it would be twice as much where a step needs most. TorchInductor computes in place what it writes
@@ -29,8 +29,6 @@ def write_in_place(graph: fx.Graph, launches: Mapping[fx.Node, Kernel]) -> None:
     read. launches: those of the graph, with their kernels."""
     free = donated(graph)
     for launch, kernel in launches.items():
-        if kernel.schedule.backend != "cpp":
-            continue  # threads of a GPU may hold an element twice, and one may load it when the other has stored
         arguments: dict[str, Any] = dict(launch.kwargs)
         inputs = dict(zip((b.name for b in kernel.program.inputs), arguments["inputs"], strict=True))
         places = overwritable(kernel)

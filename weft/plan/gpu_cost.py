@@ -55,20 +55,20 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True)
 class Constants:
     """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
-    which memory waits, beside those of the tile that arrives, and sharpness, how suddenly. crowded: what each ``CROWD_BYTES`` in flight cost, as a part of the
-    time of memory. cached: time of bytes that are read again, as a part of the time of copying as many. issue_ns: of an
-    operation on an element in a thread, where other programs wait for it; latency_ns: where nobody does. access: of a
-    load or store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations.
-    overhead: of a tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each
-    exchange and each warp that takes part. compute_power, power: how much the two parts of a tile's time and memory and
-    tiles add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us:
-    where some start only when others have ended. tail: tiles that end after memory has. step_us: of each load of the
-    finish that waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all
-    programs wait for. segment_bytes: that are moved with each part of a row that a program has, where it has not the
-    whole row: lines of the caches that others have a part of. gather_us: of each sum over rows that lie in several
-    threads, at the end of a chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a
-    row. sm_share: of the bandwidth that one multiprocessor may have, in those that there would be for each if all had
-    the same.
+    which memory waits, beside those of the tile that arrives, and sharpness, how suddenly. crowded: what each
+    ``CROWD_BYTES`` in flight cost, as a part of the time of memory. cached: time of bytes that are read again, as a
+    part of the time of copying as many. issue_ns: of an operation on an element in a thread, where other programs wait
+    for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. access: of a load or
+    store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead:
+    of a tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each exchange
+    and each warp that takes part. compute_power, power: how much the two parts of a tile's time and memory and tiles
+    add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some
+    start only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that
+    waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait
+    for. segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines
+    of the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end
+    of a chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a row. sm_share: of the
+    bandwidth that one multiprocessor may have, in those that there would be for each if all had the same.
     """
 
     bandwidth: float
@@ -78,6 +78,7 @@ class Constants:
     cached: float
     issue_ns: float
     latency_ns: float
+    again: float
     access: float
     shuffle: float
     overhead: float
@@ -213,15 +214,15 @@ class Times:
 @dataclass(frozen=True)
 class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
-    in_flight_bytes: of a multiprocessor; tile_bytes: that a
-    program asks for at once and waits for. busy: the part of the programs' time that they have something to do. rounds:
-    tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor, sharing
-    four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on each of
-    them; accesses: loads and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between
-    threads in a tile, of row sums and of weights. programs: that a multiprocessor starts; later: whether some start
-    when others have ended. steps: of the finish. finishes: functions that are launched for it; barriers: that programs
-    wait at for it. segments: parts of a row that are a program's, for each byte of them. gathers: sums over rows
-    between threads, at the end of a chunk. fills: loops over the columns that begin, for each tile."""
+    in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for. busy: the part of
+    the programs' time that they have something to do. rounds: tiles that a program takes one after the other: of rows,
+    or blocks of a row. warps: of a multiprocessor, sharing four schedulers; program_warps: that wait for each other.
+    elements: of a thread in a tile, operations: on each of them, and again: those that are repeated; accesses: loads
+    and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of
+    row sums and of weights. programs: that a multiprocessor starts; later: whether some start when others have ended.
+    steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it.
+    segments: parts of a row that are a program's, for each byte of them. gathers: sums over rows between threads, at
+    the end of a chunk. fills: loops over the columns that begin, for each tile."""
 
     moved_us: Count
     cached_us: Count
@@ -233,6 +234,7 @@ class Load:
     program_warps: Count
     elements: Count
     operations: Count
+    again: Count
     accesses: Count
     shuffles: Count
     exchanges: Count
@@ -265,7 +267,7 @@ class Load:
         rounds = float(waves * turns)
         useful = tiles * work.segments * (blocks * work.loops if looped else blocks)
         elements, threads = schedule.elements, 32 * schedule.warps
-        operations = work.operations + (work.again if schedule.keeps == "tiles" or looped else 0)
+        again = work.again if schedule.keeps == "tiles" or looped else 0
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
@@ -289,7 +291,8 @@ class Load:
             warps=resident * schedule.warps,
             program_warps=part.warps if part.warps == 1 else schedule.warps,
             elements=elements,
-            operations=operations * share,
+            operations=work.operations * share,
+            again=again * share,
             accesses=elements * work.tensors / vector * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
             exchanges=(work.exchanges / blocks / work.loops if looped else work.exchanges)
@@ -316,7 +319,9 @@ class Load:
         moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
         uneven = _together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
         memory_us = moved_us / known.bandwidth * (scarce + crowded) * uneven + known.cached * self.cached_us
-        operations = self.elements * self.operations + known.access * self.accesses + known.overhead
+        operations = (
+            self.elements * (self.operations + known.again * self.again) + known.access * self.accesses + known.overhead
+        )
         operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.warps / SCHEDULERS
         wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import Loops, loops_of
@@ -23,7 +24,8 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     if not schedule.columns or _is_loaded_twice(schedule):
         return {}
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
-    last = {b.name: _last_loop(b.name, loops, kernel) for b in program.inputs if set(b.dims) == every}
+    wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in _picked(kernel)]
+    last = {name: _last_loop(name, loops, kernel) for name in wide}
     found: dict[str, tuple[str, ...]] = {}
     for stage, stores in enumerate(loops.stores):
         for output in stores:
@@ -40,6 +42,14 @@ def _is_loaded_twice(schedule: Schedule) -> bool:
     if schedule.backend == "cpp":
         return False
     return schedule.rows_per_tile * schedule.piece_columns < 32 * schedule.warps
+
+
+def _picked(kernel: Kernel) -> set[str]:
+    """Inputs of which one element of a row is loaded by its address, by any thread and at any time."""
+    if kernel.schedule.scheme != "LOOP":
+        return set()
+    values = online_along_rows(kernel.program, kernel.schedule.columns).values
+    return {value.args[0] for value in values if value.op == "pick"}
 
 
 def _operands(value: str, program: Program) -> set[str]:
