@@ -8,7 +8,7 @@ from weft.ir import dtypes
 from weft.ir.program import Buffer, Program, Size
 
 TYPICAL_SIZE = 4096
-"""Stands for a size that is known at run time only, where nothing better is known."""
+"""Stands for a size that is known at run time only, where nothing better is known: that there is nothing says little."""
 
 
 class Sizes:
@@ -19,7 +19,7 @@ class Sizes:
 
     @staticmethod
     def _number(size: Size, hints: Mapping[str, int]) -> int:
-        return hints.get(size, TYPICAL_SIZE) if isinstance(size, str) else size
+        return (hints.get(size) or TYPICAL_SIZE) if isinstance(size, str) else size
 
     def elements(self, dims: tuple[str, ...]) -> int:
         product = 1
