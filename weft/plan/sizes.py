@@ -8,7 +8,7 @@ from weft.ir import dtypes
 from weft.ir.program import Buffer, Program, Size
 
 TYPICAL_SIZE = 4096
-"""Stands for a size that is known at run time only, where nothing better is known: that there is nothing says little."""
+"""Stands for a size that is known at run time only, where nothing better is known. That there is none says little."""
 
 
 class Sizes:
