@@ -214,15 +214,16 @@ class Times:
 @dataclass(frozen=True)
 class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
-    in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for. busy: the part of
-    the programs' time that they have something to do. rounds: tiles that a program takes one after the other: of rows,
-    or blocks of a row. warps: of a multiprocessor, sharing four schedulers; program_warps: that wait for each other.
-    elements: of a thread in a tile, operations: on each of them, and again: those that are repeated; accesses: loads
-    and stores of vectors that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of
-    row sums and of weights. programs: that a multiprocessor starts; later: whether some start when others have ended.
-    steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it.
-    segments: parts of a row that are a program's, for each byte of them. gathers: sums over rows between threads, at
-    the end of a chunk. fills: loops over the columns that begin, for each tile."""
+    in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that loads a
+    part of a row into registers waits for its own. busy: the part of the programs' time that they have something to do.
+    rounds: tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor,
+    sharing four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on
+    each of them, and again: those that are repeated; accesses: loads and stores of vectors that these take. shuffles:
+    row sums that a warp has. exchanges: between threads in a tile, of row sums and of weights. programs: that a
+    multiprocessor starts; later: whether some start when others have ended. steps: of the finish. finishes: functions
+    that are launched for it; barriers: that programs wait at for it. segments: parts of a row that are a program's, for
+    each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loops over the columns
+    that begin, for each tile."""
 
     moved_us: Count
     cached_us: Count
@@ -274,7 +275,8 @@ class Load:
         vector = VECTOR_BYTES // demand.item_bytes if looped else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
-        ahead = max(1, min(schedule.stages, turn)) if vector * demand.item_bytes >= COPIED_BYTES else 1
+        copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
+        ahead = max(1, min(schedule.stages - 1, turn)) if copied else 1
         per_us = target.bandwidth_gbps * 1e3
         share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
         gathered = schedule.rows_per_tile > part.rows
@@ -285,7 +287,7 @@ class Load:
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
-            tile_bytes=0 if looped else tile_bytes,
+            tile_bytes=0 if looped and not copied else tile_bytes,
             busy=min(1.0, useful / (rounds * resident * units)),
             rounds=rounds,
             warps=resident * schedule.warps,
