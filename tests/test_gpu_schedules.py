@@ -29,6 +29,7 @@ from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.resources import resources, spills, wanted_registers
 from weft.plan.split import Split
 from weft.render import triton
+from weft.render.triton_launch import launches
 from weft.runtime import failures
 from weft.runtime.counters import counters
 from weft.runtime.executable import digest_of
@@ -105,6 +106,16 @@ def test_of_few_rows_each_program_has_one(rows: int, columns: int) -> None:
     assert (chosen.rows_per_tile * chosen.chunks, chosen.stages) == (rows, 1)
 
 
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward_bias"])
+def test_of_a_few_short_rows_one_program_has_all(name: str) -> None:
+    """Nothing is left for a second launch, or for a barrier."""
+    chosen = gpu_schedule(split_of(name, 512, 3))
+    assert (chosen.scheme, chosen.finish, chosen.chunks) == ("STREAM", "none", 1)
+    kernel = Kernel(split_of(name, 512, 3).program, chosen)
+    (launch,) = launches(kernel, {"m": 3, "n": 512})
+    assert (launch.grid, launch.cooperative) == ((1, 1), False)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(16, 1024), (64, 1024), (64, 4096), (132, 1024), (2, 8)])
 def test_of_few_rows_a_program_adds_up_all(rows: int, columns: int) -> None:
     chosen = gpu_schedule(split_of("gelu_backward_bias", columns, rows))
@@ -157,19 +168,29 @@ def test_rows_that_fill_the_caches_twice_go_from_them_last(name: str, rows: int,
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "elements", "beside"),
+    ("name", "rows", "columns", "elements", "hoisted"),
     [
-        ("layer_norm_forward", 64, 8, True),
-        ("layer_norm_forward", 16384, 16, False),  # which exchanges twice
-        ("rms_norm_forward", 16384, 16, True),
-        ("rms_norm_forward", 16384, 32, False),
+        ("layer_norm_forward", 1000, 1024, 8, True),
+        ("layer_norm_forward", 16384, 1024, 16, False),  # which exchanges twice
+        ("rms_norm_forward", 16384, 1024, 16, True),
+        ("rms_norm_forward", 16384, 1024, 32, False),
+        ("layer_norm_forward", 64, 8192, 16, True),  # a multiprocessor has one program at the most
+        ("layer_norm_forward", 700, 8192, 16, False),
+        ("softmax_forward", 64, 1024, 8, False),  # which has no weights
     ],
 )
-def test_weights_of_few_elements_are_loaded_beside_the_row(name: str, rows: int, elements: int, beside: bool) -> None:
-    split = split_of(name, 1024, rows)
-    schedule = replace(gpu_schedule(split), warps=1024 // 32 // elements)
-    text = triton.render(Kernel(split.program, schedule)).text
-    assert (text.index("tl.load(weight + n)") < text.index("tl.sum(")) == beside
+def test_loads_of_weights_are_hoisted_where_registers_are_free(
+    name: str, rows: int, columns: int, elements: int, hoisted: bool
+) -> None:
+    split = split_of(name, columns, rows)
+    found = (s for s in candidates(split) if (s.scheme, s.keeps, s.rows_per_tile) == ("ONE_SHOT", "values", 1))
+    schedule = next(s for s in found if s.elements == elements)
+    kernel = Kernel(split.program, schedule)
+    assert schedule.hoisted == hoisted
+    assert parse_kernel(str(kernel)) == kernel
+    text = triton.render(kernel).text
+    if "weight" in text:
+        assert (text.index("tl.load(weight + n)") < text.index("tl.sum(")) == hoisted
 
 
 TILES = [("layer_norm_backward_bias", 5120), ("rms_norm_backward", 14336), ("rms_norm_forward", 32768)]

@@ -11,9 +11,11 @@ from math import prod
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import can_keep_tiles, power_of_two
+from weft.plan.gpu_candidates import can_complete_sums, can_keep_tiles, power_of_two
 from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.split import Split
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
+from weft.target import Target
 
 CHUNKS = (1, 3, 7, 1000)
 MOST_STATEMENTS = 1000
@@ -56,11 +58,12 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
     tall = prod(sizes[d] for d in tiled_rows(kernel))
     finishes = list(product(("separate", "same"), CHUNKS)) if outer else []
     finishes += [("none", 1 if outer else 0)] if schedule.finish == "none" else []
+    alone = [("none", 1)] if can_complete_sums(Split.of_kernel(kernel, Target.named("h200"), {})) else []
     for scheme, (pieces, each) in ways:
         for rows in (1, 2, 8, 64, 512, 4096):
             if rows > 1 and (rows >= 2 * tall or rows * pieces * each > MOST_ELEMENTS):
                 continue
-            for finish, chunks in finishes:
+            for finish, chunks in dict.fromkeys((*finishes, *(alone if (scheme, pieces) == ("STREAM", 1) else ()))):
                 if rows == chunks == 1 < tall / MOST_CHAIN:
                     continue
                 made = replace(schedule, scheme=scheme, pieces=pieces, piece_columns=each, rows_per_tile=rows)

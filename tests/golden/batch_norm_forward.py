@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=4 chunks=4
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4
 # program batch_norm_forward_0()
 #   dim m = 32768
 #   dim n = 5120
@@ -32,7 +32,7 @@ def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_part
     for chunk in range(tl.program_id(0), 4, tl.num_programs(0)):
         sum_sum = tl.full([64, 32], 0.0, tl.float32)
         sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
-        for tile in tl.range(chunk, 512, 4, num_stages=4):
+        for tile in tl.range(chunk, 512, 4, num_stages=3):
             m = tile * 64 + tl.arange(0, 64)[:, None]
             x_at = x + m * 5120
             x_tile = tl.load(x_at + n)

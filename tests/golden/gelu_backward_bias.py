@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=2 chunks=4
 # program gelu_backward_bias()
 #   dim m = 32768
 #   dim n = 5120
@@ -40,7 +40,7 @@ def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
     n = tl.program_id(1) * 32 + tl.arange(0, 32)[None, :]
     for chunk in range(tl.program_id(0), 4, tl.num_programs(0)):
         sum_sum = tl.full([64, 32], 0.0, tl.float32)
-        for tile in tl.range(chunk, 512, 4, num_stages=3):
+        for tile in tl.range(chunk, 512, 4, num_stages=2):
             m = tile * 64 + tl.arange(0, 64)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120

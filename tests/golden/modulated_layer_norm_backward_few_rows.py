@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=1x8192 warps=16 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0
 # program modulated_layer_norm_backward_rows()
 #   dim m0 = 5
 #   dim m1 = 20
@@ -37,36 +37,72 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_modulated_layer_norm_backward_rows(dy, x, scale, mean, rstd, out0):
-    n = tl.arange(0, 8192)[None, :]
-    column_exists = n < 5120
+    n_a = tl.arange(0, 2048)[None, :]
+    n_b = 2048 + tl.arange(0, 2048)[None, :]
+    n_c = 4096 + tl.arange(0, 2048)[None, :]
+    column_exists_c = n_c < 5120
     tile = tl.program_id(0)
     row = tile + tl.arange(0, 1)[:, None]
     dy_at = dy + row * 5120
     x_at = x + row * 5120
     scale_at = scale + (row // 20) * 5120
     out0_at = out0 + row * 5120
-    dy_tile = tl.load(dy_at + n, mask=column_exists, other=0)
-    x_tile = tl.load(x_at + n, mask=column_exists, other=0)
-    scale_tile = tl.load(scale_at + n, mask=column_exists, other=0)
+    dy_tile_a = tl.load(dy_at + n_a)
+    dy_tile_b = tl.load(dy_at + n_b)
+    dy_tile_c = tl.load(dy_at + n_c, mask=column_exists_c, other=0)
+    x_tile_a = tl.load(x_at + n_a)
+    x_tile_b = tl.load(x_at + n_b)
+    x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0)
+    scale_tile_a = tl.load(scale_at + n_a)
+    scale_tile_b = tl.load(scale_at + n_b)
+    scale_tile_c = tl.load(scale_at + n_c, mask=column_exists_c, other=0)
     mean_row = tl.load(mean + row)
     rstd_row = tl.load(rstd + row)
-    cast = w.to_f32(x_tile)
-    sub = cast - mean_row
-    mul = sub * rstd_row
-    cast_1 = w.to_f32(dy_tile)
-    cast_2 = w.to_f32(scale_tile)
-    add = cast_2 + 1.0
-    mul_1 = cast_1 * add
-    mul_2 = mul * mul_1
-    sum, sum_1 = w.sums((tl.where(column_exists, mul_1, 0.0), tl.where(column_exists, mul_2, 0.0)), 1)
+    cast_a = w.to_f32(x_tile_a)
+    sub_a = cast_a - mean_row
+    mul_a = sub_a * rstd_row
+    cast_1_a = w.to_f32(dy_tile_a)
+    cast_2_a = w.to_f32(scale_tile_a)
+    add_a = cast_2_a + 1.0
+    mul_1_a = cast_1_a * add_a
+    mul_2_a = mul_a * mul_1_a
+    cast_b = w.to_f32(x_tile_b)
+    sub_b = cast_b - mean_row
+    mul_b = sub_b * rstd_row
+    cast_1_b = w.to_f32(dy_tile_b)
+    cast_2_b = w.to_f32(scale_tile_b)
+    add_b = cast_2_b + 1.0
+    mul_1_b = cast_1_b * add_b
+    mul_2_b = mul_b * mul_1_b
+    cast_c = w.to_f32(x_tile_c)
+    sub_c = cast_c - mean_row
+    mul_c = sub_c * rstd_row
+    cast_1_c = w.to_f32(dy_tile_c)
+    cast_2_c = w.to_f32(scale_tile_c)
+    add_c = cast_2_c + 1.0
+    mul_1_c = cast_1_c * add_c
+    mul_2_c = mul_c * mul_1_c
+    sum, sum_1 = w.sums((mul_1_a + mul_1_b + tl.where(column_exists_c, mul_1_c, 0.0), mul_2_a + mul_2_b + tl.where(column_exists_c, mul_2_c, 0.0)), 1)
     div = tl.div_rn(sum, 5120.0)
     div_1 = tl.div_rn(sum_1, 5120.0)
-    sub_1 = mul_1 - div
-    mul_3 = mul * div_1
-    sub_2 = sub_1 - mul_3
-    mul_4 = rstd_row * sub_2
-    cast_3 = mul_4.to(tl.bfloat16)
-    tl.store(out0_at + n, cast_3, mask=column_exists)
+    sub_1_a = mul_1_a - div
+    mul_3_a = mul_a * div_1
+    sub_2_a = sub_1_a - mul_3_a
+    mul_4_a = rstd_row * sub_2_a
+    cast_3_a = mul_4_a.to(tl.bfloat16)
+    tl.store(out0_at + n_a, cast_3_a)
+    sub_1_b = mul_1_b - div
+    mul_3_b = mul_b * div_1
+    sub_2_b = sub_1_b - mul_3_b
+    mul_4_b = rstd_row * sub_2_b
+    cast_3_b = mul_4_b.to(tl.bfloat16)
+    tl.store(out0_at + n_b, cast_3_b)
+    sub_1_c = mul_1_c - div
+    mul_3_c = mul_c * div_1
+    sub_2_c = sub_1_c - mul_3_c
+    mul_4_c = rstd_row * sub_2_c
+    cast_3_c = mul_4_c.to(tl.bfloat16)
+    tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
 
 # schedule COLUMN rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=32 finish=none backend=triton pieces=1x16 warps=4 stages=1 chunks=1
 # program modulated_layer_norm_backward_columns()

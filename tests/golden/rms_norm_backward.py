@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=5 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=4 chunks=132
 # program rms_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -49,7 +49,7 @@ def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arriv
         sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 132, num_stages=5):
+        for tile in tl.range(chunk, 32768, 132, num_stages=4):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=5 chunks=264
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=396
 # program row_column_sum()
 #   dim m = 32768
 #   dim n = 5120
@@ -24,13 +24,13 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
     n_c = 2048 + tl.arange(0, 1024)[None, :]
     n_d = 3072 + tl.arange(0, 1024)[None, :]
     n_e = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
+    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
         sum_1_sum_a = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_b = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 264, num_stages=5):
+        for tile in tl.range(chunk, 32768, 396, num_stages=3):
             m = tile + tl.arange(0, 1)[:, None]
             x_at = x + m * 5120
             x_tile_a = tl.load(x_at + n_a)
@@ -62,12 +62,12 @@ def weft_row_column_sum(x, out0, out1, sum_1_partial, arrived):
 
 @triton.jit
 def weft_row_column_sum_finish(x, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
-        for start in tl.static_range(0, 264, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 264), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
+        n = task * 16 + tl.arange(0, 16)[None, :]
+        sum_1_sum = tl.full([256, 16], 0.0, tl.float32)
+        for start in tl.static_range(0, 396, 256):
+            part = start + tl.arange(0, 256)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 396), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_2 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_2)

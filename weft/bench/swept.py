@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from weft.plan.split import Split
 from weft.target import Target
 
 TARGET = Target.named("h200")
-FIELDS = ("scheme", "rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunks", "finish", "keeps")
+NUMBERS = ("rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunks")
+FIELDS = ("scheme", *NUMBERS, "finish", "keeps", "hoisted")
 """Of schedules, as columns of a file."""
 COLUMNS = (
     *("workload", "dtype", "rows", "columns", "part", "place", *FIELDS),
@@ -48,7 +49,8 @@ class Swept:
 def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any]:
     """Of a file, without figures."""
     where = {"workload": cell.workload, "dtype": cell.dtype, "rows": cell.rows, "columns": cell.columns}
-    return where | {"part": part, "place": place} | {key: getattr(schedule, key) for key in FIELDS}
+    fields = {key: getattr(schedule, key) for key in FIELDS}
+    return where | {"part": part, "place": place} | fields | {"hoisted": int(schedule.hoisted)}
 
 
 def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
@@ -61,7 +63,8 @@ def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
                 if places.setdefault(cell, len(places)) % every or not row["registers"]:
                     continue
                 split = parts_of(cell, TARGET)[row["part"]]
-                numbers = {key: int(row[key]) for key in FIELDS[1:7]}
+                numbers: dict[str, Any] = {key: int(row[key]) for key in NUMBERS}
                 names = {key: row[key] for key in ("finish", "keeps")}
                 schedule = Schedule(row["scheme"], *split.dims, backend="triton", **numbers, **names)  # type: ignore[arg-type]
+                schedule = replace(schedule, hoisted=row["hoisted"] == "1")
                 yield Swept(cell, split, schedule, row)

@@ -81,7 +81,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     each, lone = columns * rows, bool(live.inner) and part.warps == 1
     blocks = (demand.width or 0) / schedule.tile_columns
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
-    beside = schedule.scheme == "ONE_SHOT" and bool(live.exchanges) and schedule.loads_beside(live.exchanges)
+    beside = schedule.scheme == "ONE_SHOT" and schedule.hoisted
 
     def registers(amount: Amount, of: int = rows) -> float:
         return each * of / rows * amount[0] + columns * amount[1] + of * amount[2] + amount[3]

@@ -67,8 +67,8 @@ class Constants:
     waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait
     for. segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines
     of the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end
-    of a chunk. fill_ns: that a program waits for the first loads of a loop over the columns of a row. sm_share: of the
-    bandwidth that one multiprocessor may have, in those that there would be for each if all had the same.
+    of a chunk. fill_ns: that a program waits for loads that nothing runs ahead of. sm_share: of the bandwidth that one
+    multiprocessor may have, in those that there would be for each if all had the same.
     """
 
     bandwidth: float
@@ -222,8 +222,8 @@ class Load:
     row sums that a warp has. exchanges: between threads in a tile, of row sums and of weights. programs: that a
     multiprocessor starts; later: whether some start when others have ended. steps: of the finish. finishes: functions
     that are launched for it; barriers: that programs wait at for it. segments: parts of a row that are a program's, for
-    each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loops over the columns
-    that begin, for each tile."""
+    each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loads for each tile that
+    nothing runs ahead of: the first ones of loops over the columns, and of weights that wait."""
 
     moved_us: Count
     cached_us: Count
@@ -282,6 +282,8 @@ class Load:
         gathered = schedule.rows_per_tile > part.rows
         reread_bytes = work.again_bytes * looped
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
+        is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
+        is_late = is_late and (schedule.scheme == "ONE_SHOT" or schedule.keeps == "tiles")
         steps = finish_steps(schedule, work.columns, chunks) if work.sums and schedule.finish != "none" else 0
         return Load(
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
@@ -306,7 +308,7 @@ class Load:
             barriers=int(schedule.finish == "same"),
             segments=1 / (width * demand.item_bytes) if work.is_split and blocks > 1 else 0,
             gathers=work.sums * schedule.pieces * float(waves) if gathered else 0,
-            fills=1 / blocks if looped else 0,
+            fills=1 / blocks if looped else is_late,
         )
 
     def us(self, known: Constants) -> Count:

@@ -28,10 +28,6 @@ SEPARATOR = "; "
 """Stands between the lines of a kernel that is printed in one; no line has it."""
 VECTOR = 8
 """Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
-MOST_BESIDE = 16
-"""Elements of a thread, times exchanges between threads, up to which weights are loaded beside a row, not where they
-are needed, until when they hold no registers. On an H200 layer norm of one row of 1024 columns took 1.6 us beside it in
-place of 1.9, with 8 elements; rms norm of 1000 to 4096 rows up to 8 % less, layer norm 2 % more, with 16."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,8 @@ class Schedule:
     since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's caches as
     all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
     weights for all rows; or of a row only what was loaded, from which values are computed again, while weights are
-    loaded with each row.
+    loaded with each row. hoisted: whether a GPU loads what has no rows, as weights, before row sums are exchanged, not
+    where it is needed, until when it holds no registers.
     """
 
     scheme: Scheme
@@ -68,6 +65,7 @@ class Schedule:
     chunks: int = 0
     inputs: Inputs = "normal"
     keeps: Keeps = "values"
+    hoisted: bool = False
 
     @property
     def tile_columns(self) -> int:
@@ -79,10 +77,6 @@ class Schedule:
         """Of a row tile in a thread of a GPU."""
         return self.rows_per_tile * self.tile_columns / (32 * self.warps)
 
-    def loads_beside(self, exchanges: int) -> bool:
-        """Whether inputs without rows are loaded beside those with rows. exchanges: of row sums between threads."""
-        return self.scheme != "LOOP" and self.elements * exchanges <= MOST_BESIDE
-
     def __str__(self) -> str:
         split = (
             f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
@@ -92,6 +86,7 @@ class Schedule:
             return f"{split} rows_per_chunk={self.rows_per_chunk} held=({', '.join(self.held)}) finish={self.finish}"
         rest = "" if self.inputs == "normal" else f" inputs={self.inputs}"
         rest += "" if self.keeps == "values" else f" keeps={self.keeps}"
+        rest += " hoisted" if self.hoisted else ""
         return (
             f"{split} finish={self.finish} backend={self.backend} pieces={self.pieces}x{self.piece_columns} "
             f"warps={self.warps} stages={self.stages} chunks={self.chunks}{rest}"
@@ -253,7 +248,7 @@ _SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile
 _ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
 _ON_GPU = re.compile(
     rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces=(\d+)x(\d+) warps=(\d+) stages=(\d+) chunks=(\d+)"
-    r"(?: inputs=(\w+))?(?: keeps=(\w+))?"
+    r"(?: inputs=(\w+))?(?: keeps=(\w+))?( hoisted)?"
 )
 
 
@@ -288,7 +283,7 @@ def _schedule_of(line: str) -> Schedule | None:
             ("pieces", "piece_columns", "warps", "stages", "chunks"), map(int, found.groups()[7:12]), strict=True
         )
         rest = {"finish": found[6], "backend": found[7], **dict(numbers)}
-        rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values"}
+        rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values", "hoisted": bool(found[15])}
     else:
         return None
     split = tuple(_names(found[i]) for i in (2, 3, 4))

@@ -86,7 +86,8 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
 
 def is_persistent(kernel: Kernel) -> bool:
     """Whether programs stay and share chunks of rows, or row tiles that they load ahead."""
-    return kernel.schedule.scheme == "STREAM" or bool(partial_values(kernel))
+    streams = kernel.schedule.scheme == "STREAM" and not completes_sums(kernel)
+    return streams or bool(partial_values(kernel))
 
 
 def completes_sums(kernel: Kernel) -> bool:
