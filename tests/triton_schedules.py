@@ -57,7 +57,7 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
             ways += [("LOOP", pieces) for pieces in ((1, 16), (2, 32), (1, 1024), (4, 256))]
     tall = prod(sizes[d] for d in tiled_rows(kernel))
     finishes = list(product(("separate", "same"), CHUNKS)) if outer else []
-    finishes += [("none", 1 if outer else 0)] if schedule.finish == "none" else []
+    finishes += [("none", 1 if outer else 0)] if schedule.finish == "none" and not (outer and any(loops.inner)) else []
     alone = [("none", 1)] if can_complete_sums(Split.of_kernel(kernel, Target.named("h200"), {})) else []
     for scheme, (pieces, each) in ways:
         for rows in (1, 2, 8, 64, 512, 4096):

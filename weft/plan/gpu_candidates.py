@@ -272,7 +272,7 @@ def can_complete_sums(split: Split) -> bool:
     sums keeps their segments."""
     if not split.has_outer or split.is_dynamic:
         return False
-    if split.sizes.elements(split.inside) > (MOST_WHOLE_ROWS_ALONE if split.has_inner else MOST_WHOLE_ROWS):
+    if not 0 < split.sizes.elements(split.inside) <= (MOST_WHOLE_ROWS_ALONE if split.has_inner else MOST_WHOLE_ROWS):
         return False
     loops, types = loops_of(split.program, split.rows, split.columns), split.program.types()
     kept = [types[name][1] for names in loops.outer for name in names]

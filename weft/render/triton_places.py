@@ -13,7 +13,7 @@ from functools import cached_property
 
 from weft.ir.program import Buffer, Size
 from weft.plan.kernel import VECTOR, Kernel
-from weft.render.triton_launch import completes_sums, splits_columns, tiled_rows
+from weft.render.triton_launch import completes_sums, is_persistent, splits_columns, tiled_rows
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
@@ -34,7 +34,7 @@ class Places:
         self._completes_sums = completes_sums(kernel)
         self.shifted = False
         """Whether blocks of columns start at vectors of memory rather than at the first column."""
-        self.spreads = self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
+        self.spreads = is_persistent(kernel) and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
         """Whether tiles have several rows, over which weights may be spread."""
         every = tuple(self.dims)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())

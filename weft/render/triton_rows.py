@@ -121,7 +121,7 @@ class Rows(ColumnSums):
             wanted = not columns or (rows and not self.looped)
             if wanted and buffer.name not in self.defined:
                 self._load_pieces(buffer)
-        if self.schedule.hoisted:
+        if self.schedule.hoisted and not self.looped:
             for stage in range(len(self.loops.values)):
                 self._load_late(stage)
         self._scalars()
