@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -20,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in
 
 from tests.zoo.__main__ import wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
+from weft.bench.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
@@ -62,9 +64,9 @@ note](notes/one_region.md)). Its figures here are of the code after that, as are
 ## Kernels
 
 Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. This page is written by
-`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them. All are of
-kernels whose rows were cut into pieces of several sizes; [a note](notes/row_layouts.md) has cells that were drawn at
-random since rows are equal pieces.
+`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them. Chosen
+widths are of kernels whose rows were cut into pieces of several sizes, drawn ones of rows that are equal pieces ([the
+note](notes/row_layouts.md)).
 
 Each cell is one call of a function that weft compiled. Its figure is the *fraction of copy*: the time of a
 device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache
@@ -73,6 +75,17 @@ TorchInductor as it comes, and with pipelined loops and without the gates of its
 weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the protocol.
 
 ![Fraction of copy over the width of a row](pictures/h200.png)
+
+## Widths drawn at random
+
+Seeds were drawn when the kernels' code and the planner's constants were finished. Cells have 2^26 elements but for few
+rows and vocabularies; "one in ten" are below the figure behind the least one.
+
+{commandsdrawn}
+
+{tabledrawn}
+
+{summarydrawn}
 
 ## 2^26 elements
 
@@ -179,6 +192,7 @@ def main() -> None:
     names = ("2p26", "2p25", "few_rows", "wide", "f16", "f32", "training")
     names += ZOO
     names += ("softmax_50257", "softmax_50257_dynamic", "host_time", "compile_time")
+    drawn = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("h200_drawn_*.json"))]
     found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in names}
     norms = [c for c in found["2p26"]["cells"] if c["workload"] in NORMS and c["us"]]
     product = 1.0
@@ -193,6 +207,9 @@ def main() -> None:
         commandzoo="\n".join(f"- `{found[name]['command']}`" for name in ZOO),
         tablezoo=zoo_table(models),
         wrongzoo=zoo_wrong(models),
+        commandsdrawn="\n".join(f"- `{each['command']}`" for each in drawn),
+        tabledrawn=drawn_table([cell for each in drawn for cell in each["cells"]]),
+        summarydrawn="\n".join(map(drawn_summary, drawn)),
         gpu=f"one {machine['gpu']}",
         torch=versions["torch"],
         triton=versions["triton"],
@@ -226,7 +243,8 @@ def main() -> None:
         norms=f"{product ** (1 / len(norms)):.0%}",
     )
     (HERE / "performance.md").write_text(page)
-    plot([*found["2p26"]["cells"], *found["wide"]["cells"]])
+    every = [cell for each in drawn for cell in each["cells"] if cell["us"]]
+    plot([*found["2p26"]["cells"], *found["wide"]["cells"]], [cell for cell in every if cell["group"] != "few rows"])
 
 
 def zoo_table(found: dict[str, dict[str, Any]]) -> str:
@@ -351,16 +369,53 @@ def missed(found: dict[str, Any]) -> str:
     return "\n".join(f"- {line}" for line in found["missed"])
 
 
-def plot(cells: list[dict[str, Any]]) -> None:
-    """Fraction of copy over the width."""
+def drawn_table(cells: list[dict[str, Any]]) -> str:
+    """Of each group of drawn cells and each workload: least, one in ten, mean, and TorchInductor's."""
+    groups: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for cell in cells:
+        if cell["us"]:
+            groups[cell["group"], cell["workload"]].append(cell["us"])
+    lines = ["| widths | workload | cells | least | one in ten | mean | of TorchInductor's time | at most |"]
+    lines.append("|---" * 8 + "|")
+    for (group, workload), own in groups.items():
+        low, tenth, mean = spread([us["copy"] / us["weft"] for us in own])
+        ratios = [us["weft"] / us["inductor"] for us in own if "inductor" in us]
+        theirs = f"{statistics.geometric_mean(ratios):.2f} | {max(ratios):.2f}" if ratios else " | "
+        lines.append(f"| {group} | {workload} | {len(own)} | {low:.2f} | {tenth:.2f} | {mean:.3f} | {theirs} |")
+    return "\n".join(lines)
+
+
+def drawn_summary(found: dict[str, Any]) -> str:
+    """Of a seed: how well times were predicted, and where TorchInductor is faster."""
+    done = [cell for cell in found["cells"] if cell["us"]]
+    wrong = len(found["cells"]) - len(done)
+    errors = [abs(math.log(c["predicted_us"] / c["us"]["weft"])) for c in done if c["predicted_us"]]
+    near, far = (sum(error < math.log(most) for error in errors) / len(errors) for most in (1.15, 1.4))
+    slower = [c["us"]["weft"] / c["us"]["inductor"] for c in done if "inductor" in c["us"]]
+    few = [c["us"]["weft"] / c["us"]["inductor"] for c in done if c["group"] == "few rows" and "inductor" in c["us"]]
+    counts = [sum(ratio > most for ratio in ratios) for ratios in (slower, few) for most in (1.02, 1.05)]
+    return (
+        f"- {len(done)} cells, {wrong} wrong, {sum(c['spill_bytes'] > 0 for c in done)} with kernels that spill; times "
+        f"predicted within 15 % in {near:.0%}, within 40 % in {far:.0%}; {counts[0]} more than 2 % slower than "
+        f"TorchInductor, {counts[1]} more than 5 %, of which {counts[2]} and {counts[3]} have few rows"
+    )
+
+
+def plot(cells: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> None:
+    """Fraction of copy over the width: lines of chosen cells, points of drawn ones."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharey=True)
     for axis, end in zip(axes, ("forward", "backward"), strict=True):
         for name in dict.fromkeys(c["workload"] for c in cells if f"_{end}" in c["workload"]):
             own = [c for c in cells if c["workload"] == name and c["us"]]
             axis.plot([c["columns"] for c in own], [c["us"]["copy"] / c["us"]["weft"] for c in own], "o-", label=name)
             theirs = [c["us"]["copy"] / c["us"]["inductor"] for c in own]
-            axis.plot([c["columns"] for c in own], theirs, ":", color=axis.lines[-1].get_color(), alpha=0.6)
-        axis.set(xscale="log", xlabel="columns (dotted: TorchInductor)", title=end, ylim=(0, 1.15))
+            color = axis.lines[-1].get_color()
+            axis.plot([c["columns"] for c in own], theirs, ":", color=color, alpha=0.6)
+            points = [(c["columns"], c["us"]["copy"] / c["us"]["weft"]) for c in drawn if c["workload"] == name]
+            axis.scatter(*zip(*points, strict=True) if points else ((), ()), s=9, color=color, alpha=0.7)
+        axis.set(
+            xscale="log", xlabel="columns (points: drawn at random; dotted: TorchInductor)", title=end, ylim=(0, 1.15)
+        )
         axis.set_xscale("log", base=2)
         axis.axhline(1, color="black", linewidth=0.5)
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
