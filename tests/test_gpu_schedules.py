@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from weft import compiler
 from weft.bench import gpu_fit
 from weft.bench.gpu_cells import Cell, parts_of
+from weft.bench.ptxas_sweep import used
 from weft.bench.swept import FOLDER
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
@@ -368,3 +369,18 @@ def test_an_online_softmax_is_one_region() -> None:
     (region,) = found.regions
     assert [value.op for value in region.program.values] == ["max", "sub", "exp", "sum", "div"]
     assert region.plan.kinds == ("inner",)
+
+
+def test_registers_are_capped_where_one_program_less_would_be_a_third_or_more() -> None:
+    """And as many are given as the compiler likes where the cap would spill."""
+    split = split_of("rms_norm_forward", 22808, 2942)
+    found = [s for s in candidates(split) if (s.scheme, s.warps, s.keeps) == ("ONE_SHOT", 16, "values")]
+    schedule = next(s for s in found if s.pieces == 3)
+    assert schedule.register_cap == 64
+    assert parse_kernel(str(Kernel(split.program, schedule))).schedule == schedule
+    assert all(s.register_cap == 0 for s in candidates(split) if s.scheme == "STREAM" or s.warps == 32)
+    for cap, most in ((64, 64), (32, 128)):
+        (usage,) = used(str(Kernel(split.program, replace(schedule, register_cap=cap))), 90)
+        assert isinstance(usage, dict)
+        assert 32 < usage["registers"] <= most
+        assert usage["spill_bytes"] == 0

@@ -46,7 +46,9 @@ class Schedule:
     all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
     weights for all rows; or of a row only what was loaded, from which values are computed again, while weights are
     loaded with each row. hoisted: whether a GPU loads what has no rows, as weights, before row sums are exchanged, not
-    where it is needed, until when it holds no registers.
+    where it is needed, until when it holds no registers. register_cap: what a thread of a GPU is given at the most if that
+    spills nothing, so that a multiprocessor holds as many programs as was counted on; 0 for as many as the compiler
+    likes.
     """
 
     scheme: Scheme
@@ -66,6 +68,7 @@ class Schedule:
     inputs: Inputs = "normal"
     keeps: Keeps = "values"
     hoisted: bool = False
+    register_cap: int = 0
 
     @property
     def tile_columns(self) -> int:
@@ -87,6 +90,7 @@ class Schedule:
         rest = "" if self.inputs == "normal" else f" inputs={self.inputs}"
         rest += "" if self.keeps == "values" else f" keeps={self.keeps}"
         rest += " hoisted" if self.hoisted else ""
+        rest += f" register_cap={self.register_cap}" if self.register_cap else ""
         return (
             f"{split} finish={self.finish} backend={self.backend} pieces={self.pieces}x{self.piece_columns} "
             f"warps={self.warps} stages={self.stages} chunks={self.chunks}{rest}"
@@ -248,7 +252,7 @@ _SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile
 _ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
 _ON_GPU = re.compile(
     rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces=(\d+)x(\d+) warps=(\d+) stages=(\d+) chunks=(\d+)"
-    r"(?: inputs=(\w+))?(?: keeps=(\w+))?( hoisted)?"
+    r"(?: inputs=(\w+))?(?: keeps=(\w+))?( hoisted)?(?: register_cap=(\d+))?"
 )
 
 
@@ -284,6 +288,7 @@ def _schedule_of(line: str) -> Schedule | None:
         )
         rest = {"finish": found[6], "backend": found[7], **dict(numbers)}
         rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values", "hoisted": bool(found[15])}
+        rest |= {"register_cap": int(found[16] or 0)}
     else:
         return None
     split = tuple(_names(found[i]) for i in (2, 3, 4))

@@ -34,7 +34,7 @@ class Partial:
 class Launch:
     """One start of a function. grid: programs along two axes. persistent: programs loop over what there is to do, so
     that fewer along the first axis do it as well. cooperative: they wait for each other, so that all of them have to
-    be resident."""
+    be resident. register_cap: of a thread, 0 for as many registers as the compiler likes."""
 
     entry: str
     grid: tuple[int, int]
@@ -42,6 +42,7 @@ class Launch:
     stages: int
     persistent: bool
     cooperative: bool
+    register_cap: int = 0
 
 
 def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
@@ -77,7 +78,7 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
         first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
     else:
         programs = segment_count(kernel, sizes) if completes_sums(kernel) else tiles
-        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, False, False)
+        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, False, False, schedule.register_cap)
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))

@@ -161,7 +161,7 @@ def _triton_is_there() -> None:
 
 def compile_artefact(job: Job) -> bytes:
     """The artefact of a job, made anew. Raises BuildError with what Triton says."""
-    triton = _triton()
+    _triton()
     from triton.backends.compiler import GPUTarget
 
     from weft.runtime.triton_front_end import SerialSource, functions_of
@@ -175,12 +175,11 @@ def compile_artefact(job: Job) -> bytes:
                 function = functions[launch.entry]
                 # by position: the text has other names for arguments that are called as something in Triton
                 types = dict(zip(function.arg_names, signature(job.kernel).values(), strict=True))
-                source = SerialSource(function, types, {}, attributes(job.kernel, job.variant))
-                with own_cache(folder):
-                    compiled = triton.compile(source, target=target, options=compile_options(launch))
-                usage = resource_usage(
-                    compiled.asm["cubin"], launch.entry, compiled.metadata.shared, compiled.asm.get("ptx"), folder
-                )
+                source = partial(SerialSource, function, types, {}, attributes(job.kernel, job.variant))
+                compiled, usage = _compiled(source(), launch, target, folder)
+                if 0 < launch.register_cap < usage.registers:
+                    capped, own = _compiled(source(), launch, target, folder, maxnreg=launch.register_cap)
+                    compiled, usage = (compiled, usage) if own.spill_bytes else (capped, own)
                 metadata = next(Path(p).read_text() for c, p in compiled.metadata_group.items() if c.endswith(".json"))
                 _add(archive, f"{launch.entry}.json", metadata.encode())
                 _add(archive, f"{launch.entry}.cubin", compiled.asm["cubin"])
@@ -191,6 +190,16 @@ def compile_artefact(job: Job) -> bytes:
             said = " ".join(str(error).split())[:1000]
             raise BuildError(f"Triton refused {job.source.name}: {type(error).__name__}: {said}") from error
     return made.getvalue()
+
+
+def _compiled(
+    source: Any, launch: triton_launch.Launch, target: Any, folder: Path, **options: Any
+) -> tuple[Any, ResourceUsage]:
+    """What Triton makes of a function, and what that uses."""
+    with own_cache(folder):
+        made = _triton().compile(source, target=target, options=compile_options(launch) | options)
+    shared, ptx = made.metadata.shared, made.asm.get("ptx")
+    return made, resource_usage(made.asm["cubin"], launch.entry, shared, ptx, folder)
 
 
 def read_artefact(content: bytes) -> dict[str, Binary]:
