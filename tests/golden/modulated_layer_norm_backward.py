@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=4 chunks=16
+# schedule STREAM rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=33
 # program modulated_layer_norm_backward()
 #   dim m0 = 8
 #   dim m1 = 4096
@@ -49,9 +49,9 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
     n_c = 2048 + tl.arange(0, 1024)[None, :]
     n_d = 3072 + tl.arange(0, 1024)[None, :]
     n_e = 4096 + tl.arange(0, 1024)[None, :]
-    for part in range(tl.program_id(0), 128, tl.num_programs(0)):
-        m0 = part // 16
-        chunk = part % 16
+    for part in range(tl.program_id(0), 264, tl.num_programs(0)):
+        m0 = part // 33
+        chunk = part % 33
         scale_tile_a = tl.load(scale + m0 * 5120 + n_a)
         scale_tile_b = tl.load(scale + m0 * 5120 + n_b)
         scale_tile_c = tl.load(scale + m0 * 5120 + n_c)
@@ -67,7 +67,7 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
         sum_3_sum_c = tl.full([1, 1024], 0.0, tl.float32)
         sum_3_sum_d = tl.full([1, 1024], 0.0, tl.float32)
         sum_3_sum_e = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 4096, 16, num_stages=4):
+        for tile in tl.range(chunk, 4096, 33, num_stages=3):
             m1 = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m0 * 20971520 + m1 * 5120
             x_at = x + m0 * 20971520 + m1 * 5120
@@ -188,15 +188,15 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
 
 @triton.jit
 def weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived):
-    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
-        m0 = task // 10
-        n = (task % 10) * 512 + tl.arange(0, 512)[None, :]
-        sum_2_sum = tl.full([8, 512], 0.0, tl.float32)
-        sum_3_sum = tl.full([8, 512], 0.0, tl.float32)
-        for start in tl.static_range(0, 16, 8):
-            part = start + tl.arange(0, 8)[:, None]
-            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + (m0 * 16 + part) * 5120 + n, cache_modifier=".cg")
-            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + (m0 * 16 + part) * 5120 + n, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        m0 = task // 20
+        n = (task % 20) * 256 + tl.arange(0, 256)[None, :]
+        sum_2_sum = tl.full([16, 256], 0.0, tl.float32)
+        sum_3_sum = tl.full([16, 256], 0.0, tl.float32)
+        for start in tl.static_range(0, 33, 16):
+            part = start + tl.arange(0, 16)[:, None]
+            sum_2_sum = sum_2_sum + tl.load(sum_2_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
+            sum_3_sum = sum_3_sum + tl.load(sum_3_partial + (m0 * 33 + part) * 5120 + n, mask=(part < 33), other=0.0, cache_modifier=".cg")
         sum_2 = tl.sum(sum_2_sum, 0, keep_dims=True)
         sum_3 = tl.sum(sum_3_sum, 0, keep_dims=True)
         cast_4 = sum_2.to(tl.bfloat16)

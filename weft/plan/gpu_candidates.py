@@ -61,8 +61,10 @@ CACHES = 2
 """Of bytes that whole rows read, in level-two caches, from which these are to go last. With twice the cache and more 40
 forwards on an H200 took 1.2 % less in geometric mean, up to 4 %; those of 1024 columns took up to 2 % more with once
 the cache, up to 5 % with half of it. With column sums there is no difference (42 cells)."""
-MOST_WHOLE_ROWS, MOST_WHOLE_ROWS_ALONE = 1024, 64
-"""That a program may take: it passes over them in tiles. The second, where it has all of their columns."""
+MOST_WHOLE_ROWS, MOST_WHOLE_ROWS_ALONE = 1024, 4
+"""That a program may take: it passes over them in tiles. The second, where it has all of their columns: backwards of
+two rows of 512 to 4096 columns took 0.5 to 0.8 of the time of the best kernels with more programs, of three 0.6 to
+1.05; of eight one in eight took less, of 16 to 64 none."""
 MOST_COLUMN_ELEMENTS = 32
 """Of a thread where a program has all rows of some columns."""
 LOOP_WARPS, LOOP_PIECES, LOOP_STAGES = (2, 4, 8, 16), (1, 2, 4), (1, 2, 3, 4)

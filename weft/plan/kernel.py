@@ -46,9 +46,9 @@ class Schedule:
     all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
     weights for all rows; or of a row only what was loaded, from which values are computed again, while weights are
     loaded with each row. hoisted: whether a GPU loads what has no rows, as weights, before row sums are exchanged, not
-    where it is needed, until when it holds no registers. register_cap: what a thread of a GPU is given at the most if that
-    spills nothing, so that a multiprocessor holds as many programs as was counted on; 0 for as many as the compiler
-    likes.
+    where it is needed, until when it holds no registers. register_cap: what a thread of a GPU is given at the most if
+    that spills nothing, so that a multiprocessor holds as many programs as was counted on; 0 for as many as the
+    compiler likes.
     """
 
     scheme: Scheme

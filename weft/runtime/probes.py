@@ -43,9 +43,9 @@ SLOWER = 2.0
 and waits for instructions more than all others: memory says nothing of these."""
 RATIOS = tuple(2 ** (k / 12) for k in range(-18, 19))
 """Of what the driver says, to choose from."""
-GAPS_US = tuple(0.25 * k for k in range(13))
+GAPS_US = tuple(0.1 * k for k in range(31))
 """That the events around a kernel may add to its time: found beside the ratios, and of no further use."""
-LIKELY = 1.5
+LIKELY = 2.0
 """Ratios of so much in either direction are expected: further ones want a reason."""
 
 ROWS = """program probe()
