@@ -78,14 +78,12 @@ weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the 
 
 ## Widths drawn at random
 
-Seeds were drawn when the kernels' code and the planner's constants were finished. Cells have 2^26 elements but for few
-rows and vocabularies; "one in ten" are below the figure behind the least one.
+Each seed was drawn after the code and the constants that it was measured with. Cells have 2^26 elements but for few
+rows and vocabularies; one in ten are below the figure behind the least one. The second seed is of wide rows alone,
+with registers capped where a program more fits a multiprocessor. Since then constants were fitted to a sweep of few
+rows as well, and backwards of more than four rows are no longer one program.
 
-{commandsdrawn}
-
-{tabledrawn}
-
-{summarydrawn}
+{drawn}
 
 ## 2^26 elements
 
@@ -207,9 +205,7 @@ def main() -> None:
         commandzoo="\n".join(f"- `{found[name]['command']}`" for name in ZOO),
         tablezoo=zoo_table(models),
         wrongzoo=zoo_wrong(models),
-        commandsdrawn="\n".join(f"- `{each['command']}`" for each in drawn),
-        tabledrawn=drawn_table([cell for each in drawn for cell in each["cells"]]),
-        summarydrawn="\n".join(map(drawn_summary, drawn)),
+        drawn="\n\n".join(map(drawn_page, drawn)),
         gpu=f"one {machine['gpu']}",
         torch=versions["torch"],
         triton=versions["triton"],
@@ -369,6 +365,11 @@ def missed(found: dict[str, Any]) -> str:
     return "\n".join(f"- {line}" for line in found["missed"])
 
 
+def drawn_page(found: dict[str, Any]) -> str:
+    """Of a seed."""
+    return f"`{found['command']}`\n\n{drawn_table(found['cells'])}\n\n{drawn_summary(found)}"
+
+
 def drawn_table(cells: list[dict[str, Any]]) -> str:
     """Of each group of drawn cells and each workload: least, one in ten, mean, and TorchInductor's."""
     groups: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
@@ -395,7 +396,7 @@ def drawn_summary(found: dict[str, Any]) -> str:
     few = [c["us"]["weft"] / c["us"]["inductor"] for c in done if c["group"] == "few rows" and "inductor" in c["us"]]
     counts = [sum(ratio > most for ratio in ratios) for ratios in (slower, few) for most in (1.02, 1.05)]
     return (
-        f"- {len(done)} cells, {wrong} wrong, {sum(c['spill_bytes'] > 0 for c in done)} with kernels that spill; times "
+        f"{len(done)} cells, {wrong} wrong, {sum(c['spill_bytes'] > 0 for c in done)} with kernels that spill; times "
         f"predicted within 15 % in {near:.0%}, within 40 % in {far:.0%}; {counts[0]} more than 2 % slower than "
         f"TorchInductor, {counts[1]} more than 5 %, of which {counts[2]} and {counts[3]} have few rows"
     )

@@ -64,8 +64,8 @@ def test_the_pieces_of_a_softmax_are_left_to_inductor(target: str, dtype: torch.
 @pytest.mark.parametrize(("target", "backward_taken"), [("cpu", True), ("h200", False)])
 def test_a_norm_is_left_out_and_its_backward_where_the_border_costs_more(target: str, backward_taken: bool) -> None:
     """In the backward rows and columns share a kernel. On a CPU that is worth more than what the border costs; on a GPU
-    it saves two tensors of the six that are moved with the border, of five without."""
-    x, w = torch.empty(4096, 2048, dtype=torch.bfloat16), torch.empty(2048, dtype=torch.bfloat16)
+    it saves two tensors of the six that are moved with the border, of five without; of fewer rows, one launch."""
+    x, w = torch.empty(16384, 2048, dtype=torch.bfloat16), torch.empty(2048, dtype=torch.bfloat16)
     forward, backward = explained(interrupted_norm, x.requires_grad_(), w.requires_grad_(), target=target)
     assert (forward[0], [r.subject for r in forward[1]]) == (0, ["row_sum_rsqrt"])
     assert backward[0] == int(backward_taken)
