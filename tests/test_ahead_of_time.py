@@ -12,7 +12,8 @@ import torch._inductor
 from torch import nn
 
 import weft
-from weft.integration.backend import WeftPass, _warn_once
+from weft.errors import warn_once
+from weft.integration.backend import WeftPass
 from weft.options import Options
 
 
@@ -21,7 +22,7 @@ def _fresh() -> None:
     torch._dynamo.reset()
     weft.counters.reset()
     weft.clear_reports()
-    _warn_once.cache_clear()
+    warn_once.cache_clear()
 
 
 def package(model: nn.Module, x: torch.Tensor, folder: Path, **options: Any) -> str:

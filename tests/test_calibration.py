@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from tests.devices import plug_in, properties
-from weft import cli, compiler
+from weft import cli
 from weft.compiler import target_of
-from weft.errors import BuildError, Refusal
+from weft.errors import BuildError, Refusal, warn_once
 from weft.explain import health
 from weft.options import Options
 from weft.plan.gpu_cost import constants, fitted_constants
@@ -34,7 +34,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(calibration, "_FAILED", {})
     monkeypatch.setattr(backends, "find_spec", lambda name: object())  # Triton is there
-    compiler._warn_once.cache_clear()
+    warn_once.cache_clear()
     return Options.read()
 
 

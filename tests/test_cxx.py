@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 import weft
-from weft.errors import BrokenCompilerError, BuildError, CompilerNotFoundError
-from weft.integration import backend
+from weft.errors import BrokenCompilerError, BuildError, CompilerNotFoundError, warn_once
 from weft.options import Options
 from weft.render.source import Source
 from weft.runtime import build, cache, cxx, launch, launcher
@@ -129,7 +128,7 @@ def norm(x: Tensor) -> Tensor:
 @pytest.fixture
 def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    backend._warn_once.cache_clear()
+    warn_once.cache_clear()
     weft.counters.reset()
     monkeypatch.setattr(launch, "_KERNELS", {})
     monkeypatch.setattr(launcher, "_LAUNCHER", launcher._Launcher())  # it is compiled as well, and would fail for all

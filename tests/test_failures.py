@@ -18,8 +18,8 @@ import weft
 from tests.test_backend import run_python
 from weft import compiler
 from weft.capture import regions
-from weft.errors import InternalError, LaunchError, WeftError, in_stage
-from weft.integration import backend, rewrite
+from weft.errors import InternalError, LaunchError, WeftError, in_stage, warn_once
+from weft.integration import rewrite
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.plan import planner
@@ -33,7 +33,7 @@ ERRORS = [KeyError("planned"), AssertionError("planned"), RecursionError("planne
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    backend._warn_once.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setattr(launch, "_KERNELS", {})
     monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
     monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
@@ -94,7 +94,7 @@ def test_a_stage_that_fails_leaves_its_region_to_inductor(stage: str, monkeypatc
     for error in ERRORS:
         torch._dynamo.reset()
         weft.counters.reset()
-        backend._warn_once.cache_clear()
+        warn_once.cache_clear()
         monkeypatch.setattr(launch, "_KERNELS", {})
         monkeypatch.setattr(where, name, failing(original, error, when))
         with warned() as messages:

@@ -15,11 +15,9 @@ end on tensors at hand.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -27,7 +25,7 @@ from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage
+from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage, warn_once
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
@@ -198,14 +196,9 @@ def target_of(device: torch.device, subject: str, options: Options | None = None
         found = calibration.at_hand(device, options or Options.read())
     except (ValueError, BuildError) as error:
         message = " ".join(str(error).split())
-        _warn_once(f"weft: the model is left to TorchInductor: {message}")
+        warn_once(f"weft: the model is left to TorchInductor: {message}")
         return Refusal("no_backend", subject, message, torch.cuda.get_device_name(device), "NVIDIA GPUs from 8.0")
     return replace(found, exclusive=not is_distributed())
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
 
 
 def is_distributed() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from weft.rules import find_rule
@@ -131,3 +133,9 @@ def in_stage(stage: str) -> Generator[None]:
         internal = InternalError(f"{type(error).__name__}: {error}")
         internal.stage = stage
         raise internal from error
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Warn of something that a process should hear of, but not again."""
+    warnings.warn(message, stacklevel=3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
@@ -19,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
-from weft.errors import CompilerNotFoundError, Refusal, RefusedError
+from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
 from weft.integration.passes import SLOT, configured, in_turn
 from weft.integration.report import record
@@ -49,12 +48,12 @@ class WeftPass(CustomGraphPass):
         except RefusedError:
             raise
         except Exception as error:
-            _warn_once(f"weft: a graph is left to Inductor: {type(error).__name__}: {error}")
+            warn_once(f"weft: a graph is left to Inductor: {type(error).__name__}: {error}")
             return
         for refusal in compilation.refusals:
             counters.refusals[refusal.rule] += 1
             if refusal.rule in ("internal_error", "no_compiler", "ahead_of_time"):
-                _warn_once(f"weft: a region is left to Inductor: {refusal}")
+                warn_once(f"weft: a region is left to Inductor: {refusal}")
         record(compilation)
         plans = [region.plan for region in compilation.regions]
         counters.cuts.update(refusal.rule for plan in plans for refusal in plan.cuts)
@@ -146,7 +145,7 @@ def weft_backend(
         if devices <= {"cpu"}:
             find_compiler(chosen)
     except CompilerNotFoundError as error:
-        _warn_once(f"weft: the model runs in eager mode: {error}")
+        warn_once(f"weft: the model runs in eager mode: {error}")
         return gm.forward
     patches[SLOT] = in_turn([*configured(patches), WeftPass(chosen)])
     if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
@@ -157,11 +156,6 @@ def weft_backend(
 def supports_cuda() -> bool:
     """Whether there is a backend for NVIDIA GPUs, and the Triton that it needs."""
     return "cuda" in devices()
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
 
 
 # PyTorch registers what an installed weft's entry point names under that name; once more would be an error. A checkout
