@@ -172,9 +172,10 @@ def register_cap(demand: Demand, schedule: Schedule, target: Target) -> int:
 
 
 def hoists(split: Split, tile: Schedule, demand: Demand) -> bool:
-    """Whether weights are loaded before row sums are exchanged."""
+    """Whether weights are loaded before row sums are exchanged, where they do not stay for all rows anyway."""
     exchanges, programs = demand.live.exchanges, split.sizes.elements(split.rows) / tile.rows_per_tile
-    if not (exchanges and demand.live.lasting) or tile.scheme == "LOOP":
+    stay = tile.scheme == "STREAM" and tile.keeps == "values"
+    if stay or not (exchanges and demand.live.lasting):
         return False
     alone = tile.scheme == "ONE_SHOT" and programs <= split.target.units
     return alone or tile.elements * exchanges <= MOST_HOISTED

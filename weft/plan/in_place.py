@@ -24,7 +24,8 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     if not schedule.columns or _is_loaded_twice(schedule):
         return {}
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
-    wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in _picked(kernel)]
+    picked = _picked(kernel)
+    wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in picked]
     last = {name: _last_loop(name, loops, kernel) for name in wide}
     found: dict[str, tuple[str, ...]] = {}
     for stage, stores in enumerate(loops.stores):
