@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -46,6 +47,9 @@ MORE_SHAPES = ((24, 96), (300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
+EARLY = ("rms_norm_backward", "layer_norm_backward_bias", "modulated_layer_norm_backward")
+EARLY_COLUMNS = (200, 100, 101, 40, 13)
+"""Of bf16: begin in the middle of a sector, between two vectors, and anywhere."""
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
@@ -185,6 +189,32 @@ def _long(name: str) -> str | None:
         )
         if finding is not None:
             return finding
+    return None
+
+
+def early() -> Iterator[tuple[str, Check]]:
+    """Rows that begin between sectors of memory, and between vectors, loaded from where these do."""
+    for name, columns in product(EARLY, EARLY_COLUMNS):
+        yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
+
+
+def _early(name: str, columns: int) -> str | None:
+    inputs = WORKLOADS[name].exact_inputs((70, columns), DTYPES["bf16"], "cpu", 3)
+    case = make_case(name, inputs)
+    base = planned(case, WHOLE_GPU)
+    (kernel,) = base.kernels
+    exact = interpret(case.program, case.bind(inputs))
+    start = replace(kernel.schedule, scheme="STREAM", keeps="values", hoisted=False, stages=2, chunks=16)
+    for rows, count, finish in ((1, 1, "separate"), (1, 3, "same"), (2, 2, "separate"), (4, 1, "same")):
+        pieces, each = in_pieces(columns + 15, count if columns > 64 else 1)
+        schedule = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
+        chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
+        if Places(chosen.kernels[0]).early is None:
+            return f"not early: {schedule}"
+        made = run_plan(chosen, case.program, case.bind(inputs), programs=LIMITS[rows % 2])
+        for mine, right in zip(made, exact, strict=True):
+            if not torch.equal(mine, right.to(mine.dtype)):
+                return f"not exact: {schedule}"
     return None
 
 
@@ -340,7 +370,7 @@ def _far(steps: int) -> str | None:
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
-        *(shapes, schedules, looped, rows, layouts, programs, overwriting, wide),
+        *(shapes, schedules, looped, early, rows, layouts, programs, overwriting, wide),
         *(more_shapes, more_schedules, more_layouts),
     )
 }

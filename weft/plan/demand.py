@@ -10,12 +10,11 @@ from math import prod
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
+from weft.plan.beginnings import Beginnings, beginnings, early_rows
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.plan.kernel import Schedule
+from weft.plan.kernel import VECTOR_BYTES, Schedule
 from weft.plan.liveness import Amount, Liveness, liveness
 
-VECTOR_BYTES = 16
-"""What a thread loads or stores at once."""
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
 
@@ -26,13 +25,15 @@ class Demand:
     candidates.
 
     width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
-    the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits.
+    the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits. begins:
+    where rows begin, if that is not with a sector of memory.
     """
 
     live: Liveness
     width: int | None
     item_bytes: int
     dynamic: bool
+    begins: Beginnings | None
 
     @staticmethod
     def of(program: Program, schedule: Schedule) -> Demand:
@@ -55,7 +56,8 @@ def _demand(
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None
     item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
-    return Demand(live, width, item_bytes, any(isinstance(s, str) for s in sizes.values()))
+    dynamic = any(isinstance(s, str) for s in sizes.values())
+    return Demand(live, width, item_bytes, dynamic, beginnings(program, rows, columns, segments))
 
 
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
@@ -81,6 +83,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     each, lone = columns * rows, bool(live.inner) and part.warps == 1
     blocks = (demand.width or 0) / schedule.tile_columns
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
+    early = early_rows(demand.begins, demand.width, schedule) is not None
     beside = schedule.scheme == "ONE_SHOT" and schedule.hoisted
 
     def registers(amount: Amount, of: int = rows) -> float:
@@ -117,7 +120,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "staged_elements": each * staged,
         "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
         "remainder": int(looped and blocks % 1 != 0),
-        "unaligned": each if (demand.width or 0) * demand.item_bytes % VECTOR_BYTES else 0,
+        "unaligned": each * ((demand.width or 0) * demand.item_bytes % VECTOR_BYTES != 0 and not early),
         "narrow": each * (demand.item_bytes == 1),
     }
 

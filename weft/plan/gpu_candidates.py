@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import product
 
 from weft.ir.structure import loops_of
-from weft.plan.demand import VECTOR_BYTES, Demand
-from weft.plan.kernel import Finish, Inputs, Schedule, Scheme
+from weft.plan.beginnings import beginnings
+from weft.plan.demand import Demand
+from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Schedule, Scheme
 from weft.plan.resources import (
     most_registers,
     most_wanted,
@@ -185,8 +186,10 @@ def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]
     """Schedules that differ in the rows of a tile, its pieces and warps. vector: elements that a thread loads at once,
     of which each piece of several has one for every thread."""
     tall, rows = split.sizes.elements(split.inside), 1
+    begins = beginnings(split.program, *split.dims) if split.has_outer else None
+    widths = dict.fromkeys((*pieces_of(split.width), *pieces_of(split.width + (begins.most_early if begins else 0))))
     while rows == 1 or (rows <= MOST_ROWS and rows < 2 * tall and rows * split.width <= MOST_TILE):
-        for (piece, pieces), warps in product(pieces_of(split.width), WARPS):
+        for (piece, pieces), warps in product(widths, WARPS):
             given = replace(start, rows_per_tile=rows, piece_columns=piece, pieces=pieces, warps=warps, stages=1)
             whole = pieces == 1 or rows * piece >= vector * 32 * warps
             least = LEAST_ELEMENTS if warps > 1 else 0
@@ -205,6 +208,7 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
     if tile.pieces == 1 and can_complete_sums(split):
         for stages in (1,) if tiles == 1 else STAGES[:2]:
             yield replace(tile, stages=stages, chunks=1, finish="none"), 1
+    begins = beginnings(split.program, *split.dims) if split.has_outer and tile.keeps == "values" else None
     known = set[int]()
     for per_sm in PROGRAMS_PER_SM:
         if per_sm > 1 and per_sm * tile.warps > MOST_WARPS_PER_SM:
@@ -212,6 +216,8 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
         chunks = max(1, per_sm * target.units // split.segment_count)
         if not split.is_dynamic and chunks >= tiles:
             chunks = max(1, tiles)
+        elif begins and chunks > begins.phases:
+            chunks -= chunks % begins.phases
         if chunks in known:
             break
         known.add(chunks)

@@ -21,9 +21,10 @@ from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Value
 from weft.ir.structure import KEPT, loops_of
-from weft.plan.demand import VECTOR_BYTES, Demand, is_converted, share_of
+from weft.plan.beginnings import early_rows
+from weft.plan.demand import Demand, is_converted, share_of
 from weft.plan.finish import finish_steps
-from weft.plan.kernel import Schedule
+from weft.plan.kernel import VECTOR_BYTES, Schedule
 from weft.plan.resources import (
     REGISTER_GRAIN,
     RESERVED_BYTES,
@@ -272,7 +273,8 @@ class Load:
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
-        vector = VECTOR_BYTES // demand.item_bytes if looped else work.vector
+        early = early_rows(demand.begins, demand.width, schedule) is not None
+        vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES

@@ -8,6 +8,7 @@ from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import Loops, loops_of
+from weft.plan.beginnings import early_rows_of
 from weft.plan.kernel import Kernel, Schedule
 
 
@@ -21,8 +22,9 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """
     program, schedule = kernel.program, kernel.schedule
     every = {dim.name for dim in program.dims}
-    if not schedule.columns or _is_loaded_twice(schedule):
-        return {}
+    early = early_rows_of(kernel)
+    if not schedule.columns or _is_loaded_twice(schedule) or (early is not None and early.splits_vectors):
+        return {}  # early: a row's first and last vectors have columns of the rows beside it
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     picked = _picked(kernel)
     wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in picked]

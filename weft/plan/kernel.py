@@ -26,6 +26,8 @@ Keeps = Literal["values", "tiles"]
 
 SEPARATOR = "; "
 """Stands between the lines of a kernel that is printed in one; no line has it."""
+VECTOR_BYTES = 16
+"""What a GPU's thread loads or stores at once."""
 VECTOR = 8
 """Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
 

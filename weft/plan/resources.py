@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from weft.ir import dtypes
-from weft.plan.demand import VECTOR_BYTES, Demand, features, finish_loads, is_converted
-from weft.plan.kernel import Keeps, Kernel, Resources, Schedule, Scheme
+from weft.plan.demand import Demand, features, finish_loads, is_converted
+from weft.plan.kernel import VECTOR_BYTES, Keeps, Kernel, Resources, Schedule, Scheme
 from weft.target import Target
 
 MOST_REGISTERS = 255

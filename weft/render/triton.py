@@ -25,10 +25,11 @@ from weft.render.triton_rows import Rows
 
 _OURS = (
     "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range "
-    "float start_of_row early aligned vector rest"
+    "float start_of_row early aligned vector rest reached whole is_last"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
-_OF_PIECES = (f"{name}{letter}" for name in ("column", "column_exists", "vector") for letter in _LETTERS)
+_EACH_PIECE = "column column_exists vector reached whole"
+_OF_PIECES = (f"{name}{letter}" for name in _EACH_PIECE.split() for letter in _LETTERS)
 TAKEN = frozenset((*_OURS.split(), *_OF_PIECES, *keyword.kwlist, *keyword.softkwlist))
 """Names that no dimension, parameter, buffer or value has in the text."""
 _STATES = ("_sum", *dict.fromkeys(f"_{part}" for parts in STATES.values() for part, _ in parts if part != "sum"))

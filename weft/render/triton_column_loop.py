@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from weft.ir.dtypes import itemsize
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Buffer, Output, Size, Value
-from weft.plan.demand import VECTOR_BYTES
+from weft.plan.kernel import VECTOR_BYTES
 from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal
 from weft.render.triton_statements import Statements
 

@@ -50,7 +50,9 @@ class ColumnSums(ColumnLoop):
                 if vectors and value.name not in self.vector_sums:
                     raise AssertionError(f"{value.name} is a sum of columns without columns")
                 offset = part if count == 1 else f"{part} * {count}"
-                column = f" + {self.places.column_of(piece)}" if vectors else " + tl.arange(0, 1)[None, :]"
+                if vectors and self.places.early:
+                    offset = f"({offset} - early)"
+                column = f" + {self.places.place_of(piece)}" if vectors else " + tl.arange(0, 1)[None, :]"
                 first = ["(tl.program_id(1) == 0)"] if self.places.splits_columns and not vectors else []
                 masks = self.masks(piece, rows=False, columns=vectors, others=first)
                 masked = f", mask={masks}" if masks else ""

@@ -14,6 +14,7 @@ from weft.render.source import Writer
 from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
 from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
+from weft.render.triton_places import Places
 from weft.render.triton_statements import Statements
 
 
@@ -23,10 +24,11 @@ class Finish(Statements):
     def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
         self.width = finish_width(kernel)
         self.together = finish_chunks(kernel.schedule, self.width)
+        self.chunks = Places(kernel).chunks()
         super().__init__(
             replace(kernel, schedule=replace(kernel.schedule, piece_columns=self.width, pieces=1)), loops, writer
         )
-        self.places.spreads = False
+        self.places.spreads, self.places.early = False, None
 
     def write(self) -> None:
         for kept in finish_blocks(self.kernel):
@@ -86,7 +88,7 @@ class Finish(Statements):
         """Partial results of all chunks of the segments that values do not keep, several at a time. values: alike."""
         own, columns = self._own(values[0]), sum_columns(self.kernel, values[0])
         others = self.places.count(s for s in self.schedule.segments if s not in own)
-        parts = self.places.times(others, self.places.chunks())
+        parts = self.places.times(others, self.chunks)
         steps = -(-parts // self.together) if isinstance(parts, int) else WRITTEN_STEPS + 1
         row = f"({self.places.segment} * {parts} + part)" if own else "part"
         count = self.places.count(columns)

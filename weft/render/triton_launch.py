@@ -15,6 +15,7 @@ from math import prod
 from weft.ir.online import online_along_rows
 from weft.ir.program import Value
 from weft.ir.structure import Loops, loops_of
+from weft.plan.beginnings import alternating_tiles
 from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
@@ -159,7 +160,8 @@ def segment_count(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 def tiles_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Row tiles of a segment."""
-    return -(-prod(sizes[d] for d in tiled_rows(kernel)) // kernel.schedule.rows_per_tile)
+    together = alternating_tiles(kernel)
+    return -(-prod(sizes[d] for d in tiled_rows(kernel)) // (together * kernel.schedule.rows_per_tile)) * together
 
 
 def chunks_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:

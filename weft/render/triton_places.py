@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from weft.ir.program import Buffer, Size
+from weft.plan.beginnings import alternating_tiles, early_rows_of
 from weft.plan.kernel import VECTOR, Kernel
 from weft.render.triton_launch import completes_sums, is_persistent, splits_columns, tiled_rows
 
@@ -37,6 +38,8 @@ class Places:
         self.spreads = is_persistent(kernel) and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
         """Whether tiles have several rows, over which weights may be spread."""
         every = tuple(self.dims)
+        self.early = early_rows_of(kernel)
+        self.phases = alternating_tiles(kernel)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
         self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
 
@@ -63,10 +66,19 @@ class Places:
 
     def tiles(self) -> Size:
         """Row tiles of a segment."""
-        count, each = self.count(self.rows), self.schedule.rows_per_tile
+        count, each, phases = self.count(self.rows), self.schedule.rows_per_tile, self.phases
         if isinstance(count, int):
-            return -(-count // each)
-        return count if each == 1 else f"tl.cdiv({count}, {each})"
+            return -(-count // (phases * each)) * phases
+        found = count if phases * each == 1 else f"tl.cdiv({count}, {phases * each})"
+        return found if phases == 1 else f"{phases} * {found}"
+
+    def last_tile(self) -> Size:
+        """The tile that has the last row of a segment."""
+        count, together, phases = self.count(self.rows), self.schedule.rows_per_tile * self.phases, self.phases
+        if isinstance(count, int):
+            return (count - 1) // together * phases + (count - 1) % phases
+        last = f"({count} - 1)"
+        return f"{last} // {together} * {phases} + {last} % {phases}" if together > 1 else last
 
     @cached_property
     def has_one_tile(self) -> bool:
@@ -104,6 +116,15 @@ class Places:
     def column_of(self, piece: int) -> str:
         return f"{self.column}{self.suffix(piece)}"
 
+    @property
+    def splits_vectors(self) -> bool:
+        """Whether rows begin between two vectors, and are loaded and stored by whole ones all the same."""
+        return self.early is not None and self.early.splits_vectors
+
+    def place_of(self, piece: int) -> str:
+        """What is added to where a row is read from to have the address of a column."""
+        return f"vector{self.suffix(piece)}" if self.early else self.column_of(piece)
+
     def piece_starts(self) -> list[int]:
         return [piece * self.schedule.piece_columns for piece in range(self.schedule.pieces)]
 
@@ -115,7 +136,7 @@ class Places:
         width = self.schedule.piece_columns
         if self.splits_columns or self.schedule.scheme == "LOOP":
             return count % width != 0
-        return self.piece_starts()[piece] + width > count
+        return self.piece_starts()[piece] + width > count or (piece == 0 and self.early is not None)
 
     @property
     def spreads_weights(self) -> bool:
@@ -127,8 +148,8 @@ class Places:
     @property
     def rows_masked(self) -> bool:
         """Whether rows of a tile may lie behind the last one."""
-        count, per_tile = self.count(self.rows), self.schedule.rows_per_tile
-        return per_tile > 1 and (isinstance(count, str) or count % per_tile != 0)
+        count, together = self.count(self.rows), self.schedule.rows_per_tile * self.phases
+        return together > 1 and (isinstance(count, str) or count % together != 0)
 
     def index_of(self, dim: str, piece: int) -> str:
         """The index along one dimension."""
@@ -149,15 +170,16 @@ class Places:
         """Whether elements along some dimensions are not all the same one, as those of an expanded tensor are."""
         return any(dim in dims and stride != 0 for dim, stride in zip(buffer.dims, buffer.strides, strict=True))
 
-    def row_offset(self, buffer: Buffer) -> str:
-        """The part of an address that does not depend on the column; empty if there is none."""
+    def row_offset(self, buffer: Buffer, row: str = "") -> str:
+        """The part of an address that does not depend on the column; empty if there is none. row: index of another row
+        than those of the tile."""
         terms = [str(buffer.offset)] if buffer.offset else []
-        for dims, flat in ((self.segments, self.segment), (self.rows, self.row)):
+        for dims, flat in ((self.segments, self.segment), (self.rows, row or self.row)):
             terms += self._terms(buffer, dims, flat)
         return " + ".join(terms)
 
     def column_offset(self, buffer: Buffer, piece: int) -> str:
-        return " + ".join(self._terms(buffer, self.columns, self.column_of(piece)))
+        return " + ".join(self._terms(buffer, self.columns, self.place_of(piece)))
 
     def address(self, buffer: Buffer, piece: int, row_pointer: str | None = None) -> str:
         """Pointers to the elements of a buffer. row_pointer: name of what the rows' part was put into."""

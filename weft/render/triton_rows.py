@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
+from weft.plan.beginnings import Beginnings
 from weft.render.triton_column_sums import ColumnSums
 from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, reduction
@@ -23,7 +24,7 @@ class Rows(ColumnSums):
         self.defined: set[str] = set()
         self.persistent = is_persistent(self.kernel)
         self.looped = self.schedule.scheme == "LOOP"
-        if not self.looped:
+        if not self.looped and not self.places.early:
             self._columns()
         with ExitStack() as stack:
             if self.persistent and not self.outer:
@@ -32,6 +33,8 @@ class Rows(ColumnSums):
                     self._tile()
             elif self.persistent:
                 self._enter_chunks(stack)
+                if self.places.early:
+                    self._start_early(self.places.early)
                 self._invariants()
                 self._start_sums()
                 with self.out.block(f"for {self._tiles('chunk', self.places.chunks())}"):
@@ -87,8 +90,18 @@ class Rows(ColumnSums):
             block = "tl.cast(tl.program_id(1), tl.int64)" if self.places.has_wide_columns else "tl.program_id(1)"
             text = f"{block} * {width}" if self.places.splits_columns else str(start) if start else ""
             if self.schedule.columns:
-                self.define_index(self.places.column_of(piece), width, text)
+                self.define_index(self.places.place_of(piece), width, text)
                 self.define_column_mask(piece)
+
+    def _start_early(self, early: Beginnings) -> None:
+        """Columns from the sector on that the rows of a chunk begin in."""
+        first = self.places.row_offset(self._row_buffers()[0], row="chunk")
+        text = f"({first}) % {early.sector}" if " + " in first else f"{first} % {early.sector}"
+        self.out.line(f"early = {f'tl.multiple_of({text}, {early.step})' if early.step > 1 else text}")
+        self._columns()
+        for weight in self._used_inputs():
+            if self.places.has_columns(weight) and not self.places.has_rows(weight):
+                self._point(weight)
 
     def _invariants(self) -> None:
         """Inputs that are the same for all rows of a segment, and stay in registers."""
@@ -110,7 +123,7 @@ class Rows(ColumnSums):
         self.defined.add(buffer.name)
 
     def _tile(self) -> None:
-        outside = set(self.defined)
+        outside, pointers = set(self.defined), dict(self.pointers)
         self._row_index()
         if self.looped and self.shifts(self._row_buffers()):
             self.shift(self._row_buffers())
@@ -132,23 +145,38 @@ class Rows(ColumnSums):
                 self._stage(stage)
             self._results(stage)
         self.defined = outside
-        self.pointers.clear()
+        self.pointers = pointers
 
     def _row_index(self) -> None:
         if not self.places.rows:
             return
-        each = self.schedule.rows_per_tile
+        each, phases = self.schedule.rows_per_tile, self.places.phases
         start = "" if self.places.has_one_tile else "tile" if each == 1 else f"{self.places.tile} * {each}"
-        self.define_index(self.places.row, each, start, axis=0)
+        if phases > 1:
+            start = f"{self.places.tile} // {phases} * {phases * each} + tile % {phases}"
+        self.define_index(self.places.row, each, start, axis=0, step=phases)
+        if self.places.splits_vectors:
+            self.out.line(f"is_last = tile == {self.places.last_tile()}")
         if self.places.rows_masked:
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
 
     def _row_pointers(self) -> None:
         """Where a row begins in each tensor that has both rows and columns."""
         for buffer in self._row_buffers():
-            name = f"{buffer.name}_at"
-            self.out.line(f"{name} = {buffer.name} + {self.places.row_offset(buffer)}")
-            self.pointers[buffer.name] = name
+            self._point(buffer)
+
+    def _point(self, buffer: Buffer) -> None:
+        name, offset = f"{buffer.name}_at", self.places.row_offset(buffer)
+        if self.places.early and not self.places.has_rows(buffer):
+            self.out.line(f"{name} = {buffer.name} + {offset} - early" if offset else f"{name} = {buffer.name} - early")
+        elif self.places.early:
+            sector, one = self.places.early.sector, self.schedule.rows_per_tile == 1
+            offset = self.places.row_offset(buffer, row=self.places.tile) if one else offset
+            multiple = f"tl.multiple_of({offset} - early, {sector if one else [sector] * 2})"
+            self.out.line(f"{name} = {buffer.name} + {multiple}")
+        else:
+            self.out.line(f"{name} = {buffer.name} + {offset}")
+        self.pointers[buffer.name] = name
 
     def _row_buffers(self) -> list[Buffer]:
         buffers = [*self._used_inputs(), *(o.buffer for stores in self.loops.stores for o in stores)]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.structure import Loops
+from weft.plan.beginnings import Beginnings
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
 from weft.render.triton_expressions import STATES, TRITON_TYPES, constant, expression, is_rounded_again, literal
@@ -148,10 +149,22 @@ class Statements:
             address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
         masks = self.masks(piece, rows=rows, columns=columns)
         nothing = "0.0" if buffer.dtype.startswith("f8") else "0"  # Triton casts no integer to floats of 8 bits
-        masked = f", mask={masks}, other={nothing}" if masks else ""
         last = rows and columns and self.schedule.inputs == "evict_last"
         policy = ', eviction_policy="evict_last"' if last else ""
-        self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{policy})")
+
+        def load(masks: str) -> None:
+            masked = f", mask={masks}, other={nothing}" if masks else ""
+            self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{policy})")
+
+        if not (rows and columns and self.places.splits_vectors):
+            load(masks)
+            return
+        ends = piece == self.schedule.pieces - 1
+        reached = [f"reached{self.places.suffix(piece)}", "~is_last"] if ends else []
+        load(self.masks(piece, rows=True, columns=False, others=reached))
+        if ends:
+            with self.out.block("if is_last"):
+                load(masks)
 
     def address(self, buffer: Buffer, piece: int) -> str:
         """Pointers to the elements of a buffer."""
@@ -173,6 +186,11 @@ class Statements:
             stored = constant(value.attributes[0], value.dtype)  # a number alone would be stored as a float32
         else:
             stored = self.operand(output.value, piece)
+        if rows and columns and self.places.splits_vectors and self.places.is_masked(piece):
+            whole = f"whole{self.places.suffix(piece)}"
+            inner = self.masks(piece, rows=True, columns=False, others=(whole, *guard))
+            self.out.line(f"tl.store({address}, {stored}, mask={inner})")
+            masked = f", mask={masks} & ~{whole}"
         self.out.line(f"tl.store({address}, {stored}{masked})")
 
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
@@ -206,14 +224,35 @@ class Statements:
             shape = f"[{rows}, {1 if alike and part == 'count' else self.schedule.piece_columns}]"
             self.out.line(f"{name} = tl.full({shape}, {literal(nothing, value.dtype)}, {kind})")
 
-    def define_index(self, name: str, width: int, start: str = "", axis: int = 1) -> None:
+    def define_index(self, name: str, width: int, start: str = "", axis: int = 1, step: int = 1) -> None:
         """An index that runs along an axis."""
         side = "[None, :]" if axis == 1 else "[:, None]"
         wide = self.places.is_wide if axis == 0 else self.places.has_wide_columns
         run = f"tl.arange(0, {width}){side}{'.to(tl.int64)' if wide else ''}"
+        run = f"{step} * {run}" if step > 1 else run
         self.out.line(f"{name} = {start} + {run}" if start else f"{name} = {run}")
 
     def define_column_mask(self, piece: int) -> None:
         if self.places.is_masked(piece):
-            count = self.places.count(self.schedule.columns)
-            self.out.line(f"{self.column_mask(piece)} = {self.places.column_of(piece)} < {count}")
+            column, count = self.places.place_of(piece), self.places.count(self.schedule.columns)
+            if self.places.early is None:
+                self.out.line(f"{self.column_mask(piece)} = {column} < {count}")
+                return
+            self._define_early_masks(piece, self.places.early, "early", f"early + {count}")
+
+    def _define_early_masks(self, piece: int, rows: Beginnings, first: str, end: str) -> None:
+        """Of the first piece and the last one of rows that have columns from the start of a sector on: which columns
+        exist, and where a row begins between vectors, which vectors have some that do, and which no others."""
+        suffix, column, vector = self.places.suffix(piece), self.places.place_of(piece), rows.vector
+        is_first, is_last = piece == 0, piece == self.schedule.pieces - 1
+
+        def mask(first: str, end: str) -> str:
+            found = [f"({column} >= {first})"] if is_first else []
+            return " & ".join([*found, *([f"({column} < {end})"] if is_last else [])])
+
+        self.out.line(f"{self.column_mask(piece)} = {mask(first, end)}")
+        if rows.splits_vectors:
+            if is_last:
+                self.out.line(f"reached{suffix} = {column} < w.rounded_up({end}, {vector})")
+            whole = mask(f"w.rounded_up({first}, {vector})", f"w.rounded_down({end}, {vector})")
+            self.out.line(f"whole{suffix} = {whole}")

@@ -30,6 +30,18 @@ else:
     from triton.language.extra import libdevice
 
 
+@triton.jit
+def rounded_up(number, vector: tl.constexpr):
+    """The next multiple of the elements of a vector."""
+    return tl.multiple_of((number + (vector - 1)) // vector * vector, vector)
+
+
+@triton.jit
+def rounded_down(number, vector: tl.constexpr):
+    """The multiple of the elements of a vector before a number."""
+    return tl.multiple_of(number // vector * vector, vector)
+
+
 # NaN wins, as in torch.maximum
 
 
