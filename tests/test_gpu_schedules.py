@@ -24,7 +24,7 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
-from weft.plan.gpu_cost import constants, programs_per_sm
+from weft.plan.gpu_cost import Work, constants, kernel_us, programs_per_sm
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predictor, ranked, runner_up
 from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.resources import resources, spills, wanted_registers
@@ -34,6 +34,7 @@ from weft.render.triton_launch import launches
 from weft.runtime import failures
 from weft.runtime.counters import counters
 from weft.runtime.executable import digest_of
+from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 H200 = Target.named("h200")
@@ -296,12 +297,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch, *spilled: int, target: Target = H2
     none."""
     seen: dict[Schedule, int] = {}
 
-    def spill_bytes(kernel: Kernel) -> int:
+    def usage(kernel: Kernel) -> ResourceUsage:
         at = seen.setdefault(kernel.schedule, len(seen))
-        return spilled[at] if at < len(spilled) else 0
+        return ResourceUsage(0, spilled[at] if at < len(spilled) else 0, 0, 0)
 
     monkeypatch.setattr(compiler.launch, "prepare", lambda *_: None)
-    monkeypatch.setattr(compiler.launch, "spill_bytes", spill_bytes)
+    monkeypatch.setattr(compiler.launch, "usage", usage)
     counters.reset()
     graph = trace(WORKLOADS["layer_norm_backward"].fn, inputs()).graph
     return compiler.build(compile_graph(graph, target=target), Options.read({}, {}))
@@ -338,9 +339,29 @@ def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert counters.model_misses == 1
 
 
+def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of 23144 columns in 16 warps was to take 64 registers of a thread, and takes 80: then a loop is faster."""
+    split = split_of("layer_norm_forward", 23144, 2899)
+    chosen = gpu_schedule(split)
+    kernel = Kernel(split.program, chosen)
+    assert chosen.register_cap == 64
+    assert runner_up(kernel, H200, {}, 64) is None
+    other = runner_up(kernel, H200, {}, 80)
+    assert other is not None
+    work = Work.of(split, other.scheme == "LOOP")
+    assert kernel_us(work, Demand.of(split.program, other), other, H200) < kernel_us(
+        Work.of(split), Demand.of(split.program, chosen), chosen, H200, 80
+    )
+    assert compiler.is_missed(kernel, ResourceUsage(80, 0, 0, 0))
+    assert not compiler.is_missed(kernel, ResourceUsage(64, 0, 0, 0))
+    assert not compiler.is_missed(replace(kernel, schedule=replace(chosen, register_cap=0)), ResourceUsage(80, 0, 0, 0))
+
+
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(compiler, "runner_up", lambda kernel, target, hints: seen.append(target.exclusive))
+    monkeypatch.setattr(compiler, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
     for exclusive in (True, False):
         compiled(monkeypatch, 100, target=replace(H200, exclusive=exclusive))
     assert seen == [True, False]

@@ -26,6 +26,7 @@ from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under
 from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
 from weft.runtime.executable import digest_of
+from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 CPU = Target.current("cpu")
@@ -166,12 +167,12 @@ def test_a_measured_schedule_that_spills_stays(monkeypatch: pytest.MonkeyPatch) 
     (region,) = compiled(norm, *inputs()).regions
     (kernel,) = region.plan.kernels
     asked: list[Schedule] = []
-    monkeypatch.setattr(launch, "spill_bytes", lambda k: asked.append(k.schedule) or 8)
+    monkeypatch.setattr(launch, "usage", lambda k: asked.append(k.schedule) or ResourceUsage(0, 8, 0, 0))
     monkeypatch.setattr(compiler, "runner_up", lambda *_: None)
     measured = replace(region, plan=replace(region.plan, tuned=(tuned_to(kernel),)))
-    assert compiler._without_spills(measured, Options.read()) is measured
+    assert compiler._without_misses(measured, Options.read()) is measured
     assert asked == []
-    compiler._without_spills(region, Options.read())
+    compiler._without_misses(region, Options.read())
     assert asked == [kernel.schedule]
 
 

@@ -44,6 +44,7 @@ from weft.render.source import Source
 from weft.runtime import calibration, head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
+from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
@@ -237,25 +238,28 @@ def build(compilation: Compilation, options: Options) -> Compilation:
         launch.prepare(compilation.kernels, [s for r in compilation.regions for s in r.sources], options, hints)
     except Exception:  # of which region? Kernels that were built are found in the cache
         compilation = without_failing(compilation, "build", lambda region: _prepare(region, options))
-    return replace(compilation, regions=tuple(_without_spills(r, options) for r in compilation.regions))
+    return replace(compilation, regions=tuple(_without_misses(r, options) for r in compilation.regions))
 
 
-def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
-    """A region with the runner-up in place of each schedule whose kernel spills registers after all: a miss of the
-    model. Kept as it is where the runner-up spills as well or cannot be built, and where it was measured to be the
-    best."""
+def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
+    """A region with the runner-up in place of each schedule whose kernel spills registers after all, or takes more than
+    it was to have: a miss of the model. Kept as it is where the runner-up is one as well or cannot be built, and where
+    it was measured to be the best."""
     kernels = list(region.plan.kernels)
     for i, (kernel, measured) in enumerate(zip(kernels, region.plan.measurements, strict=True)):
-        if isinstance(measured, Tuned) or not launch.spill_bytes(kernel):
+        if isinstance(measured, Tuned) or not is_missed(kernel, used := launch.usage(kernel)):
             continue
         counters.add(model_misses=1)
         with suppress(Exception):  # the kernel at hand is slow, not wrong
-            schedule = runner_up(kernel, region.plan.target, region.plan.hints)
+            schedule = runner_up(
+                kernel, region.plan.target, region.plan.hints, 0 if used.spill_bytes else used.registers
+            )
             other = None if schedule is None else replace(kernel, schedule=schedule)
             if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
                 continue
             launch.prepare([other], [render(other)], options, [region.plan.hints])
-            if launch.spill_bytes(other) < launch.spill_bytes(kernel):
+            found = launch.usage(other)
+            if found.spill_bytes < used.spill_bytes or not is_missed(other, found):
                 kernels[i] = other
     if kernels == list(region.plan.kernels):
         return region
@@ -267,6 +271,11 @@ def _without_spills(region: CompiledRegion, options: Options) -> CompiledRegion:
         resources=tuple(resources(kernel, target) for kernel in kernels),
     )
     return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))
+
+
+def is_missed(kernel: Kernel, used: ResourceUsage) -> bool:
+    """Whether a kernel is not what was planned: it spills, or fewer programs fit a multiprocessor."""
+    return used.spill_bytes > 0 or 0 < kernel.schedule.register_cap < used.registers
 
 
 def _prepare(region: CompiledRegion, options: Options) -> None:

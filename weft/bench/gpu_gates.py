@@ -263,7 +263,7 @@ def measure(
     schemes = tuple(kernel.schedule.scheme for kernel in kernels)
     machine_at_hand = calibration.at_hand(case.device, options)
     cell = replace(cell, predicted_us=round(sum(estimate(k, machine_at_hand, {}).predicted_us for k in kernels), 2))
-    cell = replace(cell, spill_bytes=max((launch.spill_bytes(k) or 0 for k in kernels), default=0))
+    cell = replace(cell, spill_bytes=max((launch.usage(k).spill_bytes for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
     return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes, untimed=untimed)
 

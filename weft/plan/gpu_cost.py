@@ -250,10 +250,10 @@ class Load:
     fills: Count
 
     @staticmethod
-    def of(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Load:
-        """demand: of the same program and split."""
+    def of(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> Load:
+        """demand: of the same program and split. registers: of a thread, if that is known."""
         units, looped = target.units, schedule.scheme == "LOOP"
-        registers = registers_per_thread(demand, schedule)
+        registers = registers or registers_per_thread(demand, schedule)
         resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
         tiles, blocks = -(-work.rows // schedule.rows_per_tile), 1
         if work.is_split or looped:
@@ -352,14 +352,14 @@ def _together(one: Count, other: Count, power: float) -> Count:
     return (one**power + other**power) ** (1 / power)
 
 
-def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> float:
-    """Microseconds of a kernel. demand: of the same program and split."""
-    return times_us(work, demand, schedule, target).all
+def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> float:
+    """Microseconds of a kernel. demand, registers: as of ``Load.of``."""
+    return times_us(work, demand, schedule, target, registers).all
 
 
-def times_us(work: Work, demand: Demand, schedule: Schedule, target: Target) -> Times:
+def times_us(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> Times:
     """The same in parts."""
-    return Load.of(work, demand, schedule, target).times_us(constants(target)[way_of(schedule, work)])
+    return Load.of(work, demand, schedule, target, registers).times_us(constants(target)[way_of(schedule, work)])
 
 
 def way_of(schedule: Schedule, work: Work) -> str:

@@ -32,11 +32,17 @@ def forget() -> None:
     gpu_schedule.cache_clear()
 
 
-def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
+def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
-    the model, or of any others; None if there is no other."""
+    the model, or of any others; None if there is no other. registers: of a thread, if the kernel spills none but takes
+    more than were counted on: then the best of the others, if it takes less time than the kernel with so many."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
     found = [s for s in candidates(split) if s != chosen]
+    if registers and found:
+        us = predictor(split, chosen)
+        best = min(found, key=us)
+        demand, work = Demand.of(split.program, chosen), Work.of(split, chosen.scheme == "LOOP")
+        return best if us(best) < kernel_us(work, demand, chosen, target, registers) else None
     most = CLEARLY_FEWER * wanted_registers(Demand.of(kernel.program, chosen), chosen)
     fewer = [s for s in found if wanted_registers(Demand.of(kernel.program, s), s) <= most]
     return min(fewer or found, key=predictor(split, chosen)) if found else None

@@ -12,6 +12,7 @@ from weft.plan.kernel import Backend, Kernel
 from weft.render.source import Source
 from weft.runtime import cpu, gpu
 from weft.runtime.layout import Fitting
+from weft.runtime.resource_usage import ResourceUsage
 
 
 class Calls(Protocol):
@@ -30,8 +31,8 @@ class Calls(Protocol):
         ...
 
     @staticmethod
-    def spill_bytes(function: Any) -> int:
-        """Of a thread, as the compiler says."""
+    def usage(function: Any) -> ResourceUsage:
+        """The most that any variant of a function uses, as the compiler says; nothing where nobody counts."""
         ...
 
     @staticmethod

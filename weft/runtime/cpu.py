@@ -18,6 +18,7 @@ from weft.render.source import Source
 from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
 from weft.runtime.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
+from weft.runtime.resource_usage import ResourceUsage
 
 BYTES_PER_THREAD = 65536
 """Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
@@ -78,6 +79,6 @@ def repeat(
     return [address, fitting.bound.threads, *(large_page_bytes(t) for t in outputs)]
 
 
-def spill_bytes(function: Any) -> int:
-    """Nobody counts them on a CPU."""
-    return 0
+def usage(function: Any) -> ResourceUsage:
+    """Nobody counts on a CPU."""
+    return ResourceUsage(0, 0, 0, 0)

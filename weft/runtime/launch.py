@@ -26,6 +26,7 @@ from weft.runtime import failures, launcher
 from weft.runtime.backends import calls_of
 from weft.runtime.executable import Executable, digest_of, reason_of
 from weft.runtime.layout import allocate
+from weft.runtime.resource_usage import ResourceUsage
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 # no argument has a default: Inductor would pass it by keyword, which takes half a microsecond
@@ -69,10 +70,10 @@ def prepare(
                 _KERNELS.setdefault(digest, Executable(kernel, function))
 
 
-def spill_bytes(kernel: Kernel) -> int:
-    """Of a thread of a prepared kernel, as its compiler says; 0 for one that is not prepared, and on a CPU."""
+def usage(kernel: Kernel) -> ResourceUsage:
+    """Of a prepared kernel, as its compiler says; nothing of one that is not prepared, and on a CPU."""
     found = _KERNELS.get(digest_of(kernel))
-    return 0 if found is None else calls_of(kernel).spill_bytes(found.function)
+    return ResourceUsage(0, 0, 0, 0) if found is None else calls_of(kernel).usage(found.function)
 
 
 def find(digest: str, text: str) -> Executable:
