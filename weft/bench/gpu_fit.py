@@ -52,6 +52,7 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "segment_bytes": (0.1, 512.0, 30.0),
     "gather_us": (1e-3, 5.0, 0.3),
     "fill_ns": (1.0, 3e3, 500.0),
+    "same_ns": (1e-1, 200.0, 10.0),
     "sm_share": (1.0, 8.0, 2.0),
 }
 """Of each constant the least, the most, and where the search begins."""

@@ -68,8 +68,9 @@ class Constants:
     waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait
     for. segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines
     of the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end
-    of a chunk. fill_ns: that a program waits for loads that nothing runs ahead of. sm_share: of the bandwidth that one
-    multiprocessor may have, in those that there would be for each if all had the same.
+    of a chunk. fill_ns: that a program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by
+    programs that start together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth
+    that one multiprocessor may have, in those that there would be for each if all had the same.
     """
 
     bandwidth: float
@@ -97,6 +98,7 @@ class Constants:
     segment_bytes: float
     gather_us: float
     fill_ns: float
+    same_ns: float
     sm_share: float
 
 
@@ -224,7 +226,8 @@ class Load:
     multiprocessor starts; later: whether some start when others have ended. steps: of the finish. finishes: functions
     that are launched for it; barriers: that programs wait at for it. segments: parts of a row that are a program's, for
     each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loads for each tile that
-    nothing runs ahead of: the first ones of loops over the columns, and of weights that wait."""
+    nothing runs ahead of: the first ones of loops over the columns, and of weights that wait. same: loads of weights by
+    programs of a multiprocessor that start together, as a part of how often that happens."""
 
     moved_us: Count
     cached_us: Count
@@ -248,6 +251,7 @@ class Load:
     segments: Count
     gathers: Count
     fills: Count
+    same: Count
 
     @staticmethod
     def of(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> Load:
@@ -311,6 +315,7 @@ class Load:
             segments=1 / (width * demand.item_bytes) if work.is_split and blocks > 1 else 0,
             gathers=work.sums * schedule.pieces * float(waves) if gathered else 0,
             fills=1 / blocks if looped else is_late,
+            same=0 if looped else len(demand.live.lasting) * programs / units / side_by_side / max(1, waves) ** 2,
         )
 
     def us(self, known: Constants) -> Count:
@@ -340,6 +345,7 @@ class Load:
             known.barrier_us * self.barriers
             + known.gather_us * self.gathers
             + known.tail * tile_us
+            + 1e-3 * known.same_ns * self.same
             + known.step_us * self.steps
             + known.finish_us * self.finishes
         )
@@ -413,6 +419,7 @@ _STARTS = (
     "program_ns",
     "tile_ns",
     "fill_ns",
+    "same_ns",
     "step_us",
     "finish_us",
     "barrier_us",
