@@ -219,15 +219,16 @@ class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
     in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that loads a
     part of a row into registers waits for its own. busy: the part of the programs' time that they have something to do.
-    rounds: tiles that a program takes one after the other: of rows, or blocks of a row. warps: of a multiprocessor,
-    sharing four schedulers; program_warps: that wait for each other. elements: of a thread in a tile, operations: on
-    each of them, and again: those that are repeated; accesses: loads and stores of vectors that these take. shuffles:
-    row sums that a warp has. exchanges: between threads in a tile, of row sums and of weights. programs: that a
-    multiprocessor starts; later: whether some start when others have ended. steps: of the finish. finishes: functions
-    that are launched for it; barriers: that programs wait at for it. segments: parts of a row that are a program's, for
-    each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loads for each tile that
-    nothing runs ahead of: the first ones of loops over the columns, and of weights that wait. same: loads of weights by
-    programs of a multiprocessor that start together, as a part of how often that happens."""
+    rounds: tiles that a program takes one after the other: of rows, or blocks of a row. scheduled: warps that share a
+    scheduler of a multiprocessor, the one with the most; program_warps: that wait for each other. elements: of a thread
+    in a tile, operations: on each of them, and again: those that are repeated; accesses: loads and stores of vectors
+    that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row sums and of
+    weights. programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the
+    finish. finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a
+    row that are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a chunk.
+    fills: loads for each tile that nothing runs ahead of: the first ones of loops over the columns, and of weights that
+    wait. same: loads of weights by programs of a multiprocessor that start together, as a part of how often that
+    happens."""
 
     moved_us: Count
     cached_us: Count
@@ -235,7 +236,7 @@ class Load:
     tile_bytes: Count
     busy: Count
     rounds: Count
-    warps: Count
+    scheduled: Count
     program_warps: Count
     elements: Count
     operations: Count
@@ -298,7 +299,7 @@ class Load:
             tile_bytes=0 if looped and not copied else tile_bytes,
             busy=min(1.0, useful / (rounds * resident * units)),
             rounds=rounds,
-            warps=resident * schedule.warps,
+            scheduled=math.ceil(resident * schedule.warps / SCHEDULERS),
             program_warps=part.warps if part.warps == 1 else schedule.warps,
             elements=elements,
             operations=work.operations * share,
@@ -334,7 +335,7 @@ class Load:
             self.elements * (self.operations + known.again * self.again) + known.access * self.accesses + known.overhead
         )
         operations = operations + known.shuffle * self.shuffles
-        issue_ns = known.issue_ns * operations * self.warps / SCHEDULERS
+        issue_ns = known.issue_ns * operations * self.scheduled
         wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
