@@ -11,7 +11,7 @@ from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Work, kernel_us
 from weft.plan.kernel import Keeps, Kernel, Schedule
-from weft.plan.resources import wanted_registers
+from weft.plan.resources import most_wanted, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -35,17 +35,21 @@ def forget() -> None:
 def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model, or of any others; None if there is no other. registers: of a thread, if the kernel spills none but takes
-    more than were counted on: then the best of the others, if it takes less time than the kernel with so many."""
+    more than were counted on: then the best of those that are sure to have what they want, if it takes less time than
+    the kernel with so many."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
-    found = [s for s in candidates(split) if s != chosen]
-    if registers and found:
-        us = predictor(split, chosen)
-        best = min(found, key=us)
-        demand, work = Demand.of(split.program, chosen), Work.of(split, chosen.scheme == "LOOP")
-        return best if us(best) < kernel_us(work, demand, chosen, target, registers) else None
-    most = CLEARLY_FEWER * wanted_registers(Demand.of(kernel.program, chosen), chosen)
-    fewer = [s for s in found if wanted_registers(Demand.of(kernel.program, s), s) <= most]
-    return min(fewer or found, key=predictor(split, chosen)) if found else None
+    found, us = [s for s in candidates(split) if s != chosen], predictor(split, chosen)
+
+    def wanted(schedule: Schedule) -> int:
+        return wanted_registers(Demand.of(split.program, schedule), schedule)
+
+    if registers:
+        sure = (s for s in found if not s.register_cap and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
+        best, work = min(sure, key=us, default=None), Work.of(split, chosen.scheme == "LOOP")
+        now_us = kernel_us(work, Demand.of(split.program, chosen), chosen, target, registers)
+        return best if best is not None and us(best) < now_us else None
+    fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * wanted(chosen)]
+    return min(fewer or found, key=us, default=None)
 
 
 def ranked(split: Split, found: Sequence[Schedule]) -> tuple[Schedule, ...]:
