@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=2 chunks=264
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=4 chunks=132
 # program add_rms_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -41,7 +41,7 @@ def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1
     n_c = 2048 + tl.arange(0, 1024)[None, :]
     n_d = 3072 + tl.arange(0, 1024)[None, :]
     n_e = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
+    for chunk in range(tl.program_id(0), 132, tl.num_programs(0)):
         weight_tile_a = tl.load(weight + n_a)
         weight_tile_b = tl.load(weight + n_b)
         weight_tile_c = tl.load(weight + n_c)
@@ -52,7 +52,7 @@ def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1
         sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 264, num_stages=2):
+        for tile in tl.range(chunk, 32768, 132, num_stages=4):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             dresidual_at = dresidual + m * 5120
@@ -162,12 +162,12 @@ def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1
 
 @triton.jit
 def weft_add_rms_norm_backward_finish(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
-        n = task * 32 + tl.arange(0, 32)[None, :]
-        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
-        for start in tl.static_range(0, 264, 128):
-            part = start + tl.arange(0, 128)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 264), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 80, tl.num_programs(0)):
+        n = task * 64 + tl.arange(0, 64)[None, :]
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 132, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 132), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_5 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_5)
