@@ -32,6 +32,7 @@ from weft.runtime.workspace import Workspace
 
 TWO_SUMS = replace(
     SEPARATE,
+    schedule=replace(SEPARATE.schedule, stages=1),  # tiles that are loaded ahead would have every eighth row
     program=parse(
         """program p(s0)
   dim m = s0
