@@ -247,8 +247,9 @@ class Statements:
         is_first, is_last = piece == 0, piece == self.schedule.pieces - 1
 
         def mask(first: str, end: str) -> str:
-            found = [f"({column} >= {first})"] if is_first else []
-            return " & ".join([*found, *([f"({column} < {end})"] if is_last else [])])
+            if is_first and is_last:
+                return f"({column} >= {first}) & ({column} < {end})"
+            return f"{column} >= {first}" if is_first else f"{column} < {end}"
 
         self.out.line(f"{self.column_mask(piece)} = {mask(first, end)}")
         if rows.splits_vectors:
