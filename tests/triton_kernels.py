@@ -31,6 +31,7 @@ from weft.errors import Refusal
 from weft.ir.interpret import interpret, sizes_of
 from weft.ir.parser import parse
 from weft.ir.program import Program
+from weft.plan import planner
 from weft.plan.kernel import Plan, Schedule
 from weft.plan.planner import plan_split
 from weft.render.triton_launch import is_persistent
@@ -48,6 +49,7 @@ EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
 EARLY = ("rms_norm_backward", "layer_norm_backward_bias", "modulated_layer_norm_backward")
+EARLY_FORWARDS = ("add_rms_norm_forward", "layer_norm_forward", "softmax_forward")
 EARLY_COLUMNS = (200, 100, 101, 40, 13)
 """Of bf16: begin in the middle of a sector, between two vectors, and anywhere."""
 LIMITS = (2**31, 2, 1)
@@ -194,27 +196,33 @@ def _long(name: str) -> str | None:
 
 def early() -> Iterator[tuple[str, Check]]:
     """Rows that begin between sectors of memory, and between vectors, loaded from where these do."""
-    for name, columns in product(EARLY, EARLY_COLUMNS):
+    for name, columns in (*product(EARLY, EARLY_COLUMNS), *product(EARLY_FORWARDS, EARLY_COLUMNS[2:])):
         yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
 
 
 def _early(name: str, columns: int) -> str | None:
     inputs = WORKLOADS[name].exact_inputs((70, columns), DTYPES["bf16"], "cpu", 3)
-    case = make_case(name, inputs)
-    base = planned(case, WHOLE_GPU)
+    case = make_case(name, inputs, dynamic_rows=columns == EARLY_COLUMNS[-1])
+    program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)
+    with patch.object(planner, "_fitting", lambda part, *_: [part]):
+        base = planned(case, WHOLE_GPU)  # in one kernel, whether that takes longer or not
     (kernel,) = base.kernels
-    exact = interpret(case.program, case.bind(inputs))
+    exact = interpret(program, given, sizes)
     start = replace(kernel.schedule, scheme="STREAM", keeps="values", hoisted=False, stages=2, chunks=16)
     for rows, count, finish in ((1, 1, "separate"), (1, 3, "same"), (2, 2, "separate"), (4, 1, "same")):
         pieces, each = in_pieces(columns + 15, count if columns > 64 else 1)
-        schedule = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
-        chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
-        if Places(chosen.kernels[0]).early is None:
-            return f"not early: {schedule}"
-        made = run_plan(chosen, case.program, case.bind(inputs), programs=LIMITS[rows % 2])
-        for mine, right in zip(made, exact, strict=True):
-            if not torch.equal(mine, right.to(mine.dtype)):
-                return f"not exact: {schedule}"
+        streamed = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
+        at_once = replace(streamed, scheme="ONE_SHOT", hoisted=count > 1, stages=1, chunks=0, finish="none")
+        splits = columns % 8 != 0
+        ways = [replace(streamed, finish="none"), *[at_once] * splits] if name in EARLY_FORWARDS else [streamed]
+        for schedule in ways:
+            chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
+            if Places(chosen.kernels[0]).early is None:
+                return f"not early: {schedule}"
+            made = run_plan(chosen, program, given, sizes, programs=LIMITS[rows % 2])
+            for mine, right in zip(made, exact, strict=True):
+                if not torch.equal(mine, right.to(mine.dtype)):
+                    return f"not exact: {schedule}"
     return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -106,6 +107,14 @@ def _one_after_the_other(
         functions[entry][grid](*arguments)
     finally:
         weft_triton.wait_for_all, functions[f"{entry}_finish"] = waiting, finish
+
+
+def _checked_hint(handle: TensorHandle, name: str, values: Sequence[int]) -> None:
+    """What a compiler is told of numbers, for it to load and store whole vectors, has to hold for each of them."""
+    if name != "tt.divisibility" or len(set(values)) != 1:
+        raise Mismatch("hint", f"{name} {values} is not checked")
+    if (handle.data % values[0]).any():
+        raise Mismatch("hint", f"{handle.data.reshape(-1)[:8]} are no multiples of {values[0]}")
 
 
 def _does_nothing(*_: Any) -> None:
@@ -227,7 +236,8 @@ class Memory:
 
         InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = checked_load, checked_store
         try:
-            yield
+            with patch.object(TensorHandle, "set_attr", _checked_hint):
+                yield
         finally:
             InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = load, store
 

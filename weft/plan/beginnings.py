@@ -1,9 +1,10 @@
-"""Where rows begin in memory, for kernels that loop over rows and add up their columns.
+"""Where rows begin in memory, for kernels that reduce them whole.
 
 What a GPU copies ahead goes past its first-level cache: a sector of memory that two warps share is read twice, and a
 row that begins between two vectors is not copied at all but loaded element by element. So programs take rows that begin
 at the same place of a sector, every second, fourth, eighth or sixteenth of them, and have their columns from the start
-of that sector on: up to a sector early, as early for all their rows, so that columns still lie on each other.
+of that sector on: up to a sector early, as early for all their rows, so that columns still lie on each other. What is
+not copied ahead passes through the first-level cache, and rows that begin with a vector are left as they are there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import gcd
 
 from weft.ir.dtypes import itemsize
 from weft.ir.program import Program
-from weft.ir.structure import KEPT
+from weft.ir.structure import KEPT, loops_of
 from weft.plan.kernel import VECTOR_BYTES, Kernel, Schedule
 
 SECTOR_BYTES = 32
@@ -51,9 +52,11 @@ def beginnings(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], segments: tuple[str, ...]
 ) -> Beginnings | None:
     """None where all rows begin with a sector, or different tensors' at different places of one, or where that is known
-    at run time only."""
+    at run time only; and where nothing is reduced along them."""
     inside = [r for r in rows if r not in segments]
     if len(inside) != 1 or len(columns) != 1 or not isinstance(program.size_of(columns[0]), int):
+        return None
+    if not any(loops_of(program, rows, columns).inner):
         return None
     buffers = (*program.inputs, *(o.buffer for o in program.outputs))
     strides = {b: dict(zip(b.dims, b.strides, strict=True)) for b in buffers}
@@ -73,9 +76,18 @@ def beginnings(
 
 def early_rows(begins: Beginnings | None, width: int | None, schedule: Schedule) -> Beginnings | None:
     """``begins``, if the programs of a kernel have columns from the start of a sector on. width: of its rows, None if
-    known at run time only. Where weights are loaded with each row they would be what begins between sectors."""
-    stays = schedule.scheme == "STREAM" and schedule.finish != "none" and schedule.keeps == "values"
-    if begins is None or width is None or not stays or schedule.stages < 2 or schedule.chunks % begins.phases:
+    known at run time only. Programs that copy ahead and load weights with each row do not: the weights would be what
+    begins between sectors."""
+    if begins is None or width is None:
+        return None
+    match schedule.scheme:
+        case "STREAM":
+            helps = schedule.stages > 1 and schedule.keeps == "values" and schedule.chunks % begins.phases == 0
+        case "ONE_SHOT":
+            helps = begins.splits_vectors
+        case _:
+            helps = False
+    if not helps:
         return None
     before_last = schedule.tile_columns - schedule.piece_columns
     return begins if before_last <= width <= schedule.tile_columns - begins.most_early else None

@@ -186,7 +186,7 @@ def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]
     """Schedules that differ in the rows of a tile, its pieces and warps. vector: elements that a thread loads at once,
     of which each piece of several has one for every thread."""
     tall, rows = split.sizes.elements(split.inside), 1
-    begins = beginnings(split.program, *split.dims) if split.has_outer else None
+    begins = beginnings(split.program, *split.dims)
     widths = dict.fromkeys((*pieces_of(split.width), *pieces_of(split.width + (begins.most_early if begins else 0))))
     while rows == 1 or (rows <= MOST_ROWS and rows < 2 * tall and rows * split.width <= MOST_TILE):
         for (piece, pieces), warps in product(widths, WARPS):
@@ -208,7 +208,7 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
     if tile.pieces == 1 and can_complete_sums(split):
         for stages in (1,) if tiles == 1 else STAGES[:2]:
             yield replace(tile, stages=stages, chunks=1, finish="none"), 1
-    begins = beginnings(split.program, *split.dims) if split.has_outer and tile.keeps == "values" else None
+    begins = beginnings(split.program, *split.dims) if tile.keeps == "values" else None
     known = set[int]()
     for per_sm in PROGRAMS_PER_SM:
         if per_sm > 1 and per_sm * tile.warps > MOST_WARPS_PER_SM:

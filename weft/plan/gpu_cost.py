@@ -61,14 +61,15 @@ class Constants:
     part of the time of copying as many. issue_ns: of an operation on an element in a thread, where other programs wait
     for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. access: of a load or
     store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead:
-    of a tile in a warp, operations. tile_ns, exchange_warp_ns: that a program waits for a tile, and for each exchange
-    and each warp that takes part. compute_power, power: how much the two parts of a tile's time and memory and tiles
-    add up. start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some
-    start only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that
-    waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait
-    for. segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines
-    of the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end
-    of a chunk. fill_ns: that a program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by
+    of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
+    between its warps. compute_power, power: how much the two parts of a tile's time and memory and tiles add up, in a
+    program that has a multiprocessor for itself, and overlap, how fast they do so less the more programs it has.
+    start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start
+    only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits
+    for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
+    segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
+    the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end of a
+    chunk. fill_ns: that a program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by
     programs that start together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth
     that one multiprocessor may have, in those that there would be for each if all had the same.
     """
@@ -85,9 +86,10 @@ class Constants:
     shuffle: float
     overhead: float
     tile_ns: float
-    exchange_warp_ns: float
+    exchange_ns: float
     compute_power: float
     power: float
+    overlap: float
     start_us: float
     program_ns: float
     later_us: float
@@ -219,25 +221,25 @@ class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy; cached_us: those that are read again.
     in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that loads a
     part of a row into registers waits for its own. busy: the part of the programs' time that they have something to do.
-    rounds: tiles that a program takes one after the other: of rows, or blocks of a row. scheduled: warps that share a
-    scheduler of a multiprocessor, the one with the most; program_warps: that wait for each other. elements: of a thread
+    resident: programs that it has at a time. rounds: tiles that a program takes one after the other: of rows, or blocks
+    of a row. scheduled: warps that share a scheduler of a multiprocessor, the one with the most. elements: of a thread
     in a tile, operations: on each of them, and again: those that are repeated; accesses: loads and stores of vectors
-    that these take. shuffles: row sums that a warp has. exchanges: between threads in a tile, of row sums and of
-    weights. programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the
-    finish. finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a
-    row that are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a chunk.
-    fills: loads for each tile that nothing runs ahead of: the first ones of loops over the columns, and of weights that
-    wait. same: loads of weights by programs of a multiprocessor that start together, as a part of how often that
-    happens."""
+    that these take. shuffles: row sums that a warp has. exchanges: between warps in a tile, of row sums and of weights.
+    programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the finish.
+    finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a row that
+    are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loads
+    for each tile that nothing runs ahead of: the first ones of loops over the columns, and of weights that wait. same:
+    loads of weights by programs of a multiprocessor that start together, as a part of how often that happens.
+    """
 
     moved_us: Count
     cached_us: Count
     in_flight_bytes: Count
     tile_bytes: Count
     busy: Count
+    resident: Count
     rounds: Count
     scheduled: Count
-    program_warps: Count
     elements: Count
     operations: Count
     again: Count
@@ -278,9 +280,10 @@ class Load:
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
-        early = early_rows(demand.begins, demand.width, schedule) is not None
+        early = early_rows(demand.begins, demand.width, schedule)
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
+        beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps == "values"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
         ahead = max(1, min(schedule.stages - 1, turn)) if copied else 1
@@ -289,6 +292,7 @@ class Load:
         gathered = schedule.rows_per_tile > part.rows
         reread_bytes = work.again_bytes * looped
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
+        converted = not persistent and is_converted(demand, schedule)
         is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
         is_late = is_late and (schedule.scheme == "ONE_SHOT" or schedule.keeps == "tiles")
         steps = finish_steps(schedule, work.columns, chunks) if work.sums and schedule.finish != "none" else 0
@@ -298,16 +302,15 @@ class Load:
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
             tile_bytes=0 if looped and not copied else tile_bytes,
             busy=min(1.0, useful / (rounds * resident * units)),
+            resident=resident,
             rounds=rounds,
             scheduled=math.ceil(resident * schedule.warps / SCHEDULERS),
-            program_warps=part.warps if part.warps == 1 else schedule.warps,
             elements=elements,
             operations=work.operations * share,
             again=again * share,
-            accesses=elements * work.tensors / vector * share,
+            accesses=elements * (work.tensors / vector + (0 if stay else len(demand.live.lasting) / beside)) * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
-            exchanges=(work.exchanges / blocks / work.loops if looped else work.exchanges)
-            + (not persistent and is_converted(demand, schedule)),
+            exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted),
             programs=programs / units,
             later=int(rounds > turns),
             steps=steps,
@@ -336,10 +339,11 @@ class Load:
         )
         operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.scheduled
-        wait_ns = known.tile_ns + known.exchange_warp_ns * self.program_warps * self.exchanges
+        wait_ns = known.tile_ns + known.exchange_ns * self.exchanges
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
-        both_us = _together(memory_us, self.rounds * tile_us, known.power)
+        power = 1 + (known.power - 1) * self.resident**known.overlap
+        both_us = _together(memory_us, self.rounds * tile_us, power)
         programs_us = 1e-3 * known.program_ns * self.programs
         both_us = _together(both_us, programs_us, known.power)
         ends_us = (
@@ -408,7 +412,7 @@ def scaled(known: Constants, target: Target, instruction_ratio: Count, start_rat
     clock."""
     fitted, waits, starts = Target.named(FITTED), instruction_ratio, start_ratio
     share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
-    slower = {"issue_ns": waits, "latency_ns": waits, "exchange_warp_ns": waits, "cached": share * waits}
+    slower = {"issue_ns": waits, "latency_ns": waits, "exchange_ns": waits, "cached": share * waits}
     slower |= dict.fromkeys(_STARTS, starts) | {"in_flight_bytes": share * starts, "crowded": 1 / (share * starts)}
     slower |= {"sm_share": 1 / (share * waits)}
     return replace(known, **{name: getattr(known, name) * ratio for name, ratio in slower.items()})

@@ -19,7 +19,15 @@ from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
 from weft.render.triton_expressions import STATES, TRITON_TYPES
 from weft.render.triton_finish import Finish
-from weft.render.triton_launch import arguments, column_blocks, finish_blocks, has_finish, lowered, outer_values
+from weft.render.triton_launch import (
+    arguments,
+    column_blocks,
+    finish_blocks,
+    has_finish,
+    is_persistent,
+    lowered,
+    outer_values,
+)
 from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
@@ -134,6 +142,6 @@ def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[Non
 def _chunks(kernel: Kernel, loops: Loops, writer: PythonWriter) -> None:
     """The number of chunks, where it is known at run time only."""
     places = Places(kernel)
-    if any(loops.outer) and places.chunks() == "chunks":
+    if is_persistent(kernel) and (any(loops.outer) or places.early) and places.chunks() == "chunks":
         tiles = places.tiles()
         writer.line(f"chunks = tl.maximum(tl.minimum({tiles}, {kernel.schedule.chunks}), 1)")

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
-from weft.plan.beginnings import Beginnings
 from weft.render.triton_column_sums import ColumnSums
 from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, reduction
@@ -27,17 +26,15 @@ class Rows(ColumnSums):
         if not self.looped and not self.places.early:
             self._columns()
         with ExitStack() as stack:
-            if self.persistent and not self.outer:
-                self._invariants()
-                with self.out.block(f"for {self._tiles('tl.program_id(0)', 'tl.num_programs(0)')}"):
-                    self._tile()
-            elif self.persistent:
-                self._enter_chunks(stack)
-                if self.places.early:
-                    self._start_early(self.places.early)
+            if self.persistent:
+                first, step = "tl.program_id(0)", "tl.num_programs(0)"
+                if self.outer or self.places.early:
+                    self._enter_chunks(stack)
+                    first, step = "chunk", self.places.chunks()
+                self._start_early(first)
                 self._invariants()
                 self._start_sums()
-                with self.out.block(f"for {self._tiles('chunk', self.places.chunks())}"):
+                with self.out.block(f"for {self._tiles(first, step)}"):
                     self._tile()
                 self._store_sums()
             elif completes_sums(self.kernel):
@@ -45,6 +42,7 @@ class Rows(ColumnSums):
             else:
                 if self.places.rows:
                     self.out.line("tile = tl.program_id(0)")
+                self._start_early(self.places.tile)
                 self._tile()
 
     def _tiles(self, first: str, step: Size) -> str:
@@ -53,7 +51,8 @@ class Rows(ColumnSums):
         return f"tile in tl.range({first}, {self.places.tiles()}, {step}{ahead})"
 
     def _enter_chunks(self, stack: ExitStack) -> None:
-        """Loops over the chunks of all segments: one for each program, more if fewer programs could be started."""
+        """Loops over the chunks of all segments: one for each program, more if fewer programs could be started. What is
+        added up, or where rows begin, is that of a chunk."""
         segments, chunks = self.places.count(self.places.segments), self.places.chunks()
         if not self.places.segments:
             head = f"for chunk in range(tl.program_id(0), {chunks}, tl.num_programs(0))"
@@ -93,9 +92,13 @@ class Rows(ColumnSums):
                 self.define_index(self.places.place_of(piece), width, text)
                 self.define_column_mask(piece)
 
-    def _start_early(self, early: Beginnings) -> None:
-        """Columns from the sector on that the rows of a chunk begin in."""
-        first = self.places.row_offset(self._row_buffers()[0], row="chunk")
+    def _start_early(self, row: str) -> None:
+        """Columns from the sector on that the rows of a program begin in, if they do not all begin with one. row: the
+        number of one of them, as far as where it begins in a sector depends on it."""
+        early = self.places.early
+        if early is None:
+            return
+        first = self.places.row_offset(self._row_buffers()[0], row=row)
         text = f"({first}) % {early.sector}" if " + " in first else f"{first} % {early.sector}"
         self.out.line(f"early = {f'tl.multiple_of({text}, {early.step})' if early.step > 1 else text}")
         self._columns()
