@@ -34,7 +34,7 @@ from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.gpu_schedules import runner_up
-from weft.plan.kernel import Kernel, Plan
+from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import ordinary_us, plan
 from weft.plan.resources import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
@@ -48,6 +48,8 @@ from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
+MOST_RUNNERS_UP = 3
+"""That take the place of a kernel in turn: each is compiled."""
 
 
 @dataclass(frozen=True)
@@ -243,24 +245,22 @@ def build(compilation: Compilation, options: Options) -> Compilation:
 
 def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
     """A region with the runner-up in place of each schedule whose kernel spills registers after all, or takes more than
-    it was to have: a miss of the model. Kept as it is where the runner-up is one as well or cannot be built, and where
-    it was measured to be the best."""
+    it was to have: a miss of the model. Kept as it is where no runner-up is better or can be built, and where it was
+    measured to be the best."""
     kernels = list(region.plan.kernels)
-    for i, (kernel, measured) in enumerate(zip(kernels, region.plan.measurements, strict=True)):
-        if isinstance(measured, Tuned) or not is_missed(kernel, used := launch.usage(kernel)):
-            continue
-        counters.add(model_misses=1)
-        with suppress(Exception):  # the kernel at hand is slow, not wrong
-            schedule = runner_up(
-                kernel, region.plan.target, region.plan.hints, 0 if used.spill_bytes else used.registers
-            )
-            other = None if schedule is None else replace(kernel, schedule=schedule)
-            if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
-                continue
-            launch.prepare([other], [render(other)], options, [region.plan.hints])
-            found = launch.usage(other)
-            if found.spill_bytes < used.spill_bytes or not is_missed(other, found):
-                kernels[i] = other
+    for i, measured in enumerate(region.plan.measurements):
+        tried = list[Schedule]()
+        while not isinstance(measured, Tuned) and len(tried) < MOST_RUNNERS_UP:
+            kernel = kernels[i]
+            used = launch.usage(kernel)
+            if not is_missed(kernel, used):
+                break
+            counters.add(model_misses=1)
+            tried.append(kernel.schedule)
+            with suppress(Exception):  # the kernel at hand is slow, not wrong
+                kernels[i] = _runner_up(kernel, used, tried, region.plan, options) or kernel
+            if kernels[i] == kernel:
+                break
     if kernels == list(region.plan.kernels):
         return region
     target, hints = region.plan.target, region.plan.hints
@@ -271,6 +271,20 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
         resources=tuple(resources(kernel, target) for kernel in kernels),
     )
     return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))
+
+
+def _runner_up(
+    kernel: Kernel, used: ResourceUsage, tried: Sequence[Schedule], plan: Plan, options: Options
+) -> Kernel | None:
+    """The kernel under another schedule, if there is one that can be built and spills less, or is what was planned."""
+    registers = 0 if used.spill_bytes else used.registers
+    schedule = runner_up(kernel, plan.target, plan.hints, registers, tried)
+    other = None if schedule is None else replace(kernel, schedule=schedule)
+    if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
+        return None
+    launch.prepare([other], [render(other)], options, [plan.hints])
+    found = launch.usage(other)
+    return other if found.spill_bytes < used.spill_bytes or not is_missed(other, found) else None
 
 
 def is_missed(kernel: Kernel, used: ResourceUsage) -> bool:

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=3x2048 warps=8 stages=5 chunks=132
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=3x2048 warps=8 stages=4 chunks=132
 # program layer_norm_backward_bias()
 #   dim m = 32768
 #   dim n = 5120
@@ -62,7 +62,7 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
         sum_4_sum_a = tl.full([1, 2048], 0.0, tl.float32)
         sum_4_sum_b = tl.full([1, 2048], 0.0, tl.float32)
         sum_4_sum_c = tl.full([1, 2048], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 132, num_stages=5):
+        for tile in tl.range(chunk, 32768, 132, num_stages=4):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120

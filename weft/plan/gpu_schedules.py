@@ -32,13 +32,15 @@ def forget() -> None:
     gpu_schedule.cache_clear()
 
 
-def runner_up(kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0) -> Schedule | None:
+def runner_up(
+    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
+) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model, or of any others; None if there is no other. registers: of a thread, if the kernel spills none but takes
     more than were counted on: then the best of those that are sure to have what they want, if it takes less time than
-    the kernel with so many."""
+    the kernel with so many. tried: what is not to be taken either."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
-    found, us = [s for s in candidates(split) if s != chosen], predictor(split, chosen)
+    found, us = [s for s in candidates(split) if s not in (chosen, *tried)], predictor(split, chosen)
 
     def wanted(schedule: Schedule) -> int:
         return wanted_registers(Demand.of(split.program, schedule), schedule)
