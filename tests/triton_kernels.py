@@ -9,6 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -48,13 +49,16 @@ MORE_SHAPES = ((24, 96), (300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
-EARLY = ("rms_norm_backward", "layer_norm_backward_bias", "modulated_layer_norm_backward")
+EARLY = {"rms_norm_backward": 70, "layer_norm_backward_bias": 70, "modulated_layer_norm_backward": 128}
+"""Rows of each, so many that some of a tile are there wherever in a sector they begin."""
 EARLY_FORWARDS = ("add_rms_norm_forward", "layer_norm_forward", "softmax_forward")
 EARLY_COLUMNS = (200, 100, 101, 40, 13)
 """Of bf16: begin in the middle of a sector, between two vectors, and anywhere."""
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
+IN_ONE_KERNEL = patch.object(planner, "_fitting", lambda part, *_: [part])
+"""Rows and columns, whether that takes longer or not."""
 Check = Callable[[], str | None]
 
 
@@ -201,11 +205,11 @@ def early() -> Iterator[tuple[str, Check]]:
 
 
 def _early(name: str, columns: int) -> str | None:
-    inputs = WORKLOADS[name].exact_inputs((70, columns), DTYPES["bf16"], "cpu", 3)
+    inputs = WORKLOADS[name].exact_inputs((EARLY.get(name, 70), columns), DTYPES["bf16"], "cpu", 3)
     case = make_case(name, inputs, dynamic_rows=columns == EARLY_COLUMNS[-1])
     program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)
-    with patch.object(planner, "_fitting", lambda part, *_: [part]):
-        base = planned(case, WHOLE_GPU)  # in one kernel, whether that takes longer or not
+    with IN_ONE_KERNEL:
+        base = planned(case, WHOLE_GPU)
     (kernel,) = base.kernels
     exact = interpret(program, given, sizes)
     start = replace(kernel.schedule, scheme="STREAM", keeps="values", hoisted=False, stages=2, chunks=16)
@@ -215,7 +219,7 @@ def _early(name: str, columns: int) -> str | None:
         at_once = replace(streamed, scheme="ONE_SHOT", hoisted=count > 1, stages=1, chunks=0, finish="none")
         splits = columns % 8 != 0
         ways = [replace(streamed, finish="none"), *[at_once] * splits] if name in EARLY_FORWARDS else [streamed]
-        for schedule in ways:
+        for schedule in ways if rows == 1 or columns != EARLY_COLUMNS[-1] else ():
             chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
             if Places(chosen.kernels[0]).early is None:
                 return f"not early: {schedule}"
@@ -293,7 +297,8 @@ def _all_schedules(given: Written) -> str | None:
         inputs = [input_tensor(b, sizes, "random", 1) for b in program.inputs]
         for columns in given.columns:
             rows = tuple(d.name for d in program.dims if d.name not in columns)
-            base = plan_split(program, rows, columns, GPU, {})
+            with IN_ONE_KERNEL if given.keeps_names else nullcontext():
+                base = plan_split(program, rows, columns, GPU, {})
             assert isinstance(base, Plan), base
             if given.keeps_names:
                 (kernel,) = base.kernels

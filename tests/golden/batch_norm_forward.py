@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=4 chunks=4
 # program batch_norm_forward_0()
 #   dim m = 32768
 #   dim n = 5120
@@ -32,7 +32,7 @@ def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_part
     for chunk in range(tl.program_id(0), 4, tl.num_programs(0)):
         sum_sum = tl.full([64, 32], 0.0, tl.float32)
         sum_1_sum = tl.full([64, 32], 0.0, tl.float32)
-        for tile in tl.range(chunk, 512, 4, num_stages=3):
+        for tile in tl.range(chunk, 512, 4, num_stages=4):
             m = tile * 64 + tl.arange(0, 64)[:, None]
             x_at = x + m * 5120
             x_tile = tl.load(x_at + n)
@@ -63,7 +63,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
         tl.store(rsqrt_saved + n, rsqrt)
         tl.store(mul_saved + n, mul)
 
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
 # program batch_norm_forward_1()
 #   dim m = 32768
 #   dim n = 5120
@@ -92,7 +92,7 @@ from weft.render import weft_triton as w
 def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
     n = tl.program_id(1) * 1024 + tl.arange(0, 1024)[None, :]
     tile = tl.program_id(0)
-    m = tile + tl.arange(0, 1)[:, None]
+    m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     x_tile = tl.load(x_at + n)

@@ -130,19 +130,20 @@ def weft_layer_norm_backward_columns(dy, x, mean, rstd, out1, out2):
     sum_1_sum = tl.full([128, 16], 0.0, tl.float32)
     m = tl.arange(0, 128)[:, None]
     row_exists = m < 100
+    m = tl.minimum(m, 99)
     dy_at = dy + m * 5120
     x_at = x + m * 5120
-    dy_tile = tl.load(dy_at + n, mask=row_exists, other=0)
-    x_tile = tl.load(x_at + n, mask=row_exists, other=0)
-    mean_row = tl.load(mean + m, mask=row_exists, other=0)
-    rstd_row = tl.load(rstd + m, mask=row_exists, other=0)
+    dy_tile = tl.load(dy_at + n)
+    x_tile = tl.load(x_at + n)
+    mean_row = tl.load(mean + m)
+    rstd_row = tl.load(rstd + m)
     cast = w.to_f32(x_tile)
     sub = cast - mean_row
     mul = sub * rstd_row
     cast_1 = w.to_f32(dy_tile)
     mul_1 = cast_1 * mul
-    sum_sum = sum_sum + tl.where(row_exists, mul_1, 0.0)
-    sum_1_sum = sum_1_sum + tl.where(row_exists, cast_1, 0.0)
+    sum_sum = tl.where(row_exists, sum_sum + mul_1, sum_sum)
+    sum_1_sum = tl.where(row_exists, sum_1_sum + cast_1, sum_1_sum)
     sum = tl.sum(sum_sum, 0, keep_dims=True)
     sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
     cast_2 = sum.to(tl.bfloat16)

@@ -25,11 +25,12 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True)
 class Beginnings:
     """Rows begin at multiples of ``step`` columns behind the start of a sector, which has ``sector`` columns; a thread
-    loads ``vector`` at once."""
+    loads ``vector`` at once. rows: of a segment, None if known at run time only."""
 
     sector: int
     vector: int
     step: int
+    rows: int | None
 
     @property
     def phases(self) -> int:
@@ -71,7 +72,10 @@ def beginnings(
     if len(places) != 1 or any(isinstance(step, str) for own in steps for step in own):
         return None
     step = gcd(sector, *places.pop())
-    return None if step == sector or (step < vector and len(sizes) > 1) else Beginnings(sector, vector, step)
+    if step == sector or (step < vector and len(sizes) > 1):
+        return None
+    rows_inside = program.size_of(inside[0])
+    return Beginnings(sector, vector, step, rows_inside if isinstance(rows_inside, int) else None)
 
 
 def early_rows(begins: Beginnings | None, width: int | None, schedule: Schedule) -> Beginnings | None:
@@ -89,6 +93,8 @@ def early_rows(begins: Beginnings | None, width: int | None, schedule: Schedule)
             helps = False
     if not helps:
         return None
+    if schedule.rows_per_tile > 1 and (begins.rows is None or begins.rows < begins.phases):
+        return None  # tiles without any row
     before_last = schedule.tile_columns - schedule.piece_columns
     return begins if before_last <= width <= schedule.tile_columns - begins.most_early else None
 

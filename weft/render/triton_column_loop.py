@@ -135,7 +135,7 @@ class ColumnLoop(Statements):
 
     def _add_block(self, value: Value, pieces: range) -> None:
         """What a row reduction has of the columns so far, with those of one more block."""
-        operands = [self._guarded(value, piece, self.operand(value.args[0], piece), rows=False) for piece in pieces]
+        operands = [self._guarded(value, piece, self.operand(value.args[0], piece)) for piece in pieces]
         if value.op not in ONLINE:
             text = f"{value.name}_lanes"
             for operand in operands:
@@ -206,12 +206,9 @@ class ColumnLoop(Statements):
             guard.append("(tl.program_id(1) == 0)")
         self.store(output, piece, guard)
 
-    def _guarded(self, value: Value, piece: int, operand: str, *, rows: bool) -> str:
-        """The operand of a reduction, or what changes nothing where there is no element."""
-        dims = self.types[value.args[0]][1]
-        over = self.schedule.rows if rows else ()
-        once = self.once(dims, piece, over)
-        masks = self.masks(piece, rows=rows, columns=not rows and self.is_vector(value.args[0]), others=once)
+    def _guarded(self, value: Value, piece: int, operand: str) -> str:
+        """The operand of a row reduction, or what changes nothing where there is no column."""
+        masks = self.masks(piece, rows=False, columns=self.is_vector(value.args[0]))
         return f"tl.where({masks}, {operand}, {self._nothing(value)})" if masks else operand
 
     def _nothing(self, value: Value) -> str:

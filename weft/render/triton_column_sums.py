@@ -37,8 +37,10 @@ class ColumnSums(ColumnLoop):
             self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
             return
         name = self._sum_name(value, piece)
-        operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=True)
-        self.out.line(f"{name} = {COMBINE[value.op].format(name, operand)}")
+        combined = COMBINE[value.op].format(name, self.operand(value.args[0], piece))
+        once = self.once(self.types[value.args[0]][1], piece, self.schedule.rows)
+        masks = self.masks(piece, rows=True, columns=False, others=once)
+        self.out.line(f"{name} = {f'tl.where({masks}, {combined}, {name})' if masks else combined}")
 
     def _store_sums(self) -> None:
         """The column sums of a chunk, into the memory for partial results."""

@@ -72,6 +72,14 @@ class Places:
         found = count if phases * each == 1 else f"tl.cdiv({count}, {phases * each})"
         return found if phases == 1 else f"{phases} * {found}"
 
+    def last_row(self) -> Size:
+        """The last row of a segment; of those that begin at the same place of a sector where tiles alternate."""
+        count, phases = self.count(self.rows), self.phases
+        if not isinstance(count, int):
+            return f"{count} - 1"
+        last = count - 1
+        return last if phases == 1 else f"{last} - ({last % phases + phases} - tile % {phases}) % {phases}"
+
     def last_tile(self) -> Size:
         """The tile that has the last row of a segment."""
         count, together, phases = self.count(self.rows), self.schedule.rows_per_tile * self.phases, self.phases
@@ -147,7 +155,7 @@ class Places:
 
     @property
     def rows_masked(self) -> bool:
-        """Whether rows of a tile may lie behind the last one."""
+        """Whether rows of a tile may lie behind the last one, which is loaded in place of them."""
         count, together = self.count(self.rows), self.schedule.rows_per_tile * self.phases
         return together > 1 and (isinstance(count, str) or count % together != 0)
 

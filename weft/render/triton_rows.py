@@ -162,6 +162,7 @@ class Rows(ColumnSums):
             self.out.line(f"is_last = tile == {self.places.last_tile()}")
         if self.places.rows_masked:
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
+            self.out.line(f"{self.places.row} = tl.minimum({self.places.row}, {self.places.last_row()})")
 
     def _row_pointers(self) -> None:
         """Where a row begins in each tensor that has both rows and columns."""
@@ -274,7 +275,7 @@ class Rows(ColumnSums):
         """What a row reduction reduces of a piece."""
         if not self.is_vector(value.args[0]):
             raise AssertionError(f"{value.name} reduces no columns")
-        operand = self._guarded(value, piece, self.operand(value.args[0], piece), rows=False)
+        operand = self._guarded(value, piece, self.operand(value.args[0], piece))
         rows, columns = self.extent(value.args[0])
         if columns:
             return operand

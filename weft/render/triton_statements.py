@@ -119,7 +119,7 @@ class Statements:
         at = wide if stride == 1 else f"{wide} * {stride}"
         early = "early + " if self.places.shifted else ""
         inside = (f"({index} >= 0)", f"({index} < {self.places.count(map(str, value.attributes))})")
-        there = self.masks(0, rows=self.places.has_rows(buffer), columns=False, others=inside)
+        there = " & ".join(inside)
         return f"tl.load({self.pointers.get(buffer.name, buffer.name)} + {early}{at}, mask={there}, other=0)"
 
     def _is_cast_in_pairs(self, value: Value, source: str) -> bool:
@@ -147,7 +147,7 @@ class Statements:
         rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
         if columns and not rows and self.places.spreads_weights:
             address += f" + tl.zeros([{self.schedule.rows_per_tile}, 1], tl.int32)"
-        masks = self.masks(piece, rows=rows, columns=columns)
+        masks = self.masks(piece, rows=False, columns=columns)
         nothing = "0.0" if buffer.dtype.startswith("f8") else "0"  # Triton casts no integer to floats of 8 bits
         last = rows and columns and self.schedule.inputs == "evict_last"
         policy = ', eviction_policy="evict_last"' if last else ""
@@ -161,7 +161,7 @@ class Statements:
             return
         ends = piece == self.schedule.pieces - 1
         reached = [f"reached{self.places.suffix(piece)}", "~is_last"] if ends else []
-        load(self.masks(piece, rows=True, columns=False, others=reached))
+        load(" & ".join(reached))
         if ends:
             with self.out.block("if is_last"):
                 load(masks)
