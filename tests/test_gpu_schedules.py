@@ -20,6 +20,7 @@ from weft.bench.swept import FOLDER
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
+from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
@@ -287,6 +288,29 @@ def test_the_constants_choose_well_among_what_was_measured() -> None:
     regrets = points.regrets(predicted)
     assert len(regrets) > 200
     assert statistics.geometric_mean(regrets.values()) < 1.08
+
+
+SEGMENTED = """
+program p()
+  dim b = 65536
+  dim t = 8
+  dim n = 64
+  input x: bf16 [b:512, t:64, n:1]
+  wide: f32{b, t, n} = cast(x)
+  total: f32{b, t} = sum[n](wide)
+  scaled: f32{b, t, n} = mul(wide, total)
+  columns: f32{b, n} = sum[t](scaled)
+  output out0: f32 [b:64, n:1] = columns
+end
+"""
+
+
+def test_the_time_of_many_programs_with_a_tile_each_is_a_number() -> None:
+    """Powers of microseconds are not: with as many as this has, those of programs that share a multiprocessor."""
+    split = Split.of(parse(SEGMENTED), ("b", "t"), ("n",), H200, {})
+    found = candidates(split)
+    times = [predictor(split, found[0])(schedule) for schedule in found]
+    assert 0 < min(times) <= max(times) < 1e6
 
 
 # a kernel that spills

@@ -360,7 +360,8 @@ class Load:
 
 def _together(one: Count, other: Count, power: float) -> Count:
     """Time of two things that go on at a time: from that of the longer one, with a large power, to their sum."""
-    return (one**power + other**power) ** (1 / power)
+    longer = (one + other + abs(one - other)) / 2  # its powers are too large for a float
+    return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
 def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> float:
