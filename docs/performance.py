@@ -79,9 +79,8 @@ weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the 
 ## Widths drawn at random
 
 Each seed was drawn after the code and the constants that it was measured with. Cells have 2^26 elements but for few
-rows and vocabularies; one in ten are below the figure behind the least one. The second seed is of wide rows alone,
-with registers capped where a program more fits a multiprocessor. Since then constants were fitted to a sweep of few
-rows as well, and backwards of more than four rows are no longer one program.
+rows and vocabularies; one in ten are below the figure behind the least one. Between the two seeds forwards of rows that
+begin between two vectors of memory came to be loaded by whole vectors, and tiles lost their masks for rows.
 
 {drawn}
 
