@@ -279,6 +279,8 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         yield from _all_rows(replace(start, finish="none"), wide, split)
     widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
     for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
+        if 1 < count >= 2 * tall:
+            continue  # most of a tile would be rows that there are not
         per_thread = width * count / (32 * warps)
         if not (8 <= per_thread <= 64 or (per_thread < 8 and (width, count) == (widths[-1], 1))):
             continue

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from weft.ir import dtypes
-from weft.plan.demand import Demand, features, finish_loads, is_converted
+from weft.plan.demand import Demand, features, finish_loads, is_converted, share_of
 from weft.plan.kernel import VECTOR_BYTES, Keeps, Kernel, Resources, Schedule, Scheme
 from weft.target import Target
 
@@ -144,7 +144,8 @@ def shared_bytes(demand: Demand, schedule: Schedule) -> int:
 
 @lru_cache(maxsize=4096)
 def _shared_bytes(demand: Demand, tile: Schedule) -> int:
-    summed = 4 * tile.rows_per_tile * tile.tile_columns if demand.live.outer and tile.warps > 8 else 0
+    along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
+    summed = 4 * along_rows * tile.tile_columns if demand.live.outer and along_rows > 1 else 0
     used = max(staged_bytes(demand, tile) + exchanged_bytes(demand, tile), summed)
     return RESERVED_BYTES + used if used else 0
 
