@@ -91,14 +91,15 @@ def test_a_backward_is_predicted_faster_than_apart(name: str, target: str) -> No
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: str) -> None:
+    """Of many rows: of 4096 layer norm was measured to take 6.1 us in programs that stay, 6.2 in others."""
     backward = name in BACKWARDS and name != "softmax_backward"
-    narrow = planned(workload(name, COLUMNS), target, s0=ROWS).kernels[0].schedule
-    assert narrow.scheme in (("STREAM",) if backward else ("ONE_SHOT", "STREAM"))
+    narrow = planned(workload(name, COLUMNS), target, s0=16 * ROWS).kernels[0].schedule
+    assert narrow.scheme == ("STREAM" if backward else "ONE_SHOT")
     assert narrow.finish == ("same" if backward else "none")
-    assert planned(workload(name, COLUMNS), replace(Target.named(target), exclusive=False), s0=ROWS).kernels[
+    assert planned(workload(name, COLUMNS), replace(Target.named(target), exclusive=False), s0=16 * ROWS).kernels[
         0
     ].schedule.finish == (("separate" if target in GPUS else "same") if backward else "none")
-    wide = planned(workload(name, 65536), target, s0=ROWS)
+    wide = planned(workload(name, 65536), target, s0=16 * ROWS)
     schemes = {kernel.schedule.scheme for kernel in wide.kernels}
     if target in CPUS:
         assert schemes == {narrow.scheme}

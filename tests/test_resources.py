@@ -105,7 +105,6 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
 
 
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.xfail(reason="0.6797 of loops that keep what they loaded are met, for 0.68: no masks for rows since")
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))
     rows = [row for row in swept if not ptxas_fit.is_odd(row)]

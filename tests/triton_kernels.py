@@ -202,11 +202,13 @@ def early() -> Iterator[tuple[str, Check]]:
     """Rows that begin between sectors of memory, and between vectors, loaded from where these do."""
     for name, columns in (*product(EARLY, EARLY_COLUMNS), *product(EARLY_FORWARDS, EARLY_COLUMNS[2:])):
         yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
+    for name in (*EARLY, *EARLY_FORWARDS):
+        yield f"{name} of run-time rows", lambda n=name: _early(n, EARLY_COLUMNS[-1], dynamic_rows=True)
 
 
-def _early(name: str, columns: int) -> str | None:
+def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None:
     inputs = WORKLOADS[name].exact_inputs((EARLY.get(name, 70), columns), DTYPES["bf16"], "cpu", 3)
-    case = make_case(name, inputs, dynamic_rows=columns == EARLY_COLUMNS[-1])
+    case = make_case(name, inputs, dynamic_rows=dynamic_rows)
     program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)
     with IN_ONE_KERNEL:
         base = planned(case, WHOLE_GPU)
@@ -219,7 +221,7 @@ def _early(name: str, columns: int) -> str | None:
         at_once = replace(streamed, scheme="ONE_SHOT", hoisted=count > 1, stages=1, chunks=0, finish="none")
         splits = columns % 8 != 0
         ways = [replace(streamed, finish="none"), *[at_once] * splits] if name in EARLY_FORWARDS else [streamed]
-        for schedule in ways if rows == 1 or columns != EARLY_COLUMNS[-1] else ():
+        for schedule in ways if rows == 1 or not dynamic_rows else ():
             chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
             if Places(chosen.kernels[0]).early is None:
                 return f"not early: {schedule}"
