@@ -106,7 +106,7 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved,
     tl.store(out1 + m, log)
     tl.store(sum_saved + m, sum)
 
-# schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=4 chunks=32
+# schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=2 chunks=32
 # program cross_entropy_forward_columns()
 #   dim m = 32768
 #   input target: i64 [m:1]
@@ -155,7 +155,7 @@ def weft_cross_entropy_forward_columns(target, max_saved, sum_saved, sum_1_saved
     for chunk in range(tl.program_id(0), 32, tl.num_programs(0)):
         sum_sum = tl.full([1024, 1], 0, tl.int64)
         sum_1_sum = tl.full([1024, 1], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32, 32, num_stages=4):
+        for tile in tl.range(chunk, 32, 32, num_stages=2):
             m = tile * 1024 + tl.arange(0, 1024)[:, None]
             target_row = tl.load(target + m)
             max_saved_row = tl.load(max_saved + m)

@@ -1,10 +1,11 @@
-"""Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--csv FILE]``.
+"""Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--polish] [--group X] [--csv FILE]``.
 
 Writes ``weft/plan/calibration/schedules/registers.json``. For each scheme, non-negative weights that keep most kernels
 within 16 registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its
 registers that a kernel can do with; what the planner chose counts twice. What spills has to be predicted to want all
 registers there are; the threshold beyond which a kernel is said to spill then leaves out none of them. The same is done
-with every other kernel, to say how many of the rest are met.
+with every other kernel, to say how many of the rest are met. With ``--polish`` no program is solved: the weights there
+are move one by one for as long as more kernels are met, or fewer said to spill that do not, or the other way round.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from weft.plan.resources import (
     given_registers,
     group_of,
     shared_bytes,
+    weights,
 )
 from weft.target import Target
 
@@ -49,6 +52,8 @@ the registers from which a kernel is said to spill."""
 ROUNDS, FORGIVEN = 8, 0.1
 """In each round, what lay outside in the one before counts less: as many as can be should lie inside, and how far off
 the others are matters little. ptxas gives two kernels that differ in nothing that is counted 128 and 241 registers."""
+STEPS, LEAST_GAIN = (0.2, 0.1, 0.05, 0.025), 0.5
+"""Shares of a weight by which it is moved, and kernels that are to be met more for it."""
 NARROW = 0.02
 """How much the mere distance counts beside what lies outside the tolerance."""
 
@@ -57,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
     parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
     parser.add_argument("--out", type=Path, default=FOLDER / "registers.json")
+    parser.add_argument("--group", choices=GROUPS, action="append", default=[])
+    parser.add_argument("--polish", action="store_true", help="begin with the weights there are")
     given = parser.parse_args(arguments)
     rows = [row for row in map(counted, read(given.csv)) if not is_odd(row)]
-    fits: dict[str, Weights] = {}
-    for scheme in GROUPS:
+    fits = dict(weights())
+    for scheme in given.group or GROUPS:
         own = [row for row in rows if group(row) == scheme]
-        fits[scheme] = fit(own)
-        half, rest = fit(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
+        find = partial(polished, fits[scheme]) if given.polish else fit
+        fits[scheme], half, rest = find(own), find(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
         met = sum(is_within(row, half) for row in rest)
         summed = f"{summary(own, fits[scheme])}; fitted to every other one, {met} of {len(rest)} others"
         fits[scheme] = replace(fits[scheme], met=summed)
@@ -89,21 +96,99 @@ def group(row: dict[str, str]) -> str:
 
 def fit(rows: Sequence[dict[str, str]]) -> Weights:
     """Of one scheme."""
-    found = [_with_threshold(_weights(rows, fewest), rows, fewest) for fewest in FEWEST]
-    return max(found, key=lambda each: sum(_worth(row) * is_within(row, each) for row in rows if not is_spilled(row)))
+    each = [(_Kernels.of(rows, fewest), _weights(rows, fewest)) for fewest in FEWEST]
+    found = [(kernels, [own.get(name, 0.0) for name in kernels.names]) for kernels, own in each]
+    kernels, best = max(found, key=lambda pair: pair[0].worth(pair[1]))
+    return kernels.fitted(best)
 
 
-def _with_threshold(weights: dict[str, float], rows: Sequence[dict[str, str]], fewest: float) -> Weights:
-    """What spills after all is compiled again under another schedule, what does not and is said to is never tried."""
-    shares = sorted((wanted(row, weights) / most_registers(row), is_spilled(row)) for row in rows if has_room(row))
-    best, threshold, worth = 0.0, LEAST_SHARE, 0.0
-    for share, spilled in shares:
-        worth += -MISS_COSTS if spilled else 1
-        if worth >= best and share > LEAST_SHARE:
-            best, threshold = worth, share
-    if not any(spilled for _, spilled in shares):
-        threshold = 1 / fewest
-    return Weights(weights, fewest, math.ceil(1000 * min(threshold, 1 / fewest)) / 1000)
+def polished(fitted: Weights, rows: Sequence[dict[str, str]]) -> Weights:
+    """Weights of which none is better a little larger or smaller, from others on."""
+    kernels = _Kernels.of(rows, fitted.fewest)
+    now = [fitted.weights.get(name, 0.0) for name in kernels.names]
+    worth = kernels.worth(now)
+    for step in STEPS:
+        stuck = 0
+        for k in cycle(range(len(now))):
+            by = step * (now[k] or kernels.least[k])
+            moved = [[*now[:k], max(0.0, now[k] + each), *now[k + 1 :]] for each in (-by, by)]
+            gained, other = max((kernels.worth(each), each) for each in moved)
+            stuck += 1
+            if gained >= worth + LEAST_GAIN:
+                worth, now, stuck = gained, other, 0
+            if stuck == len(now):
+                break
+    return kernels.fitted(now)
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Of one group, in arrays of one element for each. counts: how often there is what has a weight. given: for each
+    number of warps, registers that a thread is given, by those that it wants."""
+
+    names: list[str]
+    counts: Any
+    least: Any
+    registers: Any
+    most: Any
+    tolerance: Any
+    counted: Any
+    spilled: Any
+    room: Any
+    fewest: float
+    given: list[tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, str]], fewest: float) -> _Kernels:
+        import numpy as np
+
+        def each(found: Callable[[dict[str, str]], float]) -> Any:
+            return np.array([found(row) for row in rows])
+
+        names = [key[2:] for key in rows[0] if key.startswith("n_")]
+        counts = np.array([[float(row[f"n_{name}"]) for name in names] for row in rows])
+        warps = each(lambda row: int(row["warps"]))
+        given = [
+            (warps == own, np.array([given_registers(wanted, own, fewest) for wanted in range(2 * MOST_WANTED)]))
+            for own in sorted({*warps.tolist()})
+        ]
+        registers = each(lambda row: int(row["registers"]))
+        least = LEAST_GAIN / np.maximum(1, counts.max(axis=0))
+        most, tolerance, worth = each(most_registers), each(_tolerance), each(_worth)
+        spilled, room = each(is_spilled), each(has_room)
+        return cls(names, counts, least, registers, most, tolerance, worth * ~spilled, spilled, room, fewest, given)
+
+    def worth(self, weights: Sequence[float]) -> float:
+        """Kernels whose registers are met, less what spills that are missed and those that there are not cost."""
+        import numpy as np
+
+        wanted = np.minimum(self.counts @ weights, 2 * MOST_WANTED - 1)
+        found = np.zeros(len(wanted))
+        for own, given in self.given:
+            found[own] = given[np.round(wanted[own]).astype(int)]
+        met = abs(np.minimum(found, self.most) - self.registers) <= self.tolerance
+        return float((self.counted * met).sum()) + self._threshold(weights)[1]
+
+    def fitted(self, weights: Sequence[float]) -> Weights:
+        """With the best threshold."""
+        threshold = self._threshold(weights)[0] if (self.spilled & self.room).any() else math.inf
+        own = {name: round(float(each), 3) for name, each in zip(self.names, weights, strict=True) if each >= 0.0005}
+        return Weights(own, self.fewest, math.ceil(1000 * min(threshold, 1 / self.fewest)) / 1000)
+
+    def _threshold(self, weights: Sequence[float]) -> tuple[float, float]:
+        """Of the registers that there are, the share beyond which a kernel is best said to spill, and what that is
+        worth. What spills after all is compiled again under another schedule, what does not and is said to is never
+        tried."""
+        import numpy as np
+
+        shares = (self.counts @ weights / self.most)[self.room]
+        order = np.argsort(shares, kind="stable")
+        worth = np.cumsum(np.where(self.spilled[self.room][order], -MISS_COSTS, 1.0))
+        worth, shares = worth[shares[order] > LEAST_SHARE], shares[order][shares[order] > LEAST_SHARE]
+        if not len(worth) or worth.max() < 0:
+            return LEAST_SHARE, 0.0
+        last = len(worth) - 1 - int(worth[::-1].argmax())
+        return float(shares[last]), float(worth[last])
 
 
 def _weights(rows: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:

@@ -286,7 +286,7 @@ class Load:
         beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps == "values"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
-        ahead = max(1, min(schedule.stages - 1, turn)) if copied else 1
+        ahead = max(1, min(schedule.stages - 1, turn if looped else turns)) if copied else 1
         per_us = target.bandwidth_gbps * 1e3
         share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
         gathered = schedule.rows_per_tile > part.rows
