@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import product
+from math import gcd
 from typing import Any
 from unittest.mock import patch
 
@@ -49,11 +49,17 @@ MORE_SHAPES = ((24, 96), (300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
-EARLY = {"rms_norm_backward": 70, "layer_norm_backward_bias": 70, "modulated_layer_norm_backward": 128}
-"""Rows of each, so many that some of a tile are there wherever in a sector they begin."""
-EARLY_FORWARDS = ("add_rms_norm_forward", "layer_norm_forward", "softmax_forward")
-EARLY_COLUMNS = (200, 100, 101, 40, 13)
-"""Of bf16: begin in the middle of a sector, between two vectors, and anywhere."""
+EARLY = {
+    "rms_norm_backward": (200, 100, 101, 40, 13),
+    "layer_norm_backward_bias": (100, 13),
+    "modulated_layer_norm_backward": (200, 101),
+    "add_rms_norm_forward": (101,),
+    "layer_norm_forward": (100, 13),
+    "softmax_forward": (101, 13),
+}
+"""Columns of each, of bf16: rows begin in the middle of a sector, between two vectors, and anywhere."""
+SECTOR = 16
+"""Elements of bf16."""
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
@@ -200,14 +206,16 @@ def _long(name: str) -> str | None:
 
 def early() -> Iterator[tuple[str, Check]]:
     """Rows that begin between sectors of memory, and between vectors, loaded from where these do."""
-    for name, columns in (*product(EARLY, EARLY_COLUMNS), *product(EARLY_FORWARDS, EARLY_COLUMNS[2:])):
-        yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
-    for name in (*EARLY, *EARLY_FORWARDS):
-        yield f"{name} of run-time rows", lambda n=name: _early(n, EARLY_COLUMNS[-1], dynamic_rows=True)
+    for name, widths in EARLY.items():
+        for columns in widths:
+            yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
+        yield f"{name} of run-time rows", lambda n=name: _early(n, 13, dynamic_rows=True)
 
 
 def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None:
-    inputs = WORKLOADS[name].exact_inputs((EARLY.get(name, 70), columns), DTYPES["bf16"], "cpu", 3)
+    phases = SECTOR // gcd(SECTOR, columns)
+    tall = 128 if name.startswith("modulated") else (1 if dynamic_rows else 4) * phases + 6  # of each some in a tile
+    inputs = WORKLOADS[name].exact_inputs((tall, columns), DTYPES["bf16"], "cpu", 3)
     case = make_case(name, inputs, dynamic_rows=dynamic_rows)
     program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)
     with IN_ONE_KERNEL:
@@ -220,7 +228,7 @@ def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None
         streamed = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
         at_once = replace(streamed, scheme="ONE_SHOT", hoisted=count > 1, stages=1, chunks=0, finish="none")
         splits = columns % 8 != 0
-        ways = [replace(streamed, finish="none"), *[at_once] * splits] if name in EARLY_FORWARDS else [streamed]
+        ways = [replace(streamed, finish="none"), *[at_once] * splits] if "forward" in name else [streamed]
         for schedule in ways if rows == 1 or not dynamic_rows else ():
             chosen = replace(base, kernels=(replace(kernel, schedule=schedule),))
             if Places(chosen.kernels[0]).early is None:

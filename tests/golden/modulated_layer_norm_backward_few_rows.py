@@ -104,7 +104,7 @@ def weft_modulated_layer_norm_backward_rows(dy, x, scale, mean, rstd, out0):
     cast_3_c = mul_4_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
 
-# schedule COLUMN rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=32 finish=none backend=triton pieces=1x32 warps=4 stages=1 chunks=1
+# schedule COLUMN rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=32 finish=none backend=triton pieces=1x16 warps=4 stages=1 chunks=1
 # program modulated_layer_norm_backward_columns()
 #   dim m0 = 5
 #   dim m1 = 20
@@ -133,10 +133,10 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_modulated_layer_norm_backward_columns(dy, x, mean, rstd, out1, out2):
-    n = tl.program_id(1) * 32 + tl.arange(0, 32)[None, :]
+    n = tl.program_id(1) * 16 + tl.arange(0, 16)[None, :]
     m0 = tl.program_id(0)
-    sum_sum = tl.full([32, 32], 0.0, tl.float32)
-    sum_1_sum = tl.full([32, 32], 0.0, tl.float32)
+    sum_sum = tl.full([32, 16], 0.0, tl.float32)
+    sum_1_sum = tl.full([32, 16], 0.0, tl.float32)
     m1 = tl.arange(0, 32)[:, None]
     row_exists = m1 < 20
     m1 = tl.minimum(m1, 19)

@@ -28,8 +28,8 @@ from weft.plan.resources import spills
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "bandwidth": (0.8, 1.35, 1.1),
-    "in_flight_bytes": (1e3, 1e5, 1.8e4),
-    "sharpness": (1.2, 20.0, 3.0),
+    "in_flight_bytes": (1e3, 1e5, 5e3),
+    "sharpness": (1.2, 20.0, 12.0),
     "crowded": (1e-4, 0.5, 0.05),
     "cached": (0.05, 1.5, 0.7),
     "issue_ns": (0.01, 5.0, 0.6),
@@ -41,8 +41,8 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "tile_ns": (1.0, 3e3, 100.0),
     "exchange_ns": (0.1, 1000.0, 30.0),
     "compute_power": (1.0, 12.0, 2.0),
-    "power": (1.1, 20.0, 2.0),
-    "overlap": (0.01, 3.0, 0.3),
+    "power": (1.01, 20.0, 1.2),
+    "overlap": (0.01, 20.0, 1.0),
     "start_us": (0.1, 6.0, 1.2),
     "program_ns": (1e-1, 200.0, 60.0),
     "later_us": (1e-3, 3.0, 0.3),

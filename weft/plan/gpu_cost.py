@@ -63,7 +63,7 @@ class Constants:
     store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead:
     of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
     between its warps. compute_power, power: how much the two parts of a tile's time and memory and tiles add up, in a
-    program that has a multiprocessor for itself, and overlap, how fast they do so less the more programs it has.
+    program that has a multiprocessor for itself, and overlap, by how much less they do so with many programs on it.
     start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start
     only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits
     for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
@@ -342,7 +342,7 @@ class Load:
         wait_ns = known.tile_ns + known.exchange_ns * self.exchanges
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
-        power = 1 + (known.power - 1) * self.resident**known.overlap
+        power = known.power + known.overlap * (1 - 1 / self.resident)
         both_us = _together(memory_us, self.rounds * tile_us, power)
         programs_us = 1e-3 * known.program_ns * self.programs
         both_us = _together(both_us, programs_us, known.power)
