@@ -292,10 +292,11 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         if not outer:
             yield given
             continue
-        blocks = -(-wide // width)
-        for stages, each in product((2, 3, 4), (1, 2, 4)):
-            parts = -(-each * split.target.units // (blocks * segments))
-            yield replace(given, stages=stages, chunks=max(1, min(parts, -(-tall // (segments * count)))))
+        blocks, tiles = -(-wide // width), -(-tall // (segments * count))
+        most = [-(-each * split.target.units // (blocks * segments)) for each in (1, 2, 4)]
+        for chunks in sorted({max(1, min(each, tiles)) for each in most}):
+            for stages in (2, 3, 4) if chunks < tiles else (2,):
+                yield replace(given, stages=stages, chunks=chunks)
 
 
 def can_complete_sums(split: Split) -> bool:
