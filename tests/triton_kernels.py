@@ -52,7 +52,7 @@ FORCED = 4
 EARLY = {
     "rms_norm_backward": (200, 100, 101, 40, 13),
     "layer_norm_backward_bias": (100, 13),
-    "modulated_layer_norm_backward": (200, 101),
+    "modulated_layer_norm_backward": (200,),
     "add_rms_norm_forward": (101,),
     "layer_norm_forward": (100, 13),
     "softmax_forward": (101, 13),
