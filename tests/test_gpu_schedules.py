@@ -370,8 +370,8 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
 ) -> None:
     """A row of 23144 columns in 16 warps was to take 64 registers of a thread, and takes 80: then a loop is faster."""
     split = split_of("layer_norm_forward", 23144, 2899)
-    capped = (s for s in ranked(split, candidates(split)) if s.scheme == "ONE_SHOT" and s.register_cap == 64)
-    chosen = next(capped)
+    chosen = gpu_schedule(split)
+    assert chosen.register_cap == 64
     kernel = Kernel(split.program, chosen)
     assert runner_up(kernel, H200, {}, 64) is None
     other = runner_up(kernel, H200, {}, 80)

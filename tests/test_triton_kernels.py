@@ -63,8 +63,9 @@ def test_long_rows_are_right_in_loops_and_in_pieces() -> None:
     assert wrong("looped") == {}
 
 
-def test_rows_that_begin_between_sectors_are_right_from_where_these_do() -> None:
-    assert wrong("early") == {}
+@pytest.mark.parametrize("group", ["early", pytest.param("more_early", marks=SLOW)])
+def test_rows_that_begin_between_sectors_are_right_from_where_these_do(group: str) -> None:
+    assert wrong(group) == {}
 
 
 def test_an_output_that_is_written_too_early_is_found_where_it_lies_in_the_place_of_an_input() -> None:

@@ -58,6 +58,8 @@ EARLY = {
     "softmax_forward": (101, 13),
 }
 """Columns of each, of bf16: rows begin in the middle of a sector, between two vectors, and anywhere."""
+EARLY_COLUMNS = {"backward": (200, 100, 101, 40, 13), "forward": (101, 40, 13)}
+"""All of them. A forward's rows that begin with a vector are left as they are."""
 SECTOR = 16
 """Elements of bf16."""
 LIMITS = (2**31, 2, 1)
@@ -207,9 +209,19 @@ def _long(name: str) -> str | None:
 def early() -> Iterator[tuple[str, Check]]:
     """Rows that begin between sectors of memory, and between vectors, loaded from where these do."""
     for name, widths in EARLY.items():
-        for columns in widths:
-            yield f"{name} {columns}", lambda n=name, c=columns: _early(n, c)
+        yield from _early_of(name, widths)
         yield f"{name} of run-time rows", lambda n=name: _early(n, 13, dynamic_rows=True)
+
+
+def more_early() -> Iterator[tuple[str, Check]]:
+    for name, widths in EARLY.items():
+        every = EARLY_COLUMNS["forward" if "forward" in name else "backward"]
+        yield from _early_of(name, [columns for columns in every if columns not in widths])
+
+
+def _early_of(name: str, widths: Iterable[int]) -> Iterator[tuple[str, Check]]:
+    for columns in widths:
+        yield f"{name} {columns}", lambda c=columns: _early(name, c)
 
 
 def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None:
@@ -394,7 +406,7 @@ GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
         *(shapes, schedules, looped, early, rows, layouts, programs, overwriting, wide),
-        *(more_shapes, more_schedules, more_layouts),
+        *(more_shapes, more_schedules, more_layouts, more_early),
     )
 }
 """What ``main`` takes."""

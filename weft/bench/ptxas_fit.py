@@ -5,7 +5,7 @@ within 16 registers or 15 % of what ptxas gave them, by a linear program for eac
 registers that a kernel can do with; what the planner chose counts twice. What spills has to be predicted to want all
 registers there are; the threshold beyond which a kernel is said to spill then leaves out none of them. The same is done
 with every other kernel, to say how many of the rest are met. With ``--polish`` no program is solved: the weights there
-are move one by one for as long as more kernels are met, or fewer said to spill that do not, or the other way round.
+are moved one by one for as long as more kernels are met, fewer are said to spill that do not, or more that do.
 """
 
 from __future__ import annotations
@@ -123,8 +123,11 @@ def polished(fitted: Weights, rows: Sequence[dict[str, str]]) -> Weights:
 
 @dataclass(frozen=True)
 class _Kernels:
-    """Of one group, in arrays of one element for each. counts: how often there is what has a weight. given: for each
-    number of warps, registers that a thread is given, by those that it wants."""
+    """Of one group, in arrays of one element for each. names: of what has a weight; counts: how often there is each of
+    these, kernels by names; least: of each, a weight to begin with where there is none. registers: of a thread, and the
+    most that it can have; tolerance: by how many a prediction may be off. counted: how much it counts to meet one, 0 if
+    it spills. room: whether its shared memory is there. fewest: as of ``Weights``. given: for each number of warps, the
+    kernels with as many, and registers that a thread is given, by those that it wants."""
 
     names: list[str]
     counts: Any

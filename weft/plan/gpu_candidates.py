@@ -295,7 +295,7 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         blocks, tiles = -(-wide // width), -(-tall // (segments * count))
         most = [-(-each * split.target.units // (blocks * segments)) for each in (1, 2, 4)]
         for chunks in sorted({max(1, min(each, tiles)) for each in most}):
-            for stages in (2, 3, 4) if chunks < tiles else (2,):
+            for stages in (2, 3, 4) if split.is_dynamic or chunks < tiles else (2,):
                 yield replace(given, stages=stages, chunks=chunks)
 
 
