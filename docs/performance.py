@@ -80,7 +80,8 @@ weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the 
 
 Each seed was drawn after the code and the constants that it was measured with. Cells have 2^26 elements but for few
 rows and vocabularies; one in ten are below the figure behind the least one. Between the two seeds forwards of rows that
-begin between two vectors of memory came to be loaded by whole vectors, and tiles lost their masks for rows.
+begin between two vectors of memory came to be loaded by whole vectors, and tiles lost their masks for rows. After
+the second the model of time was fitted again: one schedule in five is another one now, which no figure here shows.
 
 {drawn}
 
