@@ -58,10 +58,10 @@ def test_bars_of_wide_and_of_few_rows() -> None:
     wide = ("softmax_forward", 32768, 50257, "bf16", 1)
     us = {"copy": 1500.0, "weft": 3000.0, "inductor": 3900.0}
     cells = [
-        Cell(*wide, us, schemes=("LOOP",)),
-        Cell(*wide, us, dynamic=("columns",), schemes=("LOOP",)),
-        Cell(*wide, us, dynamic=("rows", "columns"), schemes=("ONE_SHOT",)),
-        Cell(*wide, us | {"inductor": 3500.0}, dynamic=("columns",), schemes=("LOOP",)),
+        Cell(*wide, us, schedules=("LOOP",)),
+        Cell(*wide, us, dynamic=("columns",), schedules=("LOOP",)),
+        Cell(*wide, us, dynamic=("rows", "columns"), schedules=("ONE_SHOT",)),
+        Cell(*wide, us | {"inductor": 3500.0}, dynamic=("columns",), schedules=("LOOP",)),
         Cell("rms_norm_forward", 64, 4096, "bf16", 1, {"copy": 1.0, "weft": 3.05, "inductor": 3.0}),
         Cell(
             "rms_norm_forward", 1, 4096, "bf16", 1, {"copy": 1.0, "weft": 3.07, "inductor": 3.0}, dynamic=("columns",)
@@ -77,7 +77,7 @@ def test_bars_of_wide_and_of_few_rows() -> None:
 
 def test_a_cell_says_how_it_was_measured() -> None:
     us = {"copy": 1.0, "weft": 2.0, "inductor": 3.0}
-    cell = Cell("softmax_forward", 64, 4096, "bf16", 1, us, dynamic=("columns",), schemes=("LOOP",))
+    cell = Cell("softmax_forward", 64, 4096, "bf16", 1, us, dynamic=("columns",), schedules=("LOOP",))
     text = "softmax_forward 64x4096 bf16 run-time columns: 2.0 us, 0.500 of copy, 1 launch(es) LOOP  inductor 1.50x"
     assert gpu_gates.line(cell) == text
 

@@ -380,9 +380,11 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
     assert kernel_us(work, Demand.of(split.program, other), other, H200) < kernel_us(
         Work.of(split), Demand.of(split.program, chosen), chosen, H200, 80
     )
-    assert compiler.is_missed(kernel, ResourceUsage(80, 0, 0, 0))
-    assert not compiler.is_missed(kernel, ResourceUsage(64, 0, 0, 0))
-    assert not compiler.is_missed(replace(kernel, schedule=replace(chosen, register_cap=0)), ResourceUsage(80, 0, 0, 0))
+    for cap in (64, 0):
+        capped = replace(kernel, schedule=replace(chosen, register_cap=cap))
+        assert compiler.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)
+        assert not compiler.is_missed(capped, ResourceUsage(64, 0, 0, 0), H200)
+        assert compiler.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
 
 
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

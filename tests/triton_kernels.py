@@ -238,7 +238,10 @@ def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None
     for rows, count, finish in ((1, 1, "separate"), (1, 3, "same"), (2, 2, "separate"), (4, 1, "same")):
         pieces, each = in_pieces(columns + 15, count if columns > 64 else 1)
         streamed = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
-        at_once = replace(streamed, scheme="ONE_SHOT", hoisted=count > 1, stages=1, chunks=0, finish="none")
+        streamed = replace(streamed, keeps="inputs" if count == 3 else "values")
+        at_once = replace(
+            streamed, scheme="ONE_SHOT", keeps="values", hoisted=count > 1, stages=1, chunks=0, finish="none"
+        )
         splits = columns % 8 != 0
         ways = [replace(streamed, finish="none"), *[at_once] * splits] if "forward" in name else [streamed]
         for schedule in ways if rows == 1 or not dynamic_rows else ():

@@ -12,7 +12,7 @@ from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import can_complete_sums, can_keep_tiles, power_of_two
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Keeps, Kernel, Plan, Schedule
 from weft.plan.split import Split
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 from weft.target import Target
@@ -69,10 +69,13 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
                 made = replace(schedule, scheme=scheme, pieces=pieces, piece_columns=each, rows_per_tile=rows)
                 made = replace(made, chunks=chunks, finish=finish)
                 tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
+                kept: list[Keeps] = ["values"]
                 if tiles and scheme != "LOOP" and rows == 1 and finish != "separate":
-                    made = replace(made, keeps="tiles")
-                if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
-                    yield made
+                    kept = ["tiles", "inputs"] if scheme == "STREAM" else ["tiles"]
+                for each_kept in kept:
+                    made = replace(made, keeps=each_kept)
+                    if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
+                        yield made
 
 
 def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:

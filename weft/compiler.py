@@ -33,7 +33,7 @@ from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.cost import estimate
-from weft.plan.gpu_schedules import runner_up
+from weft.plan.gpu_schedules import holds_fewer, runner_up
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import ordinary_us, plan
 from weft.plan.resources import resources
@@ -253,7 +253,7 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
         while not isinstance(measured, Tuned) and len(tried) < MOST_RUNNERS_UP:
             kernel = kernels[i]
             used = launch.usage(kernel)
-            if not is_missed(kernel, used):
+            if not is_missed(kernel, used, region.plan.target):
                 break
             counters.add(model_misses=1)
             tried.append(kernel.schedule)
@@ -284,12 +284,12 @@ def _runner_up(
         return None
     launch.prepare([other], [render(other)], options, [plan.hints])
     found = launch.usage(other)
-    return other if found.spill_bytes < used.spill_bytes or not is_missed(other, found) else None
+    return other if found.spill_bytes < used.spill_bytes or not is_missed(other, found, plan.target) else None
 
 
-def is_missed(kernel: Kernel, used: ResourceUsage) -> bool:
+def is_missed(kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
     """Whether a kernel is not what was planned: it spills, or fewer programs fit a multiprocessor."""
-    return used.spill_bytes > 0 or 0 < kernel.schedule.register_cap < used.registers
+    return used.spill_bytes > 0 or (used.registers > 0 and holds_fewer(kernel, target, used.registers))
 
 
 def _prepare(region: CompiledRegion, options: Options) -> None:

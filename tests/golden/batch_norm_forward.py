@@ -63,7 +63,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
         tl.store(rsqrt_saved + n, rsqrt)
         tl.store(mul_saved + n, mul)
 
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=8 stages=1 chunks=0
 # program batch_norm_forward_1()
 #   dim m = 32768
 #   dim n = 5120

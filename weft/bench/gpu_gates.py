@@ -85,7 +85,7 @@ SLOWER_BAR = 1.02
 @dataclass(frozen=True)
 class Cell:
     """group: that it was drawn for, empty if it was chosen. predicted_us: of weft's kernels; spill_bytes: of a thread
-    of these. launches: kernels of weft in a call; schemes: of these. us: times by candidate. untimed: why peers have
+    of these. launches: kernels of weft in a call; schedules: of these. us: times by candidate. untimed: why peers have
     none. wrong: why a result is wrong, or a failure. dynamic: sizes known at run time only."""
 
     workload: str
@@ -96,7 +96,7 @@ class Cell:
     us: dict[str, float] | None = None
     wrong: str = ""
     dynamic: tuple[str, ...] = ()
-    schemes: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
     group: str = ""
     predicted_us: float = 0.0
     spill_bytes: int = 0
@@ -105,6 +105,11 @@ class Cell:
     @property
     def is_wide(self) -> bool:
         return (self.workload, self.rows, self.columns) == WIDE
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """Of the schedules."""
+        return tuple(schedule.split()[0] for schedule in self.schedules)
 
     @property
     def elements(self) -> int:
@@ -260,12 +265,12 @@ def measure(
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
     kernels = launched(mine.run)
-    schemes = tuple(kernel.schedule.scheme for kernel in kernels)
+    schedules = tuple(str(kernel.schedule) for kernel in kernels)
     machine_at_hand = calibration.at_hand(case.device, options)
     cell = replace(cell, predicted_us=round(sum(estimate(k, machine_at_hand, {}).predicted_us for k in kernels), 2))
     cell = replace(cell, spill_bytes=max((launch.usage(k).spill_bytes for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
-    return replace(cell, launches=mine.kernels or 0, us=us, schemes=schemes, untimed=untimed)
+    return replace(cell, launches=mine.kernels or 0, us=us, schedules=schedules, untimed=untimed)
 
 
 def launched(run: Callable[[], Any]) -> list[Kernel]:

@@ -34,7 +34,7 @@ from weft.plan.resources import (
 )
 from weft.target import Target
 
-GROUPS = ("ONE_SHOT", "ONE_SHOT_TILES", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES")
+GROUPS = ("ONE_SHOT", "ONE_SHOT_TILES", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES", "STREAM_INPUTS")
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""

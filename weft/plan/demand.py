@@ -12,7 +12,7 @@ from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
 from weft.plan.beginnings import Beginnings, beginnings, early_rows
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.plan.kernel import VECTOR_BYTES, Schedule
+from weft.plan.kernel import VECTOR_BYTES, Keeps, Schedule
 from weft.plan.liveness import Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
@@ -38,8 +38,8 @@ class Demand:
     @staticmethod
     def of(program: Program, schedule: Schedule) -> Demand:
         """Of all schedules with this scheme and this split that keep the same of a row."""
-        looped, again = schedule.scheme == "LOOP", schedule.keeps == "tiles"
-        return _demand(program, schedule.rows, schedule.columns, schedule.segments, looped, again)
+        looped = schedule.scheme == "LOOP"
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, looped, schedule.keeps)
 
 
 @lru_cache(maxsize=KEPT)
@@ -49,9 +49,9 @@ def _demand(
     columns: tuple[str, ...],
     segments: tuple[str, ...],
     looped: bool,
-    again: bool,
+    keeps: Keeps,
 ) -> Demand:
-    live = liveness(program, rows, columns, segments, looped, again)
+    live = liveness(program, rows, columns, segments, looped, keeps)
     sizes = {d.name: d.size for d in program.dims}
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None

@@ -9,7 +9,7 @@ from itertools import product
 from weft.ir.structure import loops_of
 from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
-from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Schedule, Scheme
+from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.resources import (
     most_registers,
     most_wanted,
@@ -148,12 +148,16 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
     for scheme in ("STREAM",) if split.has_outer else ("ONE_SHOT", "STREAM"):
         start = Schedule(scheme, *split.dims, backend="triton", inputs="normal" if split.has_outer else _inputs(split))
         demand = Demand.of(split.program, start)
-        again = Demand.of(split.program, replace(start, keeps="tiles")) if can_keep_tiles(demand) else None
+        again: dict[Keeps, Demand] = {}
+        if can_keep_tiles(demand):
+            stay: tuple[Keeps, ...] = ("inputs",) if demand.live.lasting and scheme == "STREAM" else ()
+            again = {keeps: Demand.of(split.program, replace(start, keeps=keeps)) for keeps in ("tiles", *stay)}
         for tile in _row_tiles(split, start, VECTOR_BYTES // demand.item_bytes):
-            ways = [(tile, demand)]
-            if again is not None and tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
-                ways.append((replace(tile, keeps="tiles"), again))
-            for one, held in ways:
+            ways: dict[Keeps, Demand] = {"values": demand}
+            if tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
+                ways |= again
+            for keeps, held in ways.items():
+                one = replace(tile, keeps=keeps)
                 one = replace(one, hoisted=hoists(split, one, held))
                 if spills(held, one, split.target, slack):
                     one = replace(one, hoisted=False)
@@ -179,7 +183,7 @@ def register_cap(demand: Demand, schedule: Schedule, target: Target) -> int:
 def hoists(split: Split, tile: Schedule, demand: Demand) -> bool:
     """Whether weights are loaded before row sums are exchanged, where they do not stay for all rows anyway."""
     exchanges, programs = demand.live.exchanges, split.sizes.elements(split.rows) / tile.rows_per_tile
-    stay = tile.scheme == "STREAM" and tile.keeps == "values"
+    stay = tile.scheme == "STREAM" and tile.keeps != "tiles"
     if stay or not (exchanges and demand.live.lasting):
         return False
     alone = tile.scheme == "ONE_SHOT" and programs <= split.target.units
@@ -212,7 +216,7 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
     if tile.pieces == 1 and can_complete_sums(split):
         for stages in (1,) if tiles == 1 else STAGES[:2]:
             yield replace(tile, stages=stages, chunks=1, finish="none"), 1
-    begins = beginnings(split.program, *split.dims) if tile.keeps == "values" else None
+    begins = beginnings(split.program, *split.dims) if tile.keeps != "tiles" else None
     known = set[int]()
     for per_sm in PROGRAMS_PER_SM:
         if per_sm > 1 and per_sm * tile.warps > MOST_WARPS_PER_SM:

@@ -68,10 +68,12 @@ class Constants:
     only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits
     for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
     segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
-    the caches that others have a part of. gather_us: of each sum over rows that lie in several threads, at the end of a
-    chunk. fill_ns: that a program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by
-    programs that start together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth
-    that one multiprocessor may have, in those that there would be for each if all had the same.
+    the caches that others have a part of. gather_us: of each column sum at the end of its chunk, and of each exchange
+    between threads that have rows of it. spread_us: by how much the last of the loads that are asked for first arrives
+    later, for each doubling of their bytes. fill_ns: that a program waits for loads that nothing runs ahead of.
+    same_ns: of each load of a weight by programs that start together, which all ask for the same lines, where no others
+    follow. sm_share: of the bandwidth that one multiprocessor may have, in those that there would be for each if all
+    had the same.
     """
 
     bandwidth: float
@@ -99,6 +101,7 @@ class Constants:
     barrier_us: float
     segment_bytes: float
     gather_us: float
+    spread_us: float
     fill_ns: float
     same_ns: float
     sm_share: float
@@ -227,9 +230,10 @@ class Load:
     that these take. shuffles: row sums that a warp has. exchanges: between warps in a tile, of row sums and of weights.
     programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the finish.
     finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a row that
-    are a program's, for each byte of them. gathers: sums over rows between threads, at the end of a chunk. fills: loads
-    for each tile that nothing runs ahead of: the first ones of loops over the columns, and of weights that wait. same:
-    loads of weights by programs of a multiprocessor that start together, as a part of how often that happens.
+    are a program's, for each byte of them. gathers: column sums at the end of a chunk, and exchanges between threads
+    for them. spread: doublings of a kilobyte until what programs ask for first. fills: loads for each tile that nothing
+    runs ahead of: the first ones of loops over the columns, and of weights that wait. same: loads of weights by
+    programs of a multiprocessor that start together, as a part of how often that happens.
     """
 
     moved_us: Count
@@ -253,6 +257,7 @@ class Load:
     barriers: Count
     segments: Count
     gathers: Count
+    spread: Count
     fills: Count
     same: Count
 
@@ -276,14 +281,14 @@ class Load:
         rounds = float(waves * turns)
         useful = tiles * work.segments * (blocks * work.loops if looped else blocks)
         elements, threads = schedule.elements, 32 * schedule.warps
-        again = work.again if schedule.keeps == "tiles" or looped else 0
+        again = work.again if schedule.keeps != "values" or looped else 0
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
         early = early_rows(demand.begins, demand.width, schedule)
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
-        beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps == "values"
+        beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps != "tiles"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
         ahead = max(1, min(schedule.stages - 1, turn if looped else turns)) if copied else 1
@@ -295,6 +300,9 @@ class Load:
         converted = not persistent and is_converted(demand, schedule)
         is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
         is_late = is_late and (schedule.scheme == "ONE_SHOT" or schedule.keeps == "tiles")
+        apart = width * (blocks > 1) if work.is_split else 0
+        if demand.begins and not (early or looped):
+            apart = min(32 * vector, schedule.piece_columns)
         steps = finish_steps(schedule, work.columns, chunks) if work.sums and schedule.finish != "none" else 0
         return Load(
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
@@ -308,7 +316,9 @@ class Load:
             elements=elements,
             operations=work.operations * share,
             again=again * share,
-            accesses=elements * (work.tensors / vector + (0 if stay else len(demand.live.lasting) / beside)) * share,
+            accesses=elements
+            * (work.tensors / vector + (0 if stay else len(demand.live.lasting) / (beside * part.rows)))
+            * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
             exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted),
             programs=programs / units,
@@ -316,8 +326,9 @@ class Load:
             steps=steps,
             finishes=int(schedule.finish == "separate"),
             barriers=int(schedule.finish == "same"),
-            segments=1 / (width * demand.item_bytes) if work.is_split and blocks > 1 else 0,
-            gathers=work.sums * schedule.pieces * float(waves) if gathered else 0,
+            segments=1 / (apart * demand.item_bytes) if apart else 0,
+            gathers=work.sums * ((schedule.finish != "none") + (schedule.pieces * float(waves) if gathered else 0)),
+            spread=math.log2(1 + min(programs, resident * units) * tile_bytes / 1024),
             fills=1 / blocks if looped else is_late,
             same=0 if looped else len(demand.live.lasting) * programs / units / side_by_side / max(1, waves) ** 2,
         )
@@ -349,6 +360,7 @@ class Load:
         ends_us = (
             known.barrier_us * self.barriers
             + known.gather_us * self.gathers
+            + known.spread_us * self.spread
             + known.tail * tile_us
             + 1e-3 * known.same_ns * self.same
             + known.step_us * self.steps
@@ -430,6 +442,7 @@ _STARTS = (
     "finish_us",
     "barrier_us",
     "gather_us",
+    "spread_us",
 )
 
 

@@ -21,7 +21,7 @@ Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
 Finish = Literal["none", "same", "separate"]
 Backend = Literal["cpp", "triton"]
 Inputs = Literal["normal", "evict_last"]
-Keeps = Literal["values", "tiles"]
+Keeps = Literal["values", "tiles", "inputs"]
 
 
 SEPARATOR = "; "
@@ -46,11 +46,11 @@ class Schedule:
     memory of their own. finish: where column sums are completed: in the same launch, in a separate one, or nowhere,
     since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's caches as
     all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
-    weights for all rows; or of a row only what was loaded, from which values are computed again, while weights are
-    loaded with each row. hoisted: whether a GPU loads what has no rows, as weights, before row sums are exchanged, not
-    where it is needed, until when it holds no registers. register_cap: what a thread of a GPU is given at the most if
-    that spills nothing, so that a multiprocessor holds as many programs as was counted on; 0 for as many as the
-    compiler likes.
+    weights for all rows, in float32; or of a row only its tiles as they were loaded, from which values are computed
+    again, while weights are loaded with each row; or all inputs as they were loaded, weights for all rows. hoisted:
+    whether a GPU loads what has no rows, as weights, before row sums are exchanged, not where it is needed, until when
+    it holds no registers. register_cap: what a thread of a GPU is given at the most if that spills nothing, so that a
+    multiprocessor holds as many programs as was counted on; 0 for as many as the compiler likes.
     """
 
     scheme: Scheme

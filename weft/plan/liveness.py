@@ -20,6 +20,7 @@ from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
+from weft.plan.kernel import Keeps
 
 Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
@@ -36,10 +37,10 @@ class Liveness:
 
     across: what waits while a row is reduced, for each such moment. alive: what is there after each statement. sums:
     accumulators of outer reductions, but for the count of a variance, which is one for all columns. invariant: inputs
-    that stay for all rows, in float32. tiles, row_inputs: inputs of rows that are loaded for each element and for each
-    row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are stored, added up over rows, and
-    reduced along them. detached: those of the latter that are made from no vector input. exchanges: between threads.
-    loops: inputs of each loop over columns.
+    that stay for all rows, in float32 or as they were loaded. tiles, row_inputs: inputs of rows that are loaded for
+    each element and for each row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are
+    stored, added up over rows, and reduced along them. detached: those of the latter that are made from no vector
+    input. exchanges: between threads. loops: inputs of each loop over columns.
     """
 
     across: tuple[Amount, ...]
@@ -74,13 +75,13 @@ def liveness(
     columns: tuple[str, ...],
     segments: tuple[str, ...] = (),
     looped: bool = False,
-    again: bool = False,
+    keeps: Keeps = "values",
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept; statistics are online then. again: whether values with columns are computed again behind each exchange, from
-    what was loaded, and inputs without rows are loaded with each row tile."""
+    kept; statistics are online then. keeps: as of a ``Schedule``; but for values, those with columns are computed again
+    behind each exchange, from what was loaded."""
     program = online_along_rows(program, columns) if looped else program
-    return _Scan(program, rows, columns, segments, looped, again).found()
+    return _Scan(program, rows, columns, segments, looped, keeps).found()
 
 
 class _Scan:
@@ -91,9 +92,9 @@ class _Scan:
         columns: tuple[str, ...],
         segments: tuple[str, ...],
         looped: bool,
-        again: bool,
+        keeps: Keeps,
     ) -> None:
-        self.program, self.looped, self.again = program, looped, again
+        self.program, self.looped, self.keeps = program, looped, keeps
         self.rows, self.columns = set(rows) - set(segments), set(columns)
         self.loops = loops_of(program, rows, columns)
         self.types, self.by_name = program.types(), program.by_name()
@@ -118,7 +119,7 @@ class _Scan:
             across=_unique(_plus(alive[at], ended[at], -1) for at in reduced),
             alive=_unique(iter(alive)),
             sums=max(map(self._accumulators, self._added())),
-            invariant=_total(self._amount(s.defined, "f32") for s in statements if s.kind == "last"),
+            invariant=_total(self._staying(s.defined) for s in statements if s.kind == "last"),
             tiles=tuple(b for b in columns if set(b.dims) & self.rows),
             row_inputs=tuple(b for b in self.used if b not in columns and set(b.dims) & self.rows),
             lasting=tuple(b for b in columns if not set(b.dims) & self.rows),
@@ -154,7 +155,7 @@ class _Scan:
 
     def _key(self, name: str, stage: int) -> tuple[str, int]:
         """What has columns is another value in each loop over them, and where it is computed again."""
-        new = self.looped or (self.again and name not in self.is_input)
+        new = self.looped or (self.keeps != "values" and name not in self.is_input)
         return name, stage if new and set(self.types[name][1]) & self.columns else -1
 
     @cached_property
@@ -173,8 +174,7 @@ class _Scan:
         for buffer in self.used:
             if set(buffer.dims) & self.columns and (self.looped or self._is_late(buffer)):
                 continue
-            stays = any(self.loops.outer) and not set(buffer.dims) & self.rows and not self.again
-            yield _Statement("last" if stays else "load", buffer.name)
+            yield _Statement("last" if self._stays(buffer) else "load", buffer.name)
             done.add(buffer.name)
         yield from self._scalars(done)
         for stage, names in enumerate(self.loops.values):
@@ -185,7 +185,7 @@ class _Scan:
                     yield _Statement("load", buffer.name, (), stage)
                     done.add(buffer.name)
             for name in names:
-                if (self.looped or self.again or name not in done) and self.by_name[name].op not in _FOLDED:
+                if (self.looped or self.keeps != "values" or name not in done) and self.by_name[name].op not in _FOLDED:
                     yield _Statement("value", name, self._operands(name), stage)
             done |= set(names)
             for output in self.loops.stores[stage]:
@@ -276,7 +276,16 @@ class _Scan:
 
     def _is_late(self, buffer: Buffer) -> bool:
         """Whether an input without rows is loaded where it is needed first: no loop over rows keeps it."""
-        return not any(self.loops.outer) and not set(buffer.dims) & self.rows
+        return not (any(self.loops.outer) or set(buffer.dims) & self.rows or self._stays(buffer))
+
+    def _stays(self, buffer: Buffer) -> bool:
+        """Whether an input is loaded once for all rows."""
+        kept = self.keeps == "inputs" or (self.keeps == "values" and any(self.loops.outer))
+        return kept and not set(buffer.dims) & self.rows
+
+    def _staying(self, name: str) -> Amount:
+        """What an input takes that stays for all rows."""
+        return self._amount(name, self.types[name][0] if self.keeps == "inputs" else "f32")
 
     def _scalars(self, done: set[str]) -> Iterator[_Statement]:
         for name in self.loops.scalars:

@@ -110,8 +110,8 @@ def weights_of(schedule: Schedule) -> str:
 
 def group_of(scheme: Scheme, keeps: Keeps, stages: int) -> str:
     """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
-    if keeps == "tiles":
-        return f"{scheme}_TILES"
+    if keeps != "values":
+        return f"{scheme}_{keeps.upper()}"
     return f"{scheme}_WHOLE" if scheme == "COLUMN" and stages == 1 else scheme
 
 

@@ -202,7 +202,7 @@ class Rows(ColumnSums):
     def _stage(self, stage: int) -> None:
         """What is computed from the results of the row reductions so far, piece by piece."""
         self._load_late(stage)
-        self.again = self.schedule.keeps == "tiles" and any(self.loops.inner[:stage])
+        self.again = self.schedule.keeps != "values" and any(self.loops.inner[:stage])
         new = [n for n in self.loops.values[stage] if self.again or n not in self.defined]
         for piece in self._pieces():
             for name in new:

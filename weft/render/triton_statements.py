@@ -104,7 +104,7 @@ class Statements:
                 if value.op == "div" and self.rounded_again and self._is_of_row(value):
                     return f"{operands[0]} * tl.div_rn(1.0, {operands[1]})"
                 source = self.types[value.args[0]][0]
-                if value.op == "cast" and self.again and self._is_taken_out(value, source):
+                if value.op == "cast" and self._is_taken_out_again(value, source):
                     return f"w.to_f32_again({operands[0]})"
                 if value.op == "cast" and self._is_cast_in_pairs(value, source):
                     return f"w.to_{value.dtype}({operands[0]})"
@@ -135,6 +135,11 @@ class Statements:
         """Whether floats are made of those of 16 bits that were loaded."""
         loaded = value.args[0] in self.inputs and self.extent(value.name)[1]
         return loaded and value.dtype == "f32" and source in ("bf16", "f16")
+
+    def _is_taken_out_again(self, value: Value, source: str) -> bool:
+        """Whether that is done anew here: behind an exchange, or for every row of a weight that stays as it was."""
+        stays = self.schedule.keeps == "inputs" and not self.extent(value.name)[0]
+        return (self.again or stays) and self._is_taken_out(value, source)
 
     def _is_of_row(self, value: Value) -> bool:
         """Whether a float32 row is divided by one number, whose reciprocal is had once."""
