@@ -19,7 +19,7 @@ from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
-from weft.ir.structure import loops_of
+from weft.ir.structure import loops_of, reachable
 
 Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
@@ -123,7 +123,7 @@ class _Scan:
             row_inputs=tuple(b for b in self.used if b not in columns and set(b.dims) & self.rows),
             lasting=tuple(b for b in columns if not set(b.dims) & self.rows),
             vectors=(*columns, *outputs),
-            loops=tuple(tuple(b for b in columns if b.name in self._needs(k)) for k in range(len(self.loops.values))),
+            loops=tuple(tuple(b for b in columns if b.name in used) for used in self.loops.used),
             stores=len(outputs),
             outer=len(outer),
             inner=sum(map(len, self.loops.inner)),
@@ -142,15 +142,14 @@ class _Scan:
 
     def _is_attached(self, name: str) -> bool:
         """Whether some input with columns is behind a reduction."""
-        stack, seen = [*self.by_name[name].args], set[str]()
-        while stack:
-            each = stack.pop()
-            if each in self.is_input and set(self.types[each][1]) & self.columns:
-                return True
-            if each not in seen and each in self.by_name and set(self.types[each][1]) & self.columns:
-                seen.add(each)
-                stack.extend(self.by_name[each].args)
-        return False
+
+        def is_vector(name: str) -> bool:
+            return bool(set(self.types[name][1]) & self.columns)
+
+        def vectors(name: str) -> Iterable[str]:
+            return filter(is_vector, self.by_name[name].args if name in self.by_name else ())
+
+        return not self.is_input.isdisjoint(reachable(vectors(name), vectors))
 
     def _key(self, name: str, stage: int) -> tuple[str, int]:
         """What has columns is another value in each loop over them, and where it is computed again."""
@@ -160,13 +159,8 @@ class _Scan:
     @cached_property
     def used(self) -> tuple[Buffer, ...]:
         names = {a for n in self.loops.scalars for a in self.by_name[n].args}
-        names |= {name for k in range(len(self.loops.values)) for name in self._needs(k)}
+        names = names.union(*self.loops.used)
         return tuple(b for b in self.program.inputs if b.name in names)
-
-    def _needs(self, stage: int) -> set[str]:
-        names = {a for n in self.loops.values[stage] for a in self.by_name[n].args}
-        names |= {self.by_name[n].args[0] for n in (*self.loops.inner[stage], *self.loops.outer[stage])}
-        return names | {o.value for o in self.loops.stores[stage]}
 
     def _statements(self) -> Iterator[_Statement]:
         done: set[str] = set()
@@ -179,7 +173,7 @@ class _Scan:
         yield from self._scalars(done)
         for stage, names in enumerate(self.loops.values):
             for buffer in self.used:
-                if not (set(buffer.dims) & self.columns and buffer.name in self._needs(stage)):
+                if not (set(buffer.dims) & self.columns and buffer.name in self.loops.used[stage]):
                     continue
                 if self.looped or buffer.name not in done:
                     yield _Statement("load", buffer.name, (), stage)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weft.ir import dtypes
 from weft.ir.ops import lookup
 from weft.ir.program import Builder, Output, Program, Size
-from weft.ir.structure import Structure, analyse, is_outer
+from weft.ir.structure import Structure, analyse, is_outer, reachable
 from weft.plan.sizes import Sizes
 
 
@@ -68,18 +68,16 @@ def _needed(
 ) -> set[str]:
     """Values that pass ``at`` computes; what it takes from earlier passes is added to ``stored``."""
     by_name = program.by_name()
-    needed: set[str] = set()
-    stack = list(roots)
-    while stack:
-        name = stack.pop()
-        if name in needed or name not in by_name:
-            continue
-        if found.passes[name] < at and name not in again:
-            stored[name] = found.passes[name]
-            continue
-        needed.add(name)
-        stack.extend(by_name[name].args)
-    return needed
+
+    def is_taken(name: str) -> bool:
+        return found.passes[name] < at and name not in again
+
+    def operands(name: str) -> tuple[str, ...]:
+        return () if name not in by_name or is_taken(name) else by_name[name].args
+
+    reached = [name for name in reachable(roots, operands) if name in by_name]
+    stored |= {name: found.passes[name] for name in reached if is_taken(name)}
+    return {name for name in reached if not is_taken(name)}
 
 
 def _extract(
@@ -175,16 +173,11 @@ def _part(
 ) -> Program:
     """The program of some outputs, with some values given in memory, and some more put there."""
     by_name = program.by_name()
-    needed: set[str] = set()
-    read: set[str] = set()
-    stack = [o.value for o in outputs] + list(saved)
-    while stack:
-        name = stack.pop()
-        if name in given:
-            read.add(name)
-        elif name in by_name and name not in needed:
-            needed.add(name)
-            stack.extend(by_name[name].args)
+    reached = reachable(
+        [*(o.value for o in outputs), *saved],
+        lambda name: by_name[name].args if name in by_name and name not in given else (),
+    )
+    needed, read = {name for name in reached if name in by_name and name not in given}, given.intersection(reached)
     known = {} if products is None else products
     return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, known)
 

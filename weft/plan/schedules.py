@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
 from weft.ir.program import Program, Value
-from weft.ir.structure import loops_of, place_in_output
+from weft.ir.structure import loops_of, place_in_output, reachable
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
@@ -131,11 +131,9 @@ def _vector_inputs(
     name: str, by_name: Mapping[str, Value], types: Mapping[str, tuple[str, tuple[str, ...]]], columns: tuple[str, ...]
 ) -> int:
     """Inputs of whole rows that a value is made from."""
-    seen: set[str] = set()
-    stack = [name]
-    while stack:
-        each = stack.pop()
-        if each not in seen and set(types[each][1]) & set(columns):
-            seen.add(each)
-            stack.extend(by_name[each].args if each in by_name else ())
+
+    def vectors(name: str) -> Iterable[str]:
+        return (a for a in (by_name[name].args if name in by_name else ()) if set(types[a][1]) & set(columns))
+
+    seen = {*reachable([name], vectors)}
     return len(seen - by_name.keys())

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Output, Value
+from weft.ir.structure import reachable
 from weft.render.cpp_statements import Statements
 from weft.render.expressions import C_TYPES, COMBINE, literal
 
@@ -94,16 +95,7 @@ class Finish(Statements):
 
     def _needed(self, roots: list[str]) -> set[str]:
         """What the finish computes for these results: nothing behind an outer reduction."""
-        needed: set[str] = set()
-        stack = list(roots)
-        while stack:
-            name = stack.pop()
-            if name in needed:
-                continue
-            needed.add(name)
-            if name in self.by_name:
-                stack.extend(self._args_in_epilogue(name))
-        return needed
+        return {*reachable(roots, lambda name: self._args_in_epilogue(name) if name in self.by_name else ())}
 
     def _combine_numbers(self, value: Value) -> None:
         """The total of an outer reduction without columns."""

@@ -157,7 +157,7 @@ class Rows(Statements):
 
     def _numbers(self, stage: int) -> None:
         """Numbers of a row that the loop of ``stage`` or a later one needs and that are known now."""
-        used = self._used_by_rows()
+        used = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
         loads = [b for b in self.program.inputs if b.name in used and not self._is_vector(b.name)] if stage == 0 else []
         scalars = self._scalars(stage)
         for buffer in loads:
@@ -192,12 +192,6 @@ class Rows(Statements):
         for value in scalars:
             if value.name in self.indexed:
                 self.out.line(f"{value.name}[r] = {self._expression(value, vector=False)};")
-
-    def _used_by_rows(self) -> set[str]:
-        loops = self.loops
-        names = {n for group in (*loops.values, *loops.inner, *loops.outer, loops.scalars) for n in group}
-        stored = {output.value for group in loops.stores for output in group}
-        return stored | {arg for name in names for arg in self.by_name[name].args}
 
     # one loop over the columns
 
@@ -258,9 +252,7 @@ class Rows(Statements):
         """Loads and values of one loop, those of each row or those that rows share; a held value is kept by the first
         loop that has it."""
         loops = self.loops
-        roots = [*loops.inner[stage], *loops.outer[stage]]
-        used = {arg for name in (*loops.values[stage], *roots) for arg in self.by_name[name].args}
-        used |= {o.value for o in loops.stores[stage]}
+        used = loops.used[stage]
         self._load_inputs({name for name in used if self._is_per_row(name) == per_row})
         for name in self.schedule.held:
             if name in used and name not in loops.values[stage] and self._is_per_row(name) == per_row:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from weft.ir.program import Output
+from weft.ir.structure import reachable
 from weft.render.triton_statements import Statements
 
 
 def values_for(statements: Statements, outputs: Iterable[Output]) -> set[str]:
     """What is computed for these results from complete sums on: nothing behind an outer reduction."""
-    needed: set[str] = set()
-    stack = [o.value for o in outputs]
-    while stack:
-        name = stack.pop()
-        if name not in needed:
-            needed.add(name)
-            stack.extend(_arguments(statements, name))
-    return needed
+    return {*reachable((o.value for o in outputs), lambda name: _arguments(statements, name))}
 
 
 def epilogue(

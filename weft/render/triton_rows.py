@@ -115,9 +115,7 @@ class Rows(ColumnSums):
 
     def _used_inputs(self) -> list[Buffer]:
         """Inputs that are needed while passing over the rows."""
-        names = {o.value for stores in self.loops.stores for o in stores}
-        names |= {a for group in (*self.loops.values, self.loops.scalars) for n in group for a in self.by_name[n].args}
-        names |= {self.by_name[n].args[0] for group in (*self.loops.inner, *self.loops.outer) for n in group}
+        names = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
         return [b for b in self.program.inputs if b.name in names]
 
     def _load_pieces(self, buffer: Buffer) -> None:
@@ -217,11 +215,8 @@ class Rows(ColumnSums):
 
     def _load_late(self, stage: int) -> None:
         """Inputs without rows, which the caches have, where they are needed: until then they would hold registers."""
-        roots = [self.by_name[name].args[0] for name in (*self.loops.inner[stage], *self.loops.outer[stage])]
-        roots += [o.value for o in self.loops.stores[stage]]
-        used = {*roots, *(arg for name in self.loops.values[stage] for arg in self.by_name[name].args)}
         for buffer in self.program.inputs:
-            if buffer.name in used and buffer.name not in self.defined:
+            if buffer.name in self.loops.used[stage] and buffer.name not in self.defined:
                 self._load_pieces(buffer)
 
     def _sums(self, stage: int) -> list[Value]:
