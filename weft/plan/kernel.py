@@ -141,11 +141,11 @@ class Estimate:
     row_loops: int
     chunks: int
     strided_elements: int
-    start_us: float
-    memory_us: float
-    compute_us: float
-    strided_us: float
-    predicted_us: float
+    start_us: float = 0.0
+    memory_us: float = 0.0
+    compute_us: float = 0.0
+    strided_us: float = 0.0
+    predicted_us: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

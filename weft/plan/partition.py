@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup
@@ -149,7 +150,7 @@ def separate(
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
-    columns = _part(program, late, results, "_columns", products=known)
+    columns = _part(program, late, results, "_columns", (), known)
     wanted = {b.name for b in columns.inputs}
     saved = [name for name in sorted(results) if saved_name(name) in wanted]
     if not early and not saved:
@@ -168,8 +169,8 @@ def _part(
     outputs: list[Output],
     given: set[str],
     suffix: str,
-    saved: Sequence[str] = (),
-    products: dict[str, tuple[Size, ...]] | None = None,
+    saved: Sequence[str],
+    products: dict[str, tuple[Size, ...]],
 ) -> Program:
     """The program of some outputs, with some values given in memory, and some more put there."""
     by_name = program.by_name()
@@ -178,8 +179,7 @@ def _part(
         lambda name: by_name[name].args if name in by_name and name not in given else (),
     )
     needed, read = {name for name in reached if name in by_name and name not in given}, given.intersection(reached)
-    known = {} if products is None else products
-    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, known)
+    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, products)
 
 
 def _only_used(builder: Builder) -> Program:
@@ -202,10 +202,8 @@ def saved_name(value: str) -> str:
 def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tuple[Size, ...]]) -> list[Size]:
     strides: list[Size] = []
     for i in range(len(dims)):
-        factors = tuple(program.size_of(d) for d in dims[i + 1 :])
-        number = 1
-        for factor in factors:
-            number *= factor if isinstance(factor, int) else 1
+        factors = [program.size_of(d) for d in dims[i + 1 :]]
+        number = prod(f for f in factors if isinstance(f, int))
         symbols = tuple(f for f in factors if isinstance(f, str))
         if not symbols:
             strides.append(number)

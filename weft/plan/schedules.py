@@ -12,7 +12,6 @@ from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.plan.split import Split
-from weft.target import Target
 
 ROWS_PER_TILE = 4
 """Rows that go through the loops over columns together; see docs/notes/cpu_backend.md for the measurement."""
@@ -35,12 +34,10 @@ def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
     return "inner" if inner else "outer" if outer else "pointwise"
 
 
-def schedule_for(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> Schedule:
+def schedule_for(split: Split) -> Schedule:
     """The scheme follows from the kind of the kernel and, on a GPU, from whether a row fits the registers of an SM."""
-    split = Split.of(program, rows, columns, target, hints)
-    if target.kind == "gpu":
+    program, rows, columns = split.program, split.rows, split.columns
+    if split.target.kind == "gpu":
         return gpu_schedule(split)
     held = held_values(program, rows, columns)
     held = (*held, *stored_values(program, rows, columns, held))
