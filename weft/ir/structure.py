@@ -151,6 +151,13 @@ class Loops:
     epilogue_values: tuple[str, ...]
     epilogue_stores: tuple[Output, ...]
 
+    def epilogue_blocks(self, rows: tuple[str, ...]) -> dict[tuple[str, ...], list[Output]]:
+        """Stores of the epilogue by the row dimensions that they keep: what keeps the same is done together."""
+        blocks: dict[tuple[str, ...], list[Output]] = {}
+        for output in self.epilogue_stores:
+            blocks.setdefault(tuple(r for r in rows if r in output.buffer.dims), []).append(output)
+        return blocks
+
 
 @lru_cache(maxsize=KEPT)
 def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], held: tuple[str, ...] = ()) -> Loops:

@@ -23,11 +23,8 @@ class Finish(Statements):
         if any(set(o.buffer.dims) & set(self.columns) for o in self.loops.epilogue_stores):
             self.out.line()
             self.out.line(f"constexpr int64_t finish_columns = {FINISH_COLUMNS};")
-        for kept in dict.fromkeys(self._kept(o) for o in self.loops.epilogue_stores):
-            self._finish_block(kept, [o for o in self.loops.epilogue_stores if self._kept(o) == kept])
-
-    def _kept(self, output: Output) -> tuple[str, ...]:
-        return tuple(r for r in self.rows if r in output.buffer.dims)
+        for kept, outputs in self.loops.epilogue_blocks(self.rows).items():
+            self._finish_block(kept, outputs)
 
     def _finish_block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
         needed = self._needed([o.value for o in outputs])

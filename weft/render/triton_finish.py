@@ -31,12 +31,8 @@ class Finish(Statements):
         self.places.spreads, self.places.early = False, None
 
     def write(self) -> None:
-        for kept in finish_blocks(self.kernel):
-            stores = [o for o in self.loops.epilogue_stores if self._kept(o) == kept]
-            self._block(kept, stores)
-
-    def _kept(self, output: Output) -> tuple[str, ...]:
-        return tuple(r for r in self.schedule.rows if r in output.buffer.dims)
+        for kept, outputs in finish_blocks(self.kernel).items():
+            self._block(kept, outputs)
 
     def is_masked(self) -> bool:
         count = self.places.count(self.schedule.columns)

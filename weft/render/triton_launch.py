@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.ir.online import online_along_rows
-from weft.ir.program import Value
+from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.beginnings import alternating_tiles
 from weft.plan.finish import FINISH_WARPS, finish_columns
@@ -102,10 +102,9 @@ def has_finish(kernel: Kernel) -> bool:
     return bool(_loops(kernel).epilogue_stores) and not completes_sums(kernel)
 
 
-def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
-    """The row dimensions that results of the finish keep, each set once: what keeps the same is done together."""
-    rows = kernel.schedule.rows
-    return tuple(dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores))
+def finish_blocks(kernel: Kernel) -> dict[tuple[str, ...], list[Output]]:
+    """What the finish stores, by the row dimensions that it keeps."""
+    return _loops(kernel).epilogue_blocks(kernel.schedule.rows)
 
 
 def finish_width(kernel: Kernel) -> int:
@@ -117,14 +116,10 @@ def finish_width(kernel: Kernel) -> int:
 
 def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
     """Pieces of work of the finish that programs share: blocks of columns for every segment."""
-    columns = prod(sizes[d] for d in kernel.schedule.columns) if _keeps_columns(kernel, kept) else 1
-    return prod(sizes[d] for d in kept) * -(-columns // finish_width(kernel))
-
-
-def _keeps_columns(kernel: Kernel, kept: tuple[str, ...]) -> bool:
-    columns, rows = set(kernel.schedule.columns), kernel.schedule.rows
-    stores = [o.buffer.dims for o in _loops(kernel).epilogue_stores]
-    return any(set(dims) & columns for dims in stores if tuple(r for r in rows if r in dims) == kept)
+    columns = kernel.schedule.columns
+    keeps_columns = any(set(o.buffer.dims) & set(columns) for o in finish_blocks(kernel)[kept])
+    width = prod(sizes[d] for d in columns) if keeps_columns else 1
+    return prod(sizes[d] for d in kept) * -(-width // finish_width(kernel))
 
 
 def outer_values(kernel: Kernel) -> list[Value]:
