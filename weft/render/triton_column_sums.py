@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.ops import ONLINE
 from weft.ir.program import Value
 from weft.render.triton_column_loop import ColumnLoop
-from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
+from weft.render.triton_expressions import COMBINE, reduction
 from weft.render.triton_launch import partial_name, sum_columns
 
 
@@ -17,18 +17,8 @@ class ColumnSums(ColumnLoop):
 
     def _start_sums(self) -> None:
         for value in self.outer:
-            pieces = self._pieces() if self._sums_vectors(value) else range(1)
-            for piece in pieces:
-                if value.op in ONLINE:
-                    self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
-                    continue
-                width = self.schedule.piece_columns if self._sums_vectors(value) else 1
-                shape = f"[{self.schedule.rows_per_tile}, {width}]"
-                kind = TRITON_TYPES[value.dtype]
-                self.out.line(f"{self._sum_name(value, piece)} = tl.full({shape}, {self._nothing(value)}, {kind})")
-
-    def _sum_name(self, value: Value, piece: int) -> str:
-        return f"{value.name}_sum{self.places.suffix(piece) if self._sums_vectors(value) else ''}"
+            for piece in self._pieces() if self.is_vector(value.args[0]) else range(1):
+                self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
 
     def _add(self, value: Value, piece: int) -> None:
         if value.op in ONLINE:
@@ -36,7 +26,7 @@ class ColumnSums(ColumnLoop):
             exists = f", {self.row_mask()}" if self.places.rows_masked else ""
             self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
             return
-        name = self._sum_name(value, piece)
+        (name,) = self.states(value, piece)
         combined = COMBINE[value.op].format(name, self.operand(value.args[0], piece))
         once = self.once(self.types[value.args[0]][1], piece, self.schedule.rows)
         masks = self.masks(piece, rows=True, columns=False, others=once)
@@ -69,9 +59,9 @@ class ColumnSums(ColumnLoop):
 
     def _chunk_totals(self, value: Value, piece: int) -> list[str]:
         """The numbers that make up a partial result, over all rows of a chunk."""
-        if value.op not in ONLINE:
-            return [reduction(value.op, [self._sum_name(value, piece)], 0)]
         states = self.states(value, piece)
+        if value.op not in ONLINE:
+            return [reduction(value.op, states, 0)]
         self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
         return states
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from weft.ir.dtypes import INTEGERS, is_float, is_narrow
-from weft.ir.ops import OPS
-from weft.ir.program import Attribute, Program
+from weft.ir.ops import OPS, identity
+from weft.ir.program import Attribute, Program, Value
 
 TRITON_TYPES = {
     "f64": "tl.float64",
@@ -132,6 +132,11 @@ def expression(op: str, operands: list[str], dtype: str, source: str = "f32", *,
     if rounded_again:
         template = _ROUNDED_AGAIN.get((op, dtype), template)
     return template.format(*_with_types(op, template, operands, dtype))
+
+
+def states_of(value: Value) -> tuple[tuple[str, float], ...]:
+    """The numbers of a partial result of any reduction, and what they are of no elements."""
+    return STATES.get(value.op) or (("sum", identity(value.op, value.dtype)),)
 
 
 def is_rounded_again(program: Program) -> bool:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.ir.online import online_along_rows
+from weft.ir.ops import states_of
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.beginnings import alternating_tiles
 from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
-from weft.render.triton_expressions import STATES
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,11 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     program = kernel.program
     buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
     found = [(b.name, f"*{b.dtype}") for b in buffers]
-    found += [(partial_name(v, i), f"*{v.dtype}") for v in partial_values(kernel) for i in range(states_of(v))]
+    found += [
+        (partial_name(v, i), f"*{v.dtype}")
+        for v in partial_values(kernel)
+        for i in range(states_of(v.op, pivoted=True))
+    ]
     if kernel.schedule.finish == "same":
         found.append(("arrived", "*i64"))
     return (*found, *((p, "i64") for p in program.parameters))
@@ -64,7 +68,7 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     return tuple(
         Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
         for v in partial_values(kernel)
-        for i in range(states_of(v))
+        for i in range(states_of(v.op, pivoted=True))
     )
 
 
@@ -135,12 +139,8 @@ def partial_values(kernel: Kernel) -> list[Value]:
 
 def partial_name(value: Value, state: int) -> str:
     """Of the memory for one number of an outer reduction's partial results."""
-    return f"{value.name}_partial" if states_of(value) == 1 else f"{value.name}_partial_{state}"
-
-
-def states_of(value: Value) -> int:
-    """Numbers that a partial result of an outer reduction consists of, for each column."""
-    return len(STATES.get(value.op, ("",)))
+    several = states_of(value.op, pivoted=True) > 1
+    return f"{value.name}_partial_{state}" if several else f"{value.name}_partial"
 
 
 def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
 from weft.render.triton_column_sums import ColumnSums
-from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, reduction
 from weft.render.triton_launch import completes_sums, is_persistent
 
@@ -77,7 +76,7 @@ class Rows(ColumnSums):
             self._total(value)
         stores = self.loops.epilogue_stores
         first = "(tl.program_id(1) == 0)" if self.places.splits_columns else ""
-        epilogue(self, stores, values_for(self, stores), first, self.defined)
+        self.epilogue(stores, self.needed_behind_sums(stores), first, self.defined)
 
     def _define_segment(self, text: str) -> None:
         self.out.line(f"{self.places.segment} = {f'tl.cast({text}, tl.int64)' if self.places.is_wide else text}")
