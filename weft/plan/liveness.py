@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
-from weft.ir.structure import loops_of, reachable
+from weft.ir.structure import Loops, loops_of, reachable
 
 Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
@@ -80,24 +80,22 @@ def liveness(
     kept; statistics are online then. again: whether values with columns are computed again behind each exchange, from
     what was loaded, and inputs without rows are loaded with each row tile."""
     program = online_along_rows(program, columns) if looped else program
-    return _Scan(program, rows, columns, segments, looped, again).found()
+    loops = loops_of(program, rows, columns)
+    return _Scan(program, loops, set(rows) - set(segments), set(columns), looped, again).found()
 
 
+@dataclass(eq=False)
 class _Scan:
-    def __init__(
-        self,
-        program: Program,
-        rows: tuple[str, ...],
-        columns: tuple[str, ...],
-        segments: tuple[str, ...],
-        looped: bool,
-        again: bool,
-    ) -> None:
-        self.program, self.looped, self.again = program, looped, again
-        self.rows, self.columns = set(rows) - set(segments), set(columns)
-        self.loops = loops_of(program, rows, columns)
-        self.types, self.by_name = program.types(), program.by_name()
-        self.is_input = {b.name for b in program.inputs}
+    program: Program
+    loops: Loops
+    rows: set[str]
+    columns: set[str]
+    looped: bool
+    again: bool
+
+    def __post_init__(self) -> None:
+        self.types, self.by_name = self.program.types(), self.program.by_name()
+        self.is_input = {b.name for b in self.program.inputs}
 
     def found(self) -> Liveness:
         statements = self._with_least_alive(list(self._statements()))
@@ -296,10 +294,7 @@ class _Scan:
 
 
 def _total(amounts: Iterator[Amount]) -> Amount:
-    one, two, three, four = 0.0, 0.0, 0.0, 0.0
-    for a in amounts:
-        one, two, three, four = one + a[0], two + a[1], three + a[2], four + a[3]
-    return one, two, three, four
+    return reduce(_plus, amounts, NOTHING)
 
 
 def _over_time(spans: Iterable[tuple[int, int, Amount]], count: int) -> tuple[list[Amount], list[Amount]]:

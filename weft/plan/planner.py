@@ -104,7 +104,7 @@ def plan_split(
             if refusal is not None:
                 return refusal
     found = analyse(program, rows)
-    passes = cut(program, found, rows, hints)
+    passes = cut(program, found, hints)
     for part in passes.programs:
         if (refusal := check_one_space(part)) is not None:
             return refusal

@@ -17,7 +17,7 @@ class ColumnSums(ColumnLoop):
 
     def _start_sums(self) -> None:
         for value in self.outer:
-            for piece in self._pieces() if self.is_vector(value.args[0]) else range(1):
+            for piece in self._pieces() if self._sums_vectors(value) else range(1):
                 self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
 
     def _add(self, value: Value, piece: int) -> None:
@@ -39,7 +39,7 @@ class ColumnSums(ColumnLoop):
             count = self.places.count(sum_columns(self.kernel, value))
             vectors = self._sums_vectors(value)
             for piece in self._pieces() if vectors else range(1):
-                if vectors and value.name not in self.vector_sums:
+                if vectors and not self.is_vector(value.name):
                     raise AssertionError(f"{value.name} is a sum of columns without columns")
                 offset = part if count == 1 else f"{part} * {count}"
                 if vectors and self.places.early:
@@ -64,10 +64,6 @@ class ColumnSums(ColumnLoop):
             return [reduction(value.op, states, 0)]
         self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
         return states
-
-    @property
-    def vector_sums(self) -> set[str]:
-        return {v.name for v in self.outer if self.is_vector(v.name)}
 
     def _sums_vectors(self, value: Value) -> bool:
         return self.is_vector(value.args[0])

@@ -81,7 +81,7 @@ class Finish(Statements):
         place = (row if count == 1 else f"{row} * {count}") + (f" + {self.places.column}" if columns else "")
         exact = isinstance(parts, int) and parts % self.together == 0
         found = [] if exact else [f"(part < {parts})"]
-        masks = " & ".join([*found, *filter(None, [self.masks(0, rows=False, columns=bool(columns))])])
+        masks = " & ".join(filter(None, [*found, self.masks(0, rows=False, columns=bool(columns))]))
         if steps == 1:
             self.out.line(f"part = tl.arange(0, {self.together})[:, None]")
             for value in values:

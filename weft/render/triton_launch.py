@@ -75,15 +75,11 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
 def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     """In order. sizes: of dimensions and run-time parameters, by name."""
     schedule, entry = kernel.schedule, entry_of(kernel.name)
-    blocks = column_blocks(kernel, sizes)
-    tiles = segment_count(kernel, sizes) * tiles_of(kernel, sizes)
-    if is_persistent(kernel):
-        programs = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
-        cooperative = schedule.finish == "same"
-        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
-    else:
-        programs = segment_count(kernel, sizes) if completes_sums(kernel) else tiles
-        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, False, False, schedule.register_cap)
+    persistent = is_persistent(kernel)
+    programs = chunks_of(kernel, sizes) if persistent else 1 if completes_sums(kernel) else tiles_of(kernel, sizes)
+    grid = segment_count(kernel, sizes) * programs, column_blocks(kernel, sizes)
+    cooperative, cap = persistent and schedule.finish == "same", 0 if persistent else schedule.register_cap
+    first = Launch(entry, grid, schedule.warps, schedule.stages, persistent, cooperative, cap)
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
