@@ -22,19 +22,18 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     """Bytes, workspace, launches and time of one kernel."""
     program, schedule = kernel.program, kernel.schedule
     sizes = Sizes(program, hints)
-    outputs = [o.buffer for o in program.outputs]
     operations, row_loops = _operations(kernel, target, sizes)
     counts = Estimate(
         kernel=kernel.name,
         launches=2 if schedule.finish == "separate" else 1,
         bytes_read=sum(map(sizes.bytes, program.inputs)),
-        bytes_written=sum(map(sizes.bytes, outputs)),
+        bytes_written=sum(sizes.bytes(o.buffer) for o in program.outputs),
         workspace_bytes=_workspace_bytes(kernel, sizes),
         starts=_starts(kernel, target),
         vector_operations=operations,
         row_loops=row_loops,
         chunks=_chunks(kernel, sizes),
-        strided_elements=sum(sizes.elements(b.dims) for b in (*program.inputs, *outputs) if _strided(b, kernel)),
+        strided_elements=sum(sizes.elements(b.dims) for b in program.buffers if _strided(b, kernel)),
     )
     return _timed(counts, target) if target.kind == "cpu" else _timed_on_gpu(counts, kernel, target, hints)
 
@@ -134,5 +133,4 @@ def _operations(kernel: Kernel, target: Target, sizes: Sizes) -> tuple[float, in
 def _strided(buffer: Buffer, kernel: Kernel) -> bool:
     """Whether neighbouring columns (or, without columns, rows) are not neighbours in this buffer."""
     fast = (kernel.schedule.columns or kernel.schedule.rows)[-1:]
-    strides = dict(zip(buffer.dims, buffer.strides, strict=True))
-    return bool(fast) and fast[0] in strides and strides[fast[0]] != 1
+    return bool(fast) and buffer.stride_of.get(fast[0], 1) != 1

@@ -66,8 +66,5 @@ def _operands(value: str, program: Program) -> set[str]:
 
 def _lies_alike(one: Buffer, other: Buffer) -> bool:
     """Whether equal indices are equal places, of one size."""
-
-    def places(buffer: Buffer) -> tuple[object, ...]:
-        return buffer.dtype, buffer.offset, dict(zip(buffer.dims, buffer.strides, strict=True))
-
-    return places(one) == places(other)
+    same = one.dtype == other.dtype and one.offset == other.offset
+    return same and one.stride_of == other.stride_of

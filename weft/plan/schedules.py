@@ -54,8 +54,9 @@ def rows_per_tile(split: Split, held: tuple[str, ...]) -> int:
     program, rows, types = split.program, split.inside, split.program.types()
     if not rows or _streams(split):
         return 1
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns))
+    per_row = sum(
+        dtypes.itemsize(b.dtype) for b in program.buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns)
+    )
     scratch = [name for name in held if place_in_output(program, name) is None]
     per_row += sum(dtypes.itemsize(types[name][0]) for name in scratch)
     fitting = split.target.cache_bytes // 2 // max(1, split.width * per_row)
@@ -69,12 +70,11 @@ def _streams(split: Split) -> bool:
     """Whether rows should be taken one by one: their neighbours follow in memory, they are written, and all of it is
     more than stays in the machine's caches. Long rows with column sums gain more from sharing the loads of those."""
     program, resident = split.program, split.target.resident_bytes
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    if not resident or sum(map(split.sizes.bytes, buffers)) <= resident:
+    if not resident or sum(map(split.sizes.bytes, program.buffers)) <= resident:
         return False
     row, columns, width = split.inside[-1], split.columns, split.width
-    tall = [b for b in buffers if row in b.dims and columns and columns[-1] in b.dims]
-    adjacent = all(dict(zip(b.dims, b.strides, strict=True))[row] == width for b in tall)
+    tall = [b for b in program.buffers if row in b.dims and columns and columns[-1] in b.dims]
+    adjacent = all(b.stride_of[row] == width for b in tall)
     written = any(o.buffer in tall for o in program.outputs)
     longest = max((width * dtypes.itemsize(b.dtype) for b in tall), default=0)
     return adjacent and written and (not split.has_outer or longest < LONG_ROW_BYTES)

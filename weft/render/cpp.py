@@ -18,7 +18,7 @@ from weft.render.source import Source, Writer, entry_of
 
 def supports(kernel: Kernel) -> Refusal | None:
     """The C++ backend takes every program whose types it has vectors for."""
-    names = [b.dtype for b in (*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs))]
+    names = [b.dtype for b in kernel.program.buffers]
     unknown = sorted({name for name in names if name not in C_TYPES})
     if unknown:
         return Refusal("cpp_dtype", kernel.name, f"no CPU vectors for {', '.join(unknown)}", len(unknown), 0)

@@ -62,8 +62,7 @@ class Statements(KernelWriter):
                 self._define(name, self.names.element(buffer))
 
     def _load(self, buffer: Buffer) -> str:
-        address, fast = self.names.address(buffer), self.columns[-1]
-        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+        address, fast, strides = self.names.address(buffer), self.columns[-1], buffer.stride_of
         if fast not in strides:
             return f"w::vec({self.names.element(buffer)})"
         if strides[fast] == 1:
@@ -71,8 +70,7 @@ class Statements(KernelWriter):
         return f"w::load_strided({address}, {self.names.stride(strides[fast])}, lanes)"
 
     def _store_vector(self, output: Output) -> str:
-        address, fast = self.names.address(output.buffer), self.columns[-1]
-        strides = dict(zip(output.buffer.dims, output.buffer.strides, strict=True))
+        address, fast, strides = self.names.address(output.buffer), self.columns[-1], output.buffer.stride_of
         value = self._operand(output.value, vector=True)
         if fast not in strides:
             return f"{self.names.element(output.buffer)} = w::first_lane({value});"

@@ -59,7 +59,7 @@ MOST_COUNTED = 2**31 - 2**16
 def supports(kernel: Kernel) -> Refusal | None:
     """Everything whose types Triton has, whose column sums keep all segments or none, and that fits the schedule."""
     program, schedule = kernel.program, kernel.schedule
-    names = [b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))]
+    names = [b.dtype for b in program.buffers]
     unknown = sorted({name for name in names if name not in TRITON_TYPES})
     if unknown:
         return Refusal("triton_dtype", kernel.name, f"Triton has no {', '.join(unknown)}", len(unknown), 0)
@@ -78,7 +78,7 @@ def supports(kernel: Kernel) -> Refusal | None:
 def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
     """Triton has the types of all tensors for a GPU of some compute capability, as 90 of 9.0."""
     program = kernel.program
-    names = {b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))}
+    names = {b.dtype for b in program.buffers}
     missing = sorted(name for name in names if architecture < LEAST_ARCHITECTURES.get(name, 0))
     if not missing:
         return None

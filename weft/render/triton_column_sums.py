@@ -23,7 +23,7 @@ class ColumnSums(ColumnLoop):
     def _add(self, value: Value, piece: int) -> None:
         if value.op in ONLINE:
             states, operand = ", ".join(self.states(value, piece)), self.operand(value.args[0], piece)
-            exists = f", {self.row_mask()}" if self.places.rows_masked else ""
+            exists = ", row_exists" if self.places.rows_masked else ""
             self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
             return
         (name,) = self.states(value, piece)

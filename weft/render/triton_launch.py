@@ -50,8 +50,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     """Names and types of the arguments of every function, in order: a dtype of ``weft.ir.dtypes`` behind a ``*`` for a
     pointer, ``i64`` for a run-time parameter."""
     program = kernel.program
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    found = [(b.name, f"*{b.dtype}") for b in buffers]
+    found = [(b.name, f"*{b.dtype}") for b in program.buffers]
     found += [
         (partial_name(v, i), f"*{v.dtype}")
         for v in partial_values(kernel)

@@ -128,7 +128,8 @@ class Rows(ColumnSums):
         if self.looped and self.shifts(self._row_buffers()):
             self.shift(self._row_buffers())
         else:
-            self._row_pointers()
+            for buffer in self._row_buffers():
+                self._point(buffer)
         for buffer in self._used_inputs():
             rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
             wanted = not columns or (rows and not self.looped)
@@ -161,12 +162,8 @@ class Rows(ColumnSums):
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
             self.out.line(f"{self.places.row} = tl.minimum({self.places.row}, {self.places.last_row()})")
 
-    def _row_pointers(self) -> None:
-        """Where a row begins in each tensor that has both rows and columns."""
-        for buffer in self._row_buffers():
-            self._point(buffer)
-
     def _point(self, buffer: Buffer) -> None:
+        """Where a row begins in a tensor that has columns."""
         name, offset = f"{buffer.name}_at", self.places.row_offset(buffer)
         if self.places.early and not self.places.has_rows(buffer):
             self.out.line(f"{name} = {buffer.name} + {offset} - early" if offset else f"{name} = {buffer.name} - early")

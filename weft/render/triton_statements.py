@@ -105,7 +105,7 @@ class Statements(KernelWriter):
     def picked(self, value: Value) -> str:
         """The element of a row at an index, zero where there is none."""
         buffer, index = self.inputs[value.args[0]], self.operand(value.args[1], 0)
-        stride = dict(zip(buffer.dims, buffer.strides, strict=True))[str(value.attributes[0])]
+        stride = buffer.stride_of[str(value.attributes[0])]
         wide = f"tl.cast({index}, tl.int64)" if self.places.has_wide_columns else index
         at = wide if stride == 1 else f"{wide} * {stride}"
         early = "early + " if self.places.shifted else ""
@@ -202,13 +202,10 @@ class Statements(KernelWriter):
 
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
         """What has to hold for an element to exist; empty if it always does."""
-        found = [self.row_mask()] if rows and self.places.rows_masked else []
+        found = ["row_exists"] if rows and self.places.rows_masked else []
         if columns and self.masked_columns and piece not in self.whole_pieces and self.places.is_masked(piece):
             found.append(self.column_mask(piece))
         return " & ".join([*found, *others])
-
-    def row_mask(self) -> str:
-        return "row_exists"
 
     def column_mask(self, piece: int) -> str:
         return f"column_exists{self.places.suffix(piece)}"
