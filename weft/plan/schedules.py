@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
@@ -82,13 +84,11 @@ def _streams(split: Split) -> bool:
 
 def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
     """A multiple of eight that makes enough chunks of a known number of rows; the largest if it is not known."""
-    count = 1
-    for row in rows:
-        size = program.size_of(row)
-        if isinstance(size, str):
-            return ROWS_PER_CHUNK
-        count *= size
-    eights = -(-count // (CHUNKS_WANTED * 8))
+    sizes = [program.size_of(row) for row in rows]
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        return ROWS_PER_CHUNK
+    eights = -(-prod(known) // (CHUNKS_WANTED * 8))
     return min(ROWS_PER_CHUNK, max(1, eights) * 8)
 
 
@@ -101,10 +101,7 @@ def longest_chain(program: Program, rows: tuple[str, ...]) -> int:
 def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
     """Expensive values that more than one loop over the columns needs."""
     loops, by_name = loops_of(program, rows, columns), program.by_name()
-    counts: dict[str, int] = {}
-    for names in loops.values:
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for names in loops.values for name in names)
     return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
 
 

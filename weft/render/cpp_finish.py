@@ -79,10 +79,7 @@ class Finish(Statements):
                 if name in needed:
                     self._define(name, self._expression(self.by_name[name], vector=True))
             for output in outputs:
-                absent = [d for d in self.columns if d not in output.buffer.dims]
-                condition = " && ".join(f"{d} == 0" for d in absent)
-                text = self._store_vector(output)
-                self.out.line(f"if ({condition}) {text}" if condition else text)
+                self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
 
     def _combine_numbers(self, value: Value) -> None:
         """The total of an outer reduction without columns."""

@@ -167,10 +167,10 @@ class Rows(Statements):
                 self._assign(first)
                 for output in stores:
                     text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
-                    self._guarded(text, output.buffer.dims)
+                    self._guarded(text, output.buffer.dims, self.rows)
                 for value in sums:
                     combined = COMBINE[value.op].format(f"{value.name}_tile", self._operand(value.args[0], False))
-                    self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
+                    self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1], self.rows)
                 self._assign(then)
         for value in sums:
             combined = COMBINE[value.op].format(f"{value.name}_chunk[0]", f"{value.name}_tile")
@@ -226,7 +226,7 @@ class Rows(Statements):
                         if value.name in self.indexed:
                             line(f"{value.name}_lanes[r].add({self._operand(value.args[0], vector=True)}, lanes);")
                     for output in stores:
-                        self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
+                        self._guarded(self._store_vector(output), output.buffer.dims, (*self.rows, *self.columns))
                     for value in outer:
                         operand = self._operand(value.args[0], vector=True)
                         if value.op in ONLINE:
@@ -234,7 +234,7 @@ class Rows(Statements):
                             line(f"{value.name}_tile.add({operand}, {first});")
                             continue
                         combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
-                        self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
+                        self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1], self.rows)
             for value in outer:
                 at = f"{value.name}_chunk + {self._linear(value)}"
                 if value.op in ONLINE:

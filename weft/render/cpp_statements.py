@@ -78,9 +78,9 @@ class Statements(KernelWriter):
             return f"w::store({address}, {value}, lanes);"
         return f"w::store_strided({address}, {self.names.stride(strides[fast])}, {value}, lanes);"
 
-    def _guarded(self, statement: str, dims: tuple[str, ...], columns: tuple[str, ...] = ()) -> None:
-        """Run once for all values of the loop's dimensions that the data does not vary over."""
-        absent = [d for d in (*self.rows, *columns) if d not in dims]
+    def _guarded(self, statement: str, dims: tuple[str, ...], over: tuple[str, ...]) -> None:
+        """Run once for all values of the dimensions that loops are over and the data does not vary over."""
+        absent = [d for d in over if d not in dims]
         condition = " && ".join(f"{r} == 0" for r in absent)
         self.out.line(f"if ({condition}) {statement}" if condition else statement)
 

@@ -27,7 +27,8 @@ class Finish(Statements):
         super().__init__(replace(kernel, schedule=schedule), writer)
         self.shared = self.places.splits_columns and schedule.finish == "same"
         """Whether programs side by side share the tasks with all others."""
-        self.places.spreads, self.places.early, self.places.splits_columns = False, None, True
+        self.places.spreads, self.places.early = False, None
+        self.places.splits_columns = True  # a task has a block of columns, as programs have that share a row
 
     def write(self) -> None:
         for kept, outputs in finish_blocks(self.kernel).items():
@@ -38,8 +39,7 @@ class Finish(Statements):
         vector = any(self.places.has_columns(o.buffer) for o in outputs)
         count = self.places.count(self.schedule.columns) if vector else 1
         blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
-        segments = self.places.count(kept)
-        tasks = self.places.times(segments, blocks)
+        tasks = self.places.times(self.places.count(kept), blocks)
         first, step = "tl.program_id(0)", "tl.num_programs(0)"
         if self.shared:
             first = f"{first} * tl.num_programs(1) + tl.program_id(1)"
