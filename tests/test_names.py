@@ -14,6 +14,7 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.split import Split
 from weft.render import cpp, cpp_names
 from weft.runtime.launch import run_plan
 from weft.target import Target
@@ -63,7 +64,7 @@ def check_runs(names: Sequence[str]) -> str:
     program = parse(PROGRAM.substitute(chosen))
     target, hints = Target.named("cpu"), dict(zip(program.parameters, SIZES, strict=True))
     rows, columns = (chosen["d0"], chosen["d1"]), (chosen["d2"],)
-    kernel = Kernel(program, schedule_for(program, rows, columns, target, hints))
+    kernel = Kernel(program, schedule_for(Split.of(program, rows, columns, target, hints)))
     plan = Plan(target, (kernel,), (kind_of(program, columns),), (estimate(kernel, target, hints),), ())
     torch.manual_seed(0)
     inputs = (torch.randn(SIZES[:2]), torch.randn(*SIZES[:2], 24), torch.randn(24))
@@ -107,7 +108,7 @@ def test_kernels_called_like_functions_of_c(name: str) -> None:
         end
     """)
     target = Target.named("cpu")
-    kernel = Kernel(program, schedule_for(program, ("m",), ("n",), target, {}))
+    kernel = Kernel(program, schedule_for(Split.of(program, ("m",), ("n",), target, {})))
     plan = Plan(target, (kernel,), ("pointwise",), (estimate(kernel, target, {}),), ())
     x = torch.randn(3, 24)
     (made,) = run_plan(plan, program, (x,), (), Options.read())

@@ -171,7 +171,7 @@ def test_deciding_what_to_compute_again_takes_no_exponential_time(monkeypatch: p
 
     monkeypatch.setattr(partition, "lookup", counting)
     found = analyse(given, M)
-    partition.cut(given, found, M, {})
+    partition.cut(given, found, {})
     assert calls < 13**2, f"{calls} visits for 13 values"
 
 

@@ -10,6 +10,7 @@ import torch
 from tests.plan_cases import CPU, DATA, M, N, planned, program, squares, workload
 from weft.plan.kernel import Schedule
 from weft.plan.schedules import kind_of, rows_per_chunk, schedule_for
+from weft.plan.split import Split
 
 
 def test_a_kind_follows_from_the_reductions() -> None:
@@ -83,6 +84,6 @@ def test_sums_stored_in_float32_have_short_chains(dtype: str, chain: int) -> Non
     if dtype == "f32":
         body = "  total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total"
     cache_bytes = 2**19 if dtype == "f32" else 2**18
-    schedule = schedule_for(program(data, body), M, N, replace(CPU, cache_bytes=cache_bytes), {})
+    schedule = schedule_for(Split.of(program(data, body), M, N, replace(CPU, cache_bytes=cache_bytes), {}))
     assert schedule.rows_per_tile == 2
     assert schedule.rows_per_chunk == 2 * chain

@@ -17,10 +17,10 @@ from weft import compiler
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph, run_program
 from weft.integration.backend import WeftPass
+from weft.ir.names import plain_names
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, Schedule
-from weft.plan.names import plain_names, renamed_kernel
 from weft.plan.planner import plan, plan_split
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.runtime import build, launch, tuning
@@ -96,11 +96,11 @@ def test_equal_kernels_with_other_names_have_one_key() -> None:
 def test_plain_names_lead_back() -> None:
     kernel = compiled(lambda x: torch.softmax(x, -1), inputs()[0]).kernels[0]
     names = plain_names(kernel.program)
-    there = renamed_kernel(kernel, names)
+    there = kernel.renamed(names)
     assert there != kernel
     assert there.schedule.held
     assert there.schedule.held[0].startswith("v")
-    assert renamed_kernel(there, names.inverse) == kernel
+    assert there.renamed(names.inverse) == kernel
     record = tuned_to(kernel)
     assert schedule_under_names(record, kernel.program) == kernel.schedule
     assert record.key == key_of(kernel, CPU)

@@ -47,6 +47,8 @@ def main(kind: str) -> None:
 
 def interpreted() -> Findings:
     """Check -> operation or number, with types -> what is wrong with it."""
+    from tests import triton_interpreted  # noqa: F401  (puts in place what the interpreter lacks)
+
     with np.errstate(all="ignore"):
         return {
             "eight bits": eight_bits(),

@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from tests import triton_interpreted  # noqa: F401  (puts in place what the interpreter lacks)
 from tests.fuzz.memory import GUARD, poison
 from tests.fuzz.outcome import Mismatch
 from tests.triton_schedules import sizes_with

@@ -91,7 +91,7 @@ def parts_of(cell: Cell, target: Target) -> dict[str, Split]:
     rows, columns = names[:at], names[at:]
     whole = online(split_straddling(program, rows, columns), rows, columns)
     found: dict[str, Split] = {}
-    for part in cut(whole, analyse(whole, rows), rows, {}).programs:
+    for part in cut(whole, analyse(whole, rows), {}).programs:
         for each in (part, *separate(part, part.in_order(rows), saving=True)):
             split = Split.of(each, each.in_order(rows), each.in_order(columns), target, {})
             found.setdefault(each.name, split)

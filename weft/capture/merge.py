@@ -42,11 +42,11 @@ def _can_merge(program: Program, expressions: Expressions, major: str, minor: st
         return False
     if any(v.op == "iota" and v.attributes[0] in (major, minor) for v in program.values):
         return False
-    for buffer in (*program.inputs, *(output.buffer for output in program.outputs)):
+    for buffer in program.buffers:
         if (major in buffer.dims) != (minor in buffer.dims):
             return False
         if major in buffer.dims:
-            strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+            strides = buffer.stride_of
             contiguous = _value(strides[minor], expressions) * _value(program.size_of(minor), expressions)
             if contiguous != _value(strides[major], expressions):
                 return False
@@ -95,9 +95,7 @@ def _map_buffers(program: Program, function) -> Program:  # type: ignore[no-unty
 
 def _order_dims(program: Program, expressions: Expressions) -> Program:
     """Slowest dimension of the largest buffer first; run-time strides are compared as if their symbols were large."""
-    buffers = sorted(
-        (*program.inputs, *(o.buffer for o in program.outputs)), key=lambda b: (-len(b.dims), b.name), reverse=False
-    )
+    buffers = sorted(program.buffers, key=lambda b: (-len(b.dims), b.name), reverse=False)
     rank: dict[str, tuple[int, float]] = {}
     for position, buffer in enumerate(buffers):
         for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
@@ -133,7 +131,7 @@ def _rename_dims(program: Program) -> Program:
 def _drop_parameters(program: Program, expressions: Expressions) -> tuple[Program, Expressions]:
     """Keep the parameters that are still used, numbered in order."""
     used = [d.size for d in program.dims]
-    used += [s for b in (*program.inputs, *(o.buffer for o in program.outputs)) for s in b.strides]
+    used += [s for b in program.buffers for s in b.strides]
     used += [str(v.attributes[0]) for v in program.values if v.op == "parameter"]
     mapping = {old: f"s{i}" for i, old in enumerate(dict.fromkeys(s for s in used if isinstance(s, str)))}
 

@@ -143,7 +143,7 @@ def _tensors(plan: Plan, names: dict[str, str]) -> list[_Tensor]:
     facts: dict[str, tuple[str, int]] = {}
     for at, kernel in enumerate(plan.kernels):
         sizes = Sizes(kernel.program, plan.hints)
-        for buffer in (*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs)):
+        for buffer in kernel.program.buffers:
             facts.setdefault(buffer.name, (type_text(buffer, kernel.program), sizes.bytes(buffer)))
         for buffer in kernel.program.inputs:
             users.setdefault(buffer.name, []).append(at)

@@ -40,6 +40,11 @@ class Buffer:
     strides: tuple[Size, ...]
     offset: int = 0
 
+    @property
+    def stride_of(self) -> dict[str, Size]:
+        """Strides by dimension."""
+        return dict(zip(self.dims, self.strides, strict=True))
+
 
 @dataclass(frozen=True)
 class Value:
@@ -76,6 +81,11 @@ class Program:
         from weft.ir.printer import print_program  # the printer needs these classes
 
         return print_program(self)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Inputs, then outputs."""
+        return (*self.inputs, *(o.buffer for o in self.outputs))
 
     def size_of(self, dim: str) -> Size:
         return next(d.size for d in self.dims if d.name == dim)
@@ -114,7 +124,7 @@ class Builder:
     def like(program: Program, extra: Iterable[str] = ()) -> Builder:
         """An empty builder with the dimensions of ``program``; names of its buffers are kept for buffers."""
         builder = Builder(program.name, program.dims, program.parameters)
-        builder._reserved = {b.name for b in (*program.inputs, *(o.buffer for o in program.outputs))} | {*extra}
+        builder._reserved = {b.name for b in program.buffers} | {*extra}
         return builder
 
     def unique(self, base: str) -> str:

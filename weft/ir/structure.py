@@ -138,16 +138,25 @@ class Loops:
 
     A value whose dimensions include a column is computed inside the loops, in every loop that needs it unless it is
     held; the others once a row. stores, inner, outer: what is written, reduced along and across rows in each loop.
+    used: what all of these take.
     """
 
     values: tuple[tuple[str, ...], ...]
     stores: tuple[tuple[Output, ...], ...]
     inner: tuple[tuple[str, ...], ...]
     outer: tuple[tuple[str, ...], ...]
+    used: tuple[frozenset[str], ...]
     scalars: tuple[str, ...]
     epilogue_scalars: tuple[str, ...]
     epilogue_values: tuple[str, ...]
     epilogue_stores: tuple[Output, ...]
+
+    def epilogue_blocks(self, rows: tuple[str, ...]) -> dict[tuple[str, ...], list[Output]]:
+        """Stores of the epilogue by the row dimensions that they keep: what keeps the same is done together."""
+        blocks: dict[tuple[str, ...], list[Output]] = {}
+        for output in self.epilogue_stores:
+            blocks.setdefault(tuple(r for r in rows if r in output.buffer.dims), []).append(output)
+        return blocks
 
 
 @lru_cache(maxsize=KEPT)
@@ -172,6 +181,7 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
     inner_at = tuple(tuple(v.name for v in inner if found.stages[v.args[0]] == k) for k in range(count))
     outer_at = tuple(tuple(v.name for v in outer if found.stages[v.args[0]] == k) for k in range(count))
     values: list[tuple[str, ...]] = []
+    used: list[frozenset[str]] = []
     done: set[str] = set()
 
     def is_fresh_vector(name: str) -> bool:
@@ -181,6 +191,7 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
         roots = [o.value for o in stores[k]] + [by_name[name].args[0] for name in (*inner_at[k], *outer_at[k])]
         needed = _closure(roots, by_name, is_fresh_vector)
         values.append(tuple(v.name for v in program.values if v.name in needed))
+        used.append(frozenset(roots).union(*(by_name[name].args for name in values[k])))
         done |= needed & set(held)
     roots = [o.value for o in early] + [v.args[0] for v in (*inner, *outer)]
     during = _closure(roots, by_name, lambda name: True)
@@ -190,6 +201,7 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
         stores,
         inner_at,
         outer_at,
+        tuple(used),
         tuple(v.name for v in program.values if v.name in during and not is_vector(v.name)),
         tuple(v.name for v in program.values if v.name in after and not is_vector(v.name)),
         tuple(v.name for v in program.values if v.name in after and is_vector(v.name)),
@@ -220,18 +232,25 @@ def _closure(
     stop: Iterable[str] = (),
 ) -> set[str]:
     """Everything the roots need, not looking behind reductions, inputs and what ``follow`` rejects."""
-    needed: set[str] = set()
-    stack = list(roots)
     stopped = set(stop)
-    while stack:
-        name = stack.pop()
-        if name in needed or name not in by_name or name in stopped or not follow(name):
-            continue
-        if lookup(by_name[name].op).kind == "reduction":
-            continue
-        needed.add(name)
-        stack.extend(by_name[name].args)
-    return needed
+
+    def is_taken(name: str) -> bool:
+        is_pointwise = name in by_name and lookup(by_name[name].op).kind != "reduction"
+        return is_pointwise and name not in stopped and follow(name)
+
+    return set(reachable(filter(is_taken, roots), lambda name: filter(is_taken, by_name[name].args)))
+
+
+def reachable(roots: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """The roots and all that is reached from them by what ``following`` says of each, in the order of the search."""
+    found: dict[T, None] = {}
+    pending = list(roots)
+    while pending:
+        each = pending.pop()
+        if each not in found:
+            found[each] = None
+            pending.extend(following(each))
+    return found
 
 
 def components(groups: Iterable[Iterable[T]]) -> list[frozenset[T]]:

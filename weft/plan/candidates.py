@@ -11,7 +11,6 @@ from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.schedules import held_values, longest_chain, stored_values
-from weft.plan.sizes import Sizes
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -50,18 +49,17 @@ def _on_cpu(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[S
         )
         return (predicted, far + (schedule.held != kernel.schedule.held))
 
-    return tuple(sorted(_tilings(kernel, hints), key=order))
+    return tuple(sorted(_tilings(kernel, target, hints), key=order))
 
 
-def _tilings(kernel: Kernel, hints: Mapping[str, int]) -> Iterator[Schedule]:
-    program, own = kernel.program, kernel.schedule
-    tiled = tuple(r for r in own.rows if r not in own.segments)
-    rows = max(1, Sizes(program, hints).elements(tiled))
+def _tilings(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[Schedule]:
+    program, own, split = kernel.program, kernel.schedule, Split.of_kernel(kernel, target, hints)
+    rows = max(1, split.sizes.elements(split.inside))
     expensive = held_values(program, own.rows, own.columns)
     held = dict.fromkeys(
         (own.held, (), expensive, (*expensive, *stored_values(program, own.rows, own.columns, expensive)))
     )
-    longest = longest_chain(program, tiled) if own.finish != "none" else max(CHUNKS)
+    longest = longest_chain(program, split.inside) if own.finish != "none" else max(CHUNKS)
     for tile, chunk, kept in product(TILES, CHUNKS, held):
         if tile <= chunk <= longest * tile and (chunk < 2 * rows or chunk == min(CHUNKS)):
             yield replace(own, rows_per_tile=tile, rows_per_chunk=chunk, held=kept)

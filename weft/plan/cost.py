@@ -4,13 +4,12 @@ a GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the targe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
-from weft.ir.structure import loops_of
+from weft.ir.structure import is_outer, loops_of
 from weft.plan.demand import Demand
 from weft.plan.gpu_cost import Work, times_us
 from weft.plan.kernel import Estimate, Kernel
@@ -23,36 +22,28 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
     """Bytes, workspace, launches and time of one kernel."""
     program, schedule = kernel.program, kernel.schedule
     sizes = Sizes(program, hints)
-    read = sum(sizes.bytes(b) for b in program.inputs)
-    written = sum(sizes.bytes(o.buffer) for o in program.outputs)
-    strided = sum(
-        sizes.elements(b.dims) for b in (*program.inputs, *(o.buffer for o in program.outputs)) if _strided(b, kernel)
-    )
     operations, row_loops = _operations(kernel, target, sizes)
-    counts: dict[str, Any] = {
-        "kernel": kernel.name,
-        "launches": 2 if schedule.finish == "separate" else 1,
-        "bytes_read": read,
-        "bytes_written": written,
-        "workspace_bytes": _workspace_bytes(kernel, sizes),
-        "starts": _starts(kernel, target),
-        "vector_operations": operations,
-        "row_loops": row_loops,
-        "chunks": _chunks(kernel, sizes),
-        "strided_elements": strided,
-    }
-    if target.kind == "gpu":
-        return Estimate(**counts, **_gpu_times(kernel, target, hints))
-    return timed(target, **counts)
+    counts = Estimate(
+        kernel=kernel.name,
+        launches=2 if schedule.finish == "separate" else 1,
+        bytes_read=sum(map(sizes.bytes, program.inputs)),
+        bytes_written=sum(sizes.bytes(o.buffer) for o in program.outputs),
+        workspace_bytes=_workspace_bytes(kernel, sizes),
+        starts=_starts(kernel, target),
+        vector_operations=operations,
+        row_loops=row_loops,
+        chunks=_chunks(kernel, sizes),
+        strided_elements=sum(sizes.elements(b.dims) for b in program.buffers if _strided(b, kernel)),
+    )
+    return _timed(counts, target) if target.kind == "cpu" else _timed_on_gpu(counts, kernel, target, hints)
 
 
-def _gpu_times(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> dict[str, Any]:
-    """Of a kernel on a GPU: strided accesses are a part of what memory takes."""
+def _timed_on_gpu(counts: Estimate, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
+    """The estimate with times: strided accesses are a part of what memory takes."""
     schedule = kernel.schedule
     work = Work.of(Split.of_kernel(kernel, target, hints), schedule.scheme == "LOOP")
     found = times_us(work, Demand.of(kernel.program, schedule), schedule, target)
-    parts = {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles, "strided_us": 0.0}
-    return parts | {"predicted_us": found.all}
+    return replace(counts, start_us=found.start, memory_us=found.memory, compute_us=found.tiles, predicted_us=found.all)
 
 
 def ideal(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
@@ -63,35 +54,28 @@ def ideal(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
         again = target.launch_us if splits_sums(kernel, hints) else 0.0
         return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
     if splits_sums(kernel, hints):
-        return retimed(plain, target, strided_elements=0, starts=plain.starts + 1)
-    return retimed(plain, target, strided_elements=0, starts=1, launches=1, workspace_bytes=0, chunks=0)
+        return _timed(replace(plain, strided_elements=0, starts=plain.starts + 1), target)
+    return _timed(replace(plain, strided_elements=0, starts=1, launches=1, workspace_bytes=0, chunks=0), target)
 
 
-def retimed(given: Estimate, target: Target, **changes: int) -> Estimate:
-    """An estimate of other counts."""
-    counts = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in _TIMES}
-    return timed(target, **(counts | changes))
-
-
-_TIMES = ("start_us", "memory_us", "compute_us", "strided_us", "predicted_us")
-
-
-def timed(target: Target, **counts: Any) -> Estimate:
-    """The estimate of counts: each time is a count by a constant of the target."""
-    moved = counts["bytes_read"] + counts["bytes_written"] + 2 * counts["workspace_bytes"]
+def _timed(counts: Estimate, target: Target) -> Estimate:
+    """The estimate with times on a CPU: each is a count by a constant of the target."""
+    moved = counts.bytes_read + counts.bytes_written + 2 * counts.workspace_bytes
     compute_us = (
-        counts["vector_operations"] / 2**20 * target.vector_op_us_per_mega
-        + counts["row_loops"] * target.row_overhead_us
-        + counts["chunks"] * target.chunk_overhead_us
+        counts.vector_operations / 2**20 * target.vector_op_us_per_mega
+        + counts.row_loops * target.row_overhead_us
+        + counts.chunks * target.chunk_overhead_us
+    ) / max(target.units, 1)
+    start_us, memory_us = counts.starts * target.launch_us, moved / target.bandwidth_gbps / 1e3
+    strided_us = counts.strided_elements / 2**20 * target.strided_us_per_mega
+    return replace(
+        counts,
+        start_us=start_us,
+        memory_us=memory_us,
+        compute_us=compute_us,
+        strided_us=strided_us,
+        predicted_us=start_us + max(memory_us, compute_us) + strided_us,
     )
-    times = {
-        "start_us": counts["starts"] * target.launch_us,
-        "memory_us": moved / target.bandwidth_gbps / 1e3,
-        "compute_us": compute_us / max(target.units, 1),
-        "strided_us": counts["strided_elements"] / 2**20 * target.strided_us_per_mega,
-    }
-    both_us = max(times["memory_us"], times["compute_us"])
-    return Estimate(**counts, **times, predicted_us=times["start_us"] + both_us + times["strided_us"])
 
 
 def _starts(kernel: Kernel, target: Target) -> int:
@@ -120,13 +104,12 @@ def _chunks(kernel: Kernel, sizes: Sizes) -> int:
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     """Partial column sums: one row of every outer reduction a chunk."""
     program, schedule = kernel.program, kernel.schedule
-    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(schedule.rows)]
-    pivoted = schedule.backend == "triton"
     width = sum(
         sizes.elements(tuple(d for d in v.dims if d in schedule.columns))
         * dtypes.itemsize(v.dtype)
-        * states_of(v.op, pivoted=pivoted)
-        for v in outer
+        * states_of(v.op, pivoted=schedule.backend == "triton")
+        for v in program.values
+        if is_outer(v, schedule.rows)
     )
     return _chunks(kernel, sizes) * width
 
@@ -150,5 +133,4 @@ def _operations(kernel: Kernel, target: Target, sizes: Sizes) -> tuple[float, in
 def _strided(buffer: Buffer, kernel: Kernel) -> bool:
     """Whether neighbouring columns (or, without columns, rows) are not neighbours in this buffer."""
     fast = (kernel.schedule.columns or kernel.schedule.rows)[-1:]
-    strides = dict(zip(buffer.dims, buffer.strides, strict=True))
-    return bool(fast) and fast[0] in strides and strides[fast[0]] != 1
+    return bool(fast) and buffer.stride_of.get(fast[0], 1) != 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Program
-from weft.ir.structure import Loops, loops_of
+from weft.ir.structure import loops_of, reachable
 from weft.plan.beginnings import early_rows_of
 from weft.plan.kernel import Kernel, Schedule
 
@@ -28,7 +26,7 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     picked = _picked(kernel)
     wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in picked]
-    last = {name: _last_loop(name, loops, kernel) for name in wide}
+    last = {name: max((k for k, used in enumerate(loops.used) if name in used), default=-1) for name in wide}
     found: dict[str, tuple[str, ...]] = {}
     for stage, stores in enumerate(loops.stores):
         for output in stores:
@@ -57,34 +55,16 @@ def _picked(kernel: Kernel) -> set[str]:
 
 def _operands(value: str, program: Program) -> set[str]:
     """What an element of a value is computed from, not looking behind reductions."""
-    by_name, found, pending = program.by_name(), set[str](), [value]
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            if name in by_name and lookup(by_name[name].op).kind != "reduction":
-                pending += by_name[name].args
-    return found
+    by_name = program.by_name()
+
+    def operands(name: str) -> tuple[str, ...]:
+        is_pointwise = name in by_name and lookup(by_name[name].op).kind != "reduction"
+        return by_name[name].args if is_pointwise else ()
+
+    return {*reachable([value], operands)}
 
 
 def _lies_alike(one: Buffer, other: Buffer) -> bool:
     """Whether equal indices are equal places, of one size."""
-
-    def places(buffer: Buffer) -> tuple[object, ...]:
-        return buffer.dtype, buffer.offset, dict(zip(buffer.dims, buffer.strides, strict=True))
-
-    return places(one) == places(other)
-
-
-def _last_loop(name: str, loops: Loops, kernel: Kernel) -> int:
-    """Number of the last loop over the columns that loads an input."""
-    by_name = kernel.program.by_name()
-
-    def used(stage: int) -> Iterator[str]:
-        for value in loops.values[stage]:
-            yield from by_name[value].args
-        for value in (*loops.inner[stage], *loops.outer[stage]):
-            yield by_name[value].args[0]
-        yield from (output.value for output in loops.stores[stage])
-
-    return max((stage for stage in range(len(loops.values)) if name in used(stage)), default=-1)
+    same = one.dtype == other.dtype and one.offset == other.offset
+    return same and one.stride_of == other.stride_of

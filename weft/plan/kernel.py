@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from weft.errors import ParseError, Refusal
+from weft.ir.names import Names, renamed, renamed_program
 from weft.ir.parser import parse
 from weft.ir.printer import print_program
 from weft.ir.program import Program, Size
@@ -82,6 +83,11 @@ class Schedule:
         """Of a row tile in a thread of a GPU."""
         return self.rows_per_tile * self.tile_columns / (32 * self.warps)
 
+    def renamed(self, names: Names) -> Schedule:
+        """The same under new names. Raises KeyError for a dimension or a value that has none."""
+        rows, columns, segments = (renamed(dims, names.dims) for dims in (self.rows, self.columns, self.segments))
+        return replace(self, rows=rows, columns=columns, segments=segments, held=renamed(self.held, names.values))
+
     def __str__(self) -> str:
         split = (
             f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
@@ -116,6 +122,10 @@ class Kernel:
         as TorchInductor does above its Triton kernels."""
         return SEPARATOR.join(line.strip() for line in str(self).splitlines())
 
+    def renamed(self, names: Names) -> Kernel:
+        """The same under new names; its program's own stays."""
+        return Kernel(renamed_program(self.program, names), self.schedule.renamed(names))
+
     def __str__(self) -> str:
         return f"schedule {self.schedule}\n{print_program(self.program)}"
 
@@ -141,11 +151,11 @@ class Estimate:
     row_loops: int
     chunks: int
     strided_elements: int
-    start_us: float
-    memory_us: float
-    compute_us: float
-    strided_us: float
-    predicted_us: float
+    start_us: float = 0.0
+    memory_us: float = 0.0
+    compute_us: float = 0.0
+    strided_us: float = 0.0
+    predicted_us: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -83,9 +83,8 @@ def check_written_once(program: Program, output: Output, found: Structure, rows:
 def check_one_space(program: Program) -> Refusal | None:
     """The dimensions of a pass are loops around each other. Values of which no dimension is in one with those of
     others would be computed again for every index of dimensions they have nothing to do with."""
-    buffers = (*program.inputs, *(output.buffer for output in program.outputs))
     reductions = (v for v in program.values if lookup(v.op).kind == "reduction")
-    together = [dims for _, dims in program.types().values()] + [buffer.dims for buffer in buffers]
+    together = [dims for _, dims in program.types().values()] + [buffer.dims for buffer in program.buffers]
     apart = components([*together, *((*v.dims, *map(str, v.attributes)) for v in reductions)])
     if len(apart) < 2:
         return None

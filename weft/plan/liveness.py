@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
-from weft.ir.structure import loops_of
+from weft.ir.structure import Loops, loops_of, reachable
 from weft.plan.kernel import Keeps
 
 Amount = tuple[float, float, float, float]
@@ -81,24 +81,22 @@ def liveness(
     kept; statistics are online then. keeps: as of a ``Schedule``; but for values, those with columns are computed again
     behind each exchange, from what was loaded."""
     program = online_along_rows(program, columns) if looped else program
-    return _Scan(program, rows, columns, segments, looped, keeps).found()
+    loops = loops_of(program, rows, columns)
+    return _Scan(program, loops, set(rows) - set(segments), set(columns), looped, keeps).found()
 
 
+@dataclass(eq=False)
 class _Scan:
-    def __init__(
-        self,
-        program: Program,
-        rows: tuple[str, ...],
-        columns: tuple[str, ...],
-        segments: tuple[str, ...],
-        looped: bool,
-        keeps: Keeps,
-    ) -> None:
-        self.program, self.looped, self.keeps = program, looped, keeps
-        self.rows, self.columns = set(rows) - set(segments), set(columns)
-        self.loops = loops_of(program, rows, columns)
-        self.types, self.by_name = program.types(), program.by_name()
-        self.is_input = {b.name for b in program.inputs}
+    program: Program
+    loops: Loops
+    rows: set[str]
+    columns: set[str]
+    looped: bool
+    keeps: Keeps
+
+    def __post_init__(self) -> None:
+        self.types, self.by_name = self.program.types(), self.program.by_name()
+        self.is_input = {b.name for b in self.program.inputs}
 
     def found(self) -> Liveness:
         statements = self._with_least_alive(list(self._statements()))
@@ -124,7 +122,7 @@ class _Scan:
             row_inputs=tuple(b for b in self.used if b not in columns and set(b.dims) & self.rows),
             lasting=tuple(b for b in columns if not set(b.dims) & self.rows),
             vectors=(*columns, *outputs),
-            loops=tuple(tuple(b for b in columns if b.name in self._needs(k)) for k in range(len(self.loops.values))),
+            loops=tuple(tuple(b for b in columns if b.name in used) for used in self.loops.used),
             stores=len(outputs),
             outer=len(outer),
             inner=sum(map(len, self.loops.inner)),
@@ -143,15 +141,14 @@ class _Scan:
 
     def _is_attached(self, name: str) -> bool:
         """Whether some input with columns is behind a reduction."""
-        stack, seen = [*self.by_name[name].args], set[str]()
-        while stack:
-            each = stack.pop()
-            if each in self.is_input and set(self.types[each][1]) & self.columns:
-                return True
-            if each not in seen and each in self.by_name and set(self.types[each][1]) & self.columns:
-                seen.add(each)
-                stack.extend(self.by_name[each].args)
-        return False
+
+        def is_vector(name: str) -> bool:
+            return bool(set(self.types[name][1]) & self.columns)
+
+        def vectors(name: str) -> Iterable[str]:
+            return filter(is_vector, self.by_name[name].args if name in self.by_name else ())
+
+        return not self.is_input.isdisjoint(reachable(vectors(name), vectors))
 
     def _key(self, name: str, stage: int) -> tuple[str, int]:
         """What has columns is another value in each loop over them, and where it is computed again."""
@@ -161,13 +158,8 @@ class _Scan:
     @cached_property
     def used(self) -> tuple[Buffer, ...]:
         names = {a for n in self.loops.scalars for a in self.by_name[n].args}
-        names |= {name for k in range(len(self.loops.values)) for name in self._needs(k)}
+        names = names.union(*self.loops.used)
         return tuple(b for b in self.program.inputs if b.name in names)
-
-    def _needs(self, stage: int) -> set[str]:
-        names = {a for n in self.loops.values[stage] for a in self.by_name[n].args}
-        names |= {self.by_name[n].args[0] for n in (*self.loops.inner[stage], *self.loops.outer[stage])}
-        return names | {o.value for o in self.loops.stores[stage]}
 
     def _statements(self) -> Iterator[_Statement]:
         done: set[str] = set()
@@ -179,7 +171,7 @@ class _Scan:
         yield from self._scalars(done)
         for stage, names in enumerate(self.loops.values):
             for buffer in self.used:
-                if not (set(buffer.dims) & self.columns and buffer.name in self._needs(stage)):
+                if not (set(buffer.dims) & self.columns and buffer.name in self.loops.used[stage]):
                     continue
                 if self.looped or buffer.name not in done:
                     yield _Statement("load", buffer.name, (), stage)
@@ -311,10 +303,7 @@ class _Scan:
 
 
 def _total(amounts: Iterator[Amount]) -> Amount:
-    one, two, three, four = 0.0, 0.0, 0.0, 0.0
-    for a in amounts:
-        one, two, three, four = one + a[0], two + a[1], three + a[2], four + a[3]
-    return one, two, three, four
+    return reduce(_plus, amounts, NOTHING)
 
 
 def _over_time(spans: Iterable[tuple[int, int, Amount]], count: int) -> tuple[list[Amount], list[Amount]]:

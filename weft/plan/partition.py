@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup
 from weft.ir.program import Builder, Output, Program, Size
-from weft.ir.structure import Structure, analyse, is_outer
+from weft.ir.structure import Structure, analyse, is_outer, reachable
 from weft.plan.sizes import Sizes
 
 
@@ -20,31 +21,33 @@ class Passes:
     products: dict[str, tuple[Size, ...]]
 
 
-def cut(program: Program, found: Structure, rows: tuple[str, ...], hints: Mapping[str, int]) -> Passes:
+def cut(program: Program, found: Structure, hints: Mapping[str, int]) -> Passes:
     """Programs of the passes of ``program``. A value that a later pass needs is stored, unless computing it again from
     inputs reads fewer bytes than a store and a load move. Buffers keep their names; an intermediate is named after its
     value."""
-    count = 1 + max(_output_pass(program, found, i, rows) for i in range(len(program.outputs)))
+    at = {o: _output_pass(found, o) for o in program.outputs}
+    count = 1 + max(at.values())
     if count == 1:
         return Passes((program,), {})
     again = _recomputed(program, found, hints)
     stored: dict[str, int] = {}
-    needed_at: dict[int, set[str]] = {}
-    for at in reversed(range(count)):
-        roots = {o.value for i, o in enumerate(program.outputs) if _output_pass(program, found, i, rows) == at}
-        roots |= {name for name, p in stored.items() if p == at}
-        needed_at[at] = _needed(program, found, roots, at, again, stored)
+    needed: dict[int, set[str]] = {}
+    for each in reversed(range(count)):
+        roots = {o.value for o in program.outputs if at[o] == each} | {name for name, p in stored.items() if p == each}
+        needed[each] = _needed(program, found, roots, each, again, stored)
     products: dict[str, tuple[Size, ...]] = {}
-    programs = tuple(_extract(program, found, at, needed_at[at], stored, products, rows) for at in range(count))
-    return Passes(programs, products)
+    programs: list[Program] = []
+    for each in range(count):
+        outputs = [o for o in program.outputs if at[o] == each]
+        saved = [name for name, p in stored.items() if p == each]
+        name = f"{program.name}_{each}"
+        programs.append(_assemble(program, name, needed[each], outputs, stored, saved, products))
+    return Passes(tuple(programs), products)
 
 
-def _output_pass(program: Program, found: Structure, index: int, rows: tuple[str, ...]) -> int:
+def _output_pass(found: Structure, output: Output) -> int:
     """The pass that writes an output: the one after its value's, if that is complete only after the rows it fills."""
-    output = program.outputs[index]
-    at = found.passes[output.value]
-    spread = found.dropped[output.value] & set(output.buffer.dims)
-    return at + 1 if spread else at
+    return found.passes[output.value] + bool(found.dropped[output.value] & set(output.buffer.dims))
 
 
 def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
@@ -68,36 +71,16 @@ def _needed(
 ) -> set[str]:
     """Values that pass ``at`` computes; what it takes from earlier passes is added to ``stored``."""
     by_name = program.by_name()
-    needed: set[str] = set()
-    stack = list(roots)
-    while stack:
-        name = stack.pop()
-        if name in needed or name not in by_name:
-            continue
-        if found.passes[name] < at and name not in again:
-            stored[name] = found.passes[name]
-            continue
-        needed.add(name)
-        stack.extend(by_name[name].args)
-    return needed
 
+    def is_taken(name: str) -> bool:
+        return found.passes[name] < at and name not in again
 
-def _extract(
-    program: Program,
-    found: Structure,
-    at: int,
-    needed: set[str],
-    stored: dict[str, int],
-    products: dict[str, tuple[Size, ...]],
-    rows: tuple[str, ...],
-) -> Program:
-    """The program of pass ``at``, which computes ``needed`` and finds what else it uses in memory."""
-    by_name = program.by_name()
-    outputs = [o for i, o in enumerate(program.outputs) if _output_pass(program, found, i, rows) == at]
-    used = {arg for name in needed for arg in by_name[name].args} | {o.value for o in outputs}
-    given = [name for name in stored if name in used - needed]
-    saved = [name for name, p in stored.items() if p == at]
-    return _assemble(program, f"{program.name}_{at}", needed, outputs, given, saved, products)
+    def operands(name: str) -> tuple[str, ...]:
+        return () if name not in by_name or is_taken(name) else by_name[name].args
+
+    reached = [name for name in reachable(roots, operands) if name in by_name]
+    stored |= {name: found.passes[name] for name in reached if is_taken(name)}
+    return {name for name in reached if not is_taken(name)}
 
 
 def _assemble(
@@ -105,15 +88,17 @@ def _assemble(
     name: str,
     needed: set[str],
     outputs: Sequence[Output],
-    given: Sequence[str],
+    given: Iterable[str],
     saved: Sequence[str],
     products: dict[str, tuple[Size, ...]],
 ) -> Program:
-    """Part of a program: computes ``needed``, reads ``given`` from memory, writes ``outputs`` and ``saved``."""
+    """Part of a program: computes ``needed``, reads from memory what else it takes and is ``given`` there, writes
+    ``outputs`` and ``saved``."""
     by_name, types = program.by_name(), program.types()
+    used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
+    given = [value for value in given if value in used - needed]
     builder = Builder.like(program, extra=(saved_name(v) for v in {*given, *saved}))
     builder.name = name
-    used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
     renamed = {b.name: builder.copy_input(b) for b in program.inputs if b.name in used}
     for value in given:
         dtype, dims = types[value]
@@ -151,7 +136,7 @@ def separate(
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
-    columns = _part(program, late, results, "_columns", products=known)
+    columns = _part(program, late, results, "_columns", (), known)
     wanted = {b.name for b in columns.inputs}
     saved = [name for name in sorted(results) if saved_name(name) in wanted]
     if not early and not saved:
@@ -170,23 +155,17 @@ def _part(
     outputs: list[Output],
     given: set[str],
     suffix: str,
-    saved: Sequence[str] = (),
-    products: dict[str, tuple[Size, ...]] | None = None,
+    saved: Sequence[str],
+    products: dict[str, tuple[Size, ...]],
 ) -> Program:
     """The program of some outputs, with some values given in memory, and some more put there."""
     by_name = program.by_name()
-    needed: set[str] = set()
-    read: set[str] = set()
-    stack = [o.value for o in outputs] + list(saved)
-    while stack:
-        name = stack.pop()
-        if name in given:
-            read.add(name)
-        elif name in by_name and name not in needed:
-            needed.add(name)
-            stack.extend(by_name[name].args)
-    known = {} if products is None else products
-    return _assemble(program, program.name + suffix, needed, outputs, sorted(read), saved, known)
+    reached = reachable(
+        [*(o.value for o in outputs), *saved],
+        lambda name: by_name[name].args if name in by_name and name not in given else (),
+    )
+    needed = {name for name in reached if name in by_name and name not in given}
+    return _assemble(program, program.name + suffix, needed, outputs, sorted(given), saved, products)
 
 
 def _only_used(builder: Builder) -> Program:
@@ -209,10 +188,8 @@ def saved_name(value: str) -> str:
 def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tuple[Size, ...]]) -> list[Size]:
     strides: list[Size] = []
     for i in range(len(dims)):
-        factors = tuple(program.size_of(d) for d in dims[i + 1 :])
-        number = 1
-        for factor in factors:
-            number *= factor if isinstance(factor, int) else 1
+        factors = [program.size_of(d) for d in dims[i + 1 :]]
+        number = prod(f for f in factors if isinstance(f, int))
         symbols = tuple(f for f in factors if isinstance(f, str))
         if not symbols:
             strides.append(number)

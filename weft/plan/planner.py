@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -10,7 +10,7 @@ from weft.errors import Refusal
 from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
-from weft.ir.structure import analyse, split_straddling
+from weft.ir.structure import analyse, is_outer, split_straddling
 from weft.plan.cost import estimate, ideal
 from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
@@ -95,16 +95,16 @@ def plan_split(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Plan | Refusal:
     """The plan under one split, or the rule that forbids it."""
-    split = online(split_straddling(program, rows, columns), rows, columns)
-    types = split.types()
-    for value in split.values:
+    program = online(split_straddling(program, rows, columns), rows, columns)
+    types = program.types()
+    for value in program.values:
         if lookup(value.op).kind == "reduction":
             operand_dims = types[value.args[0]][1]
             refusal = check_whole_rows(value, operand_dims, columns) or check_online(value, operand_dims, rows, columns)
             if refusal is not None:
                 return refusal
-    found = analyse(split, rows)
-    passes = cut(split, found, rows, hints)
+    found = analyse(program, rows)
+    passes = cut(program, found, hints)
     for part in passes.programs:
         if (refusal := check_one_space(part)) is not None:
             return refusal
@@ -118,125 +118,99 @@ def plan_split(
         for c in found.cuts
     ]
     products = dict(passes.products)
-    parts = [part for whole in passes.programs for part in _fitting(whole, rows, columns, target, hints, products)]
-    products = {name: sizes for name, sizes in products.items() if any(name in part.parameters for part in parts)}
-    kernels = [_scheduled(part, rows, columns, target, hints) for part in parts]
+    whole = [Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs]
+    parts = [part for each in whole for part in _fitting(each, products)]
+    products = {name: sizes for name, sizes in products.items() if any(name in p.program.parameters for p in parts)}
+    kernels = tuple(map(_scheduled, parts))
     estimates = tuple(estimate(k, target, hints) for k in kernels)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
-    whole = Decision(
-        f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}",
-        None,
-        estimates,
-        apart(kernels, rows, columns, target, hints),
-    )
-    for whole_pass in passes.programs:
-        if whole_pass not in parts and (reason := check_one_kernel(whole_pass, rows, columns, target, hints)):
-            decisions.append(Decision(f"{whole_pass.name}: rows and columns in one kernel", reason))
+    name = f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}"
+    decisions.insert(0, Decision(name, None, estimates, tuple(each for part in parts for each in apart(part))))
+    for each in whole:
+        if each not in parts and (reason := check_one_kernel(each)):
+            decisions.append(Decision(f"{each.program.name}: rows and columns in one kernel", reason))
     held = tuple(resources(k, target) for k in kernels)
-    return Plan(target, tuple(kernels), kinds, estimates, (whole, *decisions), products, (), held, hints)
+    return Plan(target, kernels, kinds, estimates, tuple(decisions), products, (), held, hints)
 
 
-def _fitting(
-    program: Program,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-    products: dict[str, tuple[Size, ...]],
-) -> tuple[Program, ...]:
+def _fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
     """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
     whatever is predicted to take the least time. products: run-time strides, to which those of new buffers are added.
     """
-    refusal = check_one_kernel(program, rows, columns, target, hints)
+    refusal = check_one_kernel(whole)
     if refusal is None:
-        return (program,)
-    own = program.in_order(rows)
-    found = [separate(program, own, saving=True, products=products)]
+        return (whole,)
+    found = [separated(whole, products=products)]
     if refusal.rule == "row_registers":
-        found += _sharing(program, own, lambda part: check_fits(part, rows, columns, target, hints) is None, products)
-    return min(found, key=lambda parts: _predicted_us(parts, rows, columns, target, hints))
+        found += _sharing(whole, products)
+    return min(found, key=_predicted_us)
 
 
-def _predicted_us(
-    parts: tuple[Program, ...],
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    target: Target,
-    hints: Mapping[str, int],
-) -> float:
+def separated(
+    whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
+) -> Sequence[Split]:
+    """What ``separate`` makes of a pass."""
+    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
+    return [whole.part(part) for part in parts]
+
+
+def _predicted_us(parts: Iterable[Split]) -> float:
     """Of programs, a kernel each."""
-    return sum(estimate(_scheduled(part, rows, columns, target, hints), target, hints).predicted_us for part in parts)
+    return sum(estimate(_scheduled(part), part.target, dict(part.hints)).predicted_us for part in parts)
 
 
-def _sharing(
-    program: Program, rows: tuple[str, ...], fits: Callable[[Program], bool], products: dict[str, tuple[Size, ...]]
-) -> list[tuple[Program, ...]]:
+def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
     """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
     0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
     """
-    late = [o.buffer.name for o in late_outputs(program, rows)]
+    late = [o.buffer.name for o in late_outputs(whole.program, whole.rows)]
     if len(late) > MAX_SUMS:
         return []
     for count in range(len(late) - 1, 0, -1):
-        every = (separate(program, rows, saving=True, shared=s, products=products) for s in combinations(late, count))
-        found = [parts for parts in every if fits(parts[0])]
+        every = (separated(whole, s, products) for s in combinations(late, count))
+        found = [parts for parts in every if check_fits(parts[0]) is None]
         if found:
             return found
     return []
 
 
-def check_one_kernel(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> Refusal | None:
+def check_one_kernel(whole: Split) -> Refusal | None:
     """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
     that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
     sums are written and added up."""
-    if (refusal := check_fits(program, rows, columns, target, hints)) is not None:
+    if (refusal := check_fits(whole)) is not None:
         return refusal
-    parts = separate(program, program.in_order(rows), saving=True)
-    if target.kind == "cpu" or len(parts) == 1:
+    parts = separated(whole)
+    if whole.target.kind == "cpu" or len(parts) == 1:
         return None
-    together, apart = (_predicted_us(each, rows, columns, target, hints) for each in ((program,), parts))
+    together, apart = _predicted_us([whole]), _predicted_us(parts)
     if together <= SURELY * apart:
         return None
     message = "rows and columns are predicted to take less time in two kernels"
-    return Refusal("apart", program.name, message, round(together, 1), round(apart, 1))
+    return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
 
 
-def check_fits(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> Refusal | None:
+def check_fits(whole: Split) -> Refusal | None:
     """On a GPU registers have to hold a row and its column sums."""
-    own = Split.of(program, program.in_order(rows), program.in_order(columns), target, hints)
-    types = program.types()
-    outer = [v for v in program.values if lookup(v.op).kind == "reduction" and set(v.attributes) <= set(own.rows)]
-    sums_columns = any(set(types[v.args[0]][1]) & set(own.columns) for v in outer)
-    if target.kind == "cpu" or not (sums_columns and own.has_inner):
+    types = whole.program.types()
+    operands = [v.args[0] for v in whole.program.values if is_outer(v, whole.rows)]
+    sums_columns = any(set(types[name][1]) & set(whole.columns) for name in operands)
+    if whole.target.kind == "cpu" or not (sums_columns and whole.has_inner) or fits_registers(whole):
         return None
-    if fits_registers(own):
-        return None
-    need, most = registers_of_widest(own)
+    need, most = registers_of_widest(whole)
     message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
-    return Refusal("row_registers", program.name, message, need, most)
+    return Refusal("row_registers", whole.program.name, message, need, most)
 
 
-def _scheduled(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> Kernel:
-    """The kernel of one pass, under as much of the split as it has dimensions for."""
-    present = {d.name for d in program.dims}
-    own_rows, own_columns = tuple(r for r in rows if r in present), tuple(c for c in columns if c in present)
-    return Kernel(program, schedule_for(program, own_rows, own_columns, target, hints))
+def _scheduled(part: Split) -> Kernel:
+    """The kernel of one pass."""
+    return Kernel(part.program, schedule_for(part))
 
 
-def apart(
-    kernels: list[Kernel], rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> tuple[Estimate, ...]:
-    """The same work in well-made kernels that fuse along rows or along columns, but not both, with
-    one more launch to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers
-    do)."""
-    parts = (part for kernel in kernels for part in separate(kernel.program, kernel.schedule.rows))
-    return tuple(ideal(_scheduled(part, rows, columns, target, hints), target, hints) for part in parts)
+def apart(part: Split) -> list[Estimate]:
+    """The work of a kernel in well-made ones that fuse along rows or along columns, but not both, with one more launch
+    to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers do)."""
+    return [ideal(_scheduled(each), part.target, dict(part.hints)) for each in separated(part, saving=False)]
 
 
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
 
 from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
 from weft.ir.program import Program, Value
-from weft.ir.structure import loops_of, place_in_output
+from weft.ir.structure import loops_of, place_in_output, reachable
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kind, Schedule, Scheme
 from weft.plan.legality import kinds_of
 from weft.plan.split import Split
-from weft.target import Target
 
 ROWS_PER_TILE = 4
 """Rows that go through the loops over columns together; see docs/notes/cpu_backend.md for the measurement."""
@@ -35,12 +36,10 @@ def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
     return "inner" if inner else "outer" if outer else "pointwise"
 
 
-def schedule_for(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
-) -> Schedule:
+def schedule_for(split: Split) -> Schedule:
     """The scheme follows from the kind of the kernel and, on a GPU, from whether a row fits the registers of an SM."""
-    split = Split.of(program, rows, columns, target, hints)
-    if target.kind == "gpu":
+    program, rows, columns = split.program, split.rows, split.columns
+    if split.target.kind == "gpu":
         return gpu_schedule(split)
     held = held_values(program, rows, columns)
     held = (*held, *stored_values(program, rows, columns, held))
@@ -57,8 +56,9 @@ def rows_per_tile(split: Split, held: tuple[str, ...]) -> int:
     program, rows, types = split.program, split.inside, split.program.types()
     if not rows or _streams(split):
         return 1
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    per_row = sum(dtypes.itemsize(b.dtype) for b in buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns))
+    per_row = sum(
+        dtypes.itemsize(b.dtype) for b in program.buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns)
+    )
     scratch = [name for name in held if place_in_output(program, name) is None]
     per_row += sum(dtypes.itemsize(types[name][0]) for name in scratch)
     fitting = split.target.cache_bytes // 2 // max(1, split.width * per_row)
@@ -72,12 +72,11 @@ def _streams(split: Split) -> bool:
     """Whether rows should be taken one by one: their neighbours follow in memory, they are written, and all of it is
     more than stays in the machine's caches. Long rows with column sums gain more from sharing the loads of those."""
     program, resident = split.program, split.target.resident_bytes
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    if not resident or sum(map(split.sizes.bytes, buffers)) <= resident:
+    if not resident or sum(map(split.sizes.bytes, program.buffers)) <= resident:
         return False
     row, columns, width = split.inside[-1], split.columns, split.width
-    tall = [b for b in buffers if row in b.dims and columns and columns[-1] in b.dims]
-    adjacent = all(dict(zip(b.dims, b.strides, strict=True))[row] == width for b in tall)
+    tall = [b for b in program.buffers if row in b.dims and columns and columns[-1] in b.dims]
+    adjacent = all(b.stride_of[row] == width for b in tall)
     written = any(o.buffer in tall for o in program.outputs)
     longest = max((width * dtypes.itemsize(b.dtype) for b in tall), default=0)
     return adjacent and written and (not split.has_outer or longest < LONG_ROW_BYTES)
@@ -85,13 +84,11 @@ def _streams(split: Split) -> bool:
 
 def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
     """A multiple of eight that makes enough chunks of a known number of rows; the largest if it is not known."""
-    count = 1
-    for row in rows:
-        size = program.size_of(row)
-        if isinstance(size, str):
-            return ROWS_PER_CHUNK
-        count *= size
-    eights = -(-count // (CHUNKS_WANTED * 8))
+    sizes = [program.size_of(row) for row in rows]
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes):
+        return ROWS_PER_CHUNK
+    eights = -(-prod(known) // (CHUNKS_WANTED * 8))
     return min(ROWS_PER_CHUNK, max(1, eights) * 8)
 
 
@@ -104,10 +101,7 @@ def longest_chain(program: Program, rows: tuple[str, ...]) -> int:
 def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
     """Expensive values that more than one loop over the columns needs."""
     loops, by_name = loops_of(program, rows, columns), program.by_name()
-    counts: dict[str, int] = {}
-    for names in loops.values:
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for names in loops.values for name in names)
     return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
 
 
@@ -131,11 +125,9 @@ def _vector_inputs(
     name: str, by_name: Mapping[str, Value], types: Mapping[str, tuple[str, tuple[str, ...]]], columns: tuple[str, ...]
 ) -> int:
     """Inputs of whole rows that a value is made from."""
-    seen: set[str] = set()
-    stack = [name]
-    while stack:
-        each = stack.pop()
-        if each not in seen and set(types[each][1]) & set(columns):
-            seen.add(each)
-            stack.extend(by_name[each].args if each in by_name else ())
+
+    def vectors(name: str) -> Iterable[str]:
+        return (a for a in (by_name[name].args if name in by_name else ()) if set(types[a][1]) & set(columns))
+
+    seen = {*reachable([name], vectors)}
     return len(seen - by_name.keys())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program, Size
@@ -22,10 +23,7 @@ class Sizes:
         return (hints.get(size) or TYPICAL_SIZE) if isinstance(size, str) else size
 
     def elements(self, dims: tuple[str, ...]) -> int:
-        product = 1
-        for dim in dims:
-            product *= self._of[dim]
-        return product
+        return prod(self._of[dim] for dim in dims)
 
     def bytes(self, buffer: Buffer) -> int:
         return self.elements(buffer.dims) * dtypes.itemsize(buffer.dtype)

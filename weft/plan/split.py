@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from weft.ir.ops import lookup
 from weft.ir.program import Program
+from weft.ir.structure import is_outer
 from weft.plan.kernel import Kernel
 from weft.plan.legality import kinds_of
 from weft.plan.sizes import Sizes
@@ -43,6 +43,11 @@ class Split:
         """That of its schedule."""
         own = kernel.schedule
         return Split(kernel.program, own.rows, own.columns, own.segments, target, tuple(sorted(hints.items())))
+
+    def part(self, program: Program) -> Split:
+        """That of a part of the program, under as much of this one as it has dimensions for."""
+        rows, columns = program.in_order(self.rows), program.in_order(self.columns)
+        return Split.of(program, rows, columns, self.target, dict(self.hints))
 
     @property
     def dims(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -90,9 +95,5 @@ class Split:
 
 def segments_of(program: Program, rows: tuple[str, ...]) -> tuple[str, ...]:
     """Row dimensions that some outer reduction keeps."""
-    types = program.types()
-    kept: set[str] = set()
-    for value in program.values:
-        if lookup(value.op).kind == "reduction" and set(value.attributes) <= set(rows):
-            kept |= set(types[value.name][1]) & set(rows)
+    kept = {dim for value in program.values if is_outer(value, rows) for dim in value.dims}
     return tuple(r for r in rows if r in kept)

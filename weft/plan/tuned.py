@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from weft.errors import Refusal
+from weft.ir.names import plain_names
 from weft.ir.program import Program
 from weft.plan.candidates import candidates
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_schedule
-from weft.plan.names import PLAIN_NAME, plain_names, renamed_kernel, renamed_schedule
 from weft.plan.resources import resources
 from weft.target import Target
 
@@ -77,8 +77,8 @@ NONE: TunedSchedules = {}
 
 def plain(kernel: Kernel) -> Kernel:
     """The kernel under plain names."""
-    renamed = renamed_kernel(kernel, plain_names(kernel.program))
-    return replace(renamed, program=replace(renamed.program, name=PLAIN_NAME))
+    renamed = kernel.renamed(plain_names(kernel.program))
+    return replace(renamed, program=replace(renamed.program, name="kernel"))
 
 
 def key_of(kernel: Kernel, target: Target) -> Key:
@@ -117,7 +117,7 @@ def _changed(kernel: Kernel, found: Tuned | Refusal | None) -> Kernel:
 
 def schedule_under_names(tuned: Tuned, program: Program) -> Schedule:
     """The measured schedule with the names of a program that is the same under plain ones."""
-    return renamed_schedule(tuned.schedule, plain_names(program).inverse)
+    return tuned.schedule.renamed(plain_names(program).inverse)
 
 
 def check_candidate(kernel: Kernel, tuned: Tuned, target: Target) -> Refusal | None:

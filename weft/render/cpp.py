@@ -7,7 +7,6 @@ a chunk, then chunks in order, in double precision. Chunks are fixed by the sche
 from __future__ import annotations
 
 from weft.errors import Refusal
-from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.render.cpp_finish import Finish
 from weft.render.cpp_names import DERIVED, TAKEN, Names
@@ -19,7 +18,7 @@ from weft.render.source import Source, Writer, entry_of
 
 def supports(kernel: Kernel) -> Refusal | None:
     """The C++ backend takes every program whose types it has vectors for."""
-    names = [b.dtype for b in (*kernel.program.inputs, *(o.buffer for o in kernel.program.outputs))]
+    names = [b.dtype for b in kernel.program.buffers]
     unknown = sorted({name for name in names if name not in C_TYPES})
     if unknown:
         return Refusal("cpp_dtype", kernel.name, f"no CPU vectors for {', '.join(unknown)}", len(unknown), 0)
@@ -37,9 +36,8 @@ def render(kernel: Kernel) -> Source:
     kernel = with_free_names(kernel, TAKEN, DERIVED)
     with writer.block(signature):
         _declare(kernel, writer)
-        loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.held)
-        Rows(kernel, loops, writer).write()
-        Finish(kernel, loops, writer).write()
+        Rows(kernel, writer).write()
+        Finish(kernel, writer).write()
     return Source("cpp", kernel.name, writer.text())
 
 

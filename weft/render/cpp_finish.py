@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from weft.ir.ops import ONLINE, identity
+from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
 from weft.render.cpp_statements import Statements
-from weft.render.expressions import C_TYPES, COMBINE, literal
+from weft.render.expressions import C_TYPES, COMBINE
 
 FINISH_COLUMNS = 512
 """Columns of one task of the finish: its totals take 4 KB of the first-level cache, and it reads 2 KB at a time."""
@@ -22,14 +22,11 @@ class Finish(Statements):
         if any(set(o.buffer.dims) & set(self.columns) for o in self.loops.epilogue_stores):
             self.out.line()
             self.out.line(f"constexpr int64_t finish_columns = {FINISH_COLUMNS};")
-        for kept in dict.fromkeys(self._kept(o) for o in self.loops.epilogue_stores):
-            self._finish_block(kept, [o for o in self.loops.epilogue_stores if self._kept(o) == kept])
-
-    def _kept(self, output: Output) -> tuple[str, ...]:
-        return tuple(r for r in self.rows if r in output.buffer.dims)
+        for kept, outputs in self.loops.epilogue_blocks(self.rows).items():
+            self._finish_block(kept, outputs)
 
     def _finish_block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
-        needed = self._needed([o.value for o in outputs])
+        needed = self.needed_behind_sums(outputs)
         vector = [o for o in outputs if set(o.buffer.dims) & set(self.columns)]
         loops = [f"for (int64_t segment = 0; segment < {self.names.product(kept)}; ++segment)"] if kept else []
         if vector:
@@ -45,9 +42,9 @@ class Finish(Statements):
             for head in loops or [""]:
                 stack.enter_context(self.out.block(head))
             self._row_indices(kept, "segment")
-            self._load_numbers({a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)} | needed)
+            self._load_numbers(needed)
             for value in self.outer:
-                if value.name in needed and not self._is_vector(value.name):
+                if value.name in needed and not self.is_vector(value.name):
                     self._combine_numbers(value)
             for name in self.loops.epilogue_scalars:
                 if name in needed and self.by_name[name].op != "const":
@@ -62,7 +59,7 @@ class Finish(Statements):
     def _finish_vectors(self, needed: set[str], outputs: list[Output]) -> None:
         """Totals of a block of columns, chunk by chunk in order, then the epilogue."""
         fast = self.columns[-1]
-        vectors = [v for v in self.outer if v.name in needed and self._is_vector(v.name)]
+        vectors = [v for v in self.outer if v.name in needed and self.is_vector(v.name)]
         self.out.line(f"const int64_t end = std::min(block + finish_columns, {self.names.size(fast)});")
         for value in vectors:
             if value.op in ONLINE:
@@ -70,8 +67,7 @@ class Finish(Statements):
             else:
                 self._combine_vectors(value)
         with self.out.block(self._columns_head("block", "end"), "});"):
-            arguments = {a for n in needed if n in self.by_name for a in self._args_in_epilogue(n)}
-            self._load_inputs(arguments | {o.value for o in outputs})
+            self._load_inputs(needed)
             for value in vectors:
                 here = f"{value.name}_total + {fast} - block"
                 total = f"w::load({here}, lanes)"
@@ -83,32 +79,12 @@ class Finish(Statements):
                 if name in needed:
                     self._define(name, self._expression(self.by_name[name], vector=True))
             for output in outputs:
-                absent = [d for d in self.columns if d not in output.buffer.dims]
-                condition = " && ".join(f"{d} == 0" for d in absent)
-                text = self._store_vector(output)
-                self.out.line(f"if ({condition}) {text}" if condition else text)
-
-    def _args_in_epilogue(self, name: str) -> tuple[str, ...]:
-        value = self.by_name[name]
-        return () if value in self.outer else value.args
-
-    def _needed(self, roots: list[str]) -> set[str]:
-        """What the finish computes for these results: nothing behind an outer reduction."""
-        needed: set[str] = set()
-        stack = list(roots)
-        while stack:
-            name = stack.pop()
-            if name in needed:
-                continue
-            needed.add(name)
-            if name in self.by_name:
-                stack.extend(self._args_in_epilogue(name))
-        return needed
+                self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
 
     def _combine_numbers(self, value: Value) -> None:
         """The total of an outer reduction without columns."""
         wide = self._wide(value)
-        self.out.line(f"auto {value.name}_total = {C_TYPES[wide]}({literal(identity(value.op, value.dtype), wide)});")
+        self.out.line(f"auto {value.name}_total = {C_TYPES[wide]}({self._nothing(value, wide)});")
         with self._chunks_in_order(value) as row:
             part = f"w::cast<{C_TYPES[wide]}>({value.name}_partial[{row}])"
             self.out.line(f"{value.name}_total = {COMBINE[value.op].format(f'{value.name}_total', part)};")
@@ -118,7 +94,7 @@ class Finish(Statements):
         """The totals of an outer reduction for a block of columns."""
         wide, fast, total = self._wide(value), self.columns[-1], f"{value.name}_total"
         self.out.line(f"{C_TYPES[wide]} {total}[finish_columns];")
-        self.out.line(f"w::fill({total}, finish_columns, {literal(identity(value.op, value.dtype), wide)});")
+        self.out.line(f"w::fill({total}, finish_columns, {self._nothing(value, wide)});")
         with self._chunks_in_order(value) as row:
             width = self._width(value)
             with self.out.block(self._columns_head("block", "end"), "});"):

@@ -65,11 +65,6 @@ class Names:
         """Index into a contiguous array over some dimensions."""
         text = ""
         for dim in dims:
-            text = (
-                f"({text}) * {self.size(dim)} + {dim}"
-                if " " in text
-                else f"{text} * {self.size(dim)} + {dim}"
-                if text
-                else dim
-            )
+            before = f"({text})" if " " in text else text
+            text = f"{before} * {self.size(dim)} + {dim}" if text else dim
         return text or "0"

@@ -6,27 +6,27 @@ what is the same for all of them (a weight) is loaded once, and their column sum
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from weft.ir.ops import ONLINE, identity
+from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
-from weft.ir.structure import Loops, analyse, place_in_output
+from weft.ir.structure import analyse, place_in_output
 from weft.plan.kernel import Kernel
 from weft.render.cpp_statements import Statements
-from weft.render.expressions import C_TYPES, COMBINE, literal
+from weft.render.expressions import C_TYPES, COMBINE
 from weft.render.source import Writer
 
 
 class Rows(Statements):
     """Writes the pass over rows."""
 
-    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
-        super().__init__(kernel, loops, writer)
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
         self.stages = analyse(self.program, self.rows).stages
         self.in_segment = tuple(r for r in self.rows if r not in self.segments)
         self.fast_row = self.in_segment[-1] if self.in_segment else None
-        self.indexed = {name for name in self.types if self._is_per_row(name) and not self._is_vector(name)}
+        self.indexed = {name for name in self.types if self._is_per_row(name) and not self.is_vector(name)}
         self.indexed -= {v.name for v in self.program.values if v.op == "const"}
 
     def write(self) -> None:
@@ -85,14 +85,14 @@ class Rows(Statements):
                     line(f"const int64_t first = {number} * rows_per_chunk;")
                     line("const int64_t last = std::min(first + rows_per_chunk, rows);")
                 for value in self.outer:
-                    kind, count = C_TYPES[value.dtype], self._width(value)
-                    at = self._product("chunk", self._numbers_kept(value))
+                    kind, count, zero = (
+                        C_TYPES[value.dtype],
+                        self._numbers_kept(value),
+                        self._nothing(value, value.dtype),
+                    )
+                    at = self._product("chunk", count)
                     line(f"{kind}* {value.name}_chunk = {value.name}_partial + {at};")
-                    if value.op in ONLINE:
-                        line(f"w::fill({value.name}_chunk, {self._numbers_kept(value)}, {literal(0.0, value.dtype)});")
-                    else:
-                        zero = literal(identity(value.op, value.dtype), value.dtype)
-                        line(f"w::fill({value.name}_chunk, {count}, {zero});")
+                    line(f"w::fill({value.name}_chunk, {count}, {zero});")
                 self._tiles()
 
     def _tiles(self) -> None:
@@ -127,20 +127,13 @@ class Rows(Statements):
     def _tile(self) -> None:
         """Everything the rows of a tile need: numbers of each row, then a loop over the columns, stage by stage."""
         if len(self.in_segment) > 1:
-            self._slow_indices()
-        self._numbers(0)
+            self._row_indices(self.in_segment, "tile", "_first")
+        used = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
+        loads = [b for b in self.program.inputs if b.name in used and not self.is_vector(b.name)]
+        self._numbers({b.name: self.names.element(b) for b in loads}, 0)
         for stage in range(len(self.loops.values)):
             self._stage(stage)
             self._results(stage)
-
-    def _slow_indices(self) -> None:
-        """Indices of all row dimensions but the fastest, and where the tile begins in that."""
-        *slow, fast = self.in_segment
-        for i, dim in enumerate(slow):
-            inner = self.names.product(self.in_segment[i + 1 :])
-            text = f"tile / ({inner})"
-            self.out.line(f"const int64_t {dim} = {text if i == 0 else f'{text} % {self.names.size(dim)}'};")
-        self.out.line(f"const int64_t {fast}_first = tile % {self.names.size(fast)};")
 
     @contextmanager
     def _each_row(self) -> Generator[None]:
@@ -155,30 +148,33 @@ class Rows(Statements):
         with self.out.block(head), self.out.index(self.fast_row, f"{first} + r"):
             yield
 
-    def _numbers(self, stage: int) -> None:
-        """Numbers of a row that the loop of ``stage`` or a later one needs and that are known now."""
-        used = self._used_by_rows()
-        loads = [b for b in self.program.inputs if b.name in used and not self._is_vector(b.name)] if stage == 0 else []
-        scalars = self._scalars(stage)
-        for buffer in loads:
-            if buffer.name not in self.indexed:
-                self._define(buffer.name, self.names.element(buffer))
-        for value in scalars:
-            if value.name not in self.indexed:
-                self._define(value.name, self._expression(value, vector=False))
-        per_row = [n for n in (*(b.name for b in loads), *(v.name for v in scalars)) if n in self.indexed]
-        if not per_row:
-            return
-        self._declare(per_row)
-        with self._each_row():
-            for buffer in loads:
-                if buffer.name in self.indexed:
-                    self.out.line(f"{buffer.name}[r] = {self.names.element(buffer)};")
-            self._assign(scalars)
-
-    def _scalars(self, stage: int) -> list[Value]:
-        values = [self.by_name[name] for name in self.loops.scalars]
-        return [v for v in values if self.stages[v.name] == stage and v.op != "const"]
+    def _numbers(
+        self, first: Mapping[str, str], stage: int, stores: Sequence[Output] = (), sums: Sequence[Value] = ()
+    ) -> None:
+        """Numbers of a row: ``first``, texts by name, and those that the loop of ``stage`` or a later one needs and
+        that are known now; then what is stored or summed as a number."""
+        line = self.out.line
+        scalars = (self.by_name[name] for name in self.loops.scalars if self.stages[name] == stage)
+        then = {v.name: self._expression(v, vector=False) for v in scalars if v.op != "const"}
+        for name, text in (*first.items(), *then.items()):
+            if name not in self.indexed:
+                self._define(name, text)
+        self._declare(name for name in (*first, *then) if name in self.indexed)
+        for value in sums:
+            line(f"{C_TYPES[value.dtype]} {value.name}_tile = {self._nothing(value, value.dtype)};")
+        if stores or sums or not self.indexed.isdisjoint((*first, *then)):
+            with self._each_row():
+                self._assign(first)
+                for output in stores:
+                    text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
+                    self._guarded(text, output.buffer.dims, self.rows)
+                for value in sums:
+                    combined = COMBINE[value.op].format(f"{value.name}_tile", self._operand(value.args[0], False))
+                    self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1], self.rows)
+                self._assign(then)
+        for value in sums:
+            combined = COMBINE[value.op].format(f"{value.name}_chunk[0]", f"{value.name}_tile")
+            line(f"{value.name}_chunk[0] = {combined};")
 
     def _declare(self, names: Iterable[str]) -> None:
         """Arrays with one number a row of the tile, a line a type."""
@@ -188,16 +184,10 @@ class Rows(Statements):
         for kind, arrays in by_kind.items():
             self.out.line(f"{kind} {', '.join(arrays)};")
 
-    def _assign(self, scalars: Iterable[Value]) -> None:
-        for value in scalars:
-            if value.name in self.indexed:
-                self.out.line(f"{value.name}[r] = {self._expression(value, vector=False)};")
-
-    def _used_by_rows(self) -> set[str]:
-        loops = self.loops
-        names = {n for group in (*loops.values, *loops.inner, *loops.outer, loops.scalars) for n in group}
-        stored = {output.value for group in loops.stores for output in group}
-        return stored | {arg for name in names for arg in self.by_name[name].args}
+    def _assign(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            if name in self.indexed:
+                self.out.line(f"{name}[r] = {text};")
 
     # one loop over the columns
 
@@ -206,7 +196,7 @@ class Rows(Statements):
 
     def _vector_sums(self, stage: int) -> list[Value]:
         outer = (self.by_name[name] for name in self.loops.outer[stage])
-        return [v for v in outer if self._is_vector(v.args[0])]
+        return [v for v in outer if self.is_vector(v.args[0])]
 
     def _stage(self, stage: int) -> None:
         """The loop over the columns: what the rows share, then each row, then the column sums of the tile."""
@@ -228,8 +218,7 @@ class Rows(Statements):
                     at = f"{value.name}_chunk + {self._linear(value)}, {self._width(value)}"
                     line(f"auto {value.name}_tile = {self._statistic(value)}::load({at}, lanes);")
                 else:
-                    zero = literal(identity(value.op, value.dtype), value.dtype)
-                    line(f"auto {value.name}_tile = w::vec({zero});")
+                    line(f"auto {value.name}_tile = w::vec({self._nothing(value, value.dtype)});")
             if outer or stores or any(map(self._is_per_row, (*loops.values[stage], *loops.inner[stage]))):
                 with self._each_row():
                     self._vectors(stage, per_row=True)
@@ -237,7 +226,7 @@ class Rows(Statements):
                         if value.name in self.indexed:
                             line(f"{value.name}_lanes[r].add({self._operand(value.args[0], vector=True)}, lanes);")
                     for output in stores:
-                        self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
+                        self._guarded(self._store_vector(output), output.buffer.dims, (*self.rows, *self.columns))
                     for value in outer:
                         operand = self._operand(value.args[0], vector=True)
                         if value.op in ONLINE:
@@ -245,7 +234,7 @@ class Rows(Statements):
                             line(f"{value.name}_tile.add({operand}, {first});")
                             continue
                         combined = COMBINE[value.op].format(f"{value.name}_tile", operand)
-                        self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
+                        self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1], self.rows)
             for value in outer:
                 at = f"{value.name}_chunk + {self._linear(value)}"
                 if value.op in ONLINE:
@@ -258,9 +247,7 @@ class Rows(Statements):
         """Loads and values of one loop, those of each row or those that rows share; a held value is kept by the first
         loop that has it."""
         loops = self.loops
-        roots = [*loops.inner[stage], *loops.outer[stage]]
-        used = {arg for name in (*loops.values[stage], *roots) for arg in self.by_name[name].args}
-        used |= {o.value for o in loops.stores[stage]}
+        used = loops.used[stage]
         self._load_inputs({name for name in used if self._is_per_row(name) == per_row})
         for name in self.schedule.held:
             if name in used and name not in loops.values[stage] and self._is_per_row(name) == per_row:
@@ -280,8 +267,7 @@ class Rows(Statements):
     def _held_at(self, name: str) -> str:
         row = ""
         if self._is_per_row(name) and self.schedule.rows_per_tile > 1:
-            width = self.names.product(self.columns)
-            row = f"r * ({width}) + " if " " in width else f"r * {width} + "
+            row = f"{self._product('r', self.names.product(self.columns))} + "
         return f"{name}_held.get() + {row}{self.names.linear(self.columns)}"
 
     @contextmanager
@@ -297,35 +283,8 @@ class Rows(Statements):
 
     def _results(self, stage: int) -> None:
         """After a loop: results of row reductions, numbers made from them, and what is stored or summed as a number."""
-        line, loops = self.out.line, self.loops
-        inner = [self.by_name[name] for name in loops.inner[stage]]
-        scalars = self._scalars(stage + 1)
-        stores = [o for o in loops.stores[stage] if o not in self._vector_stores(stage)]
-        vector_sums = self._vector_sums(stage)
-        sums = [v for v in (self.by_name[name] for name in loops.outer[stage]) if v not in vector_sums]
-        for value in inner:
-            if value.name not in self.indexed:
-                self._define(value.name, f"{value.name}_lanes.result()")
-        for value in scalars:
-            if value.name not in self.indexed:
-                self._define(value.name, self._expression(value, vector=False))
-        per_row = [v for v in (*inner, *scalars) if v.name in self.indexed]
-        self._declare(v.name for v in per_row)
-        for value in sums:
-            zero = literal(identity(value.op, value.dtype), value.dtype)
-            line(f"{C_TYPES[value.dtype]} {value.name}_tile = {zero};")
-        if per_row or stores or sums:
-            with self._each_row():
-                for value in inner:
-                    if value.name in self.indexed:
-                        line(f"{value.name}[r] = {value.name}_lanes[r].result();")
-                for output in stores:
-                    text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
-                    self._guarded(text, output.buffer.dims)
-                for value in sums:
-                    combined = COMBINE[value.op].format(f"{value.name}_tile", self._operand(value.args[0], False))
-                    self._guarded(f"{value.name}_tile = {combined};", self.types[value.args[0]][1])
-                self._assign(scalars)
-        for value in sums:
-            combined = COMBINE[value.op].format(f"{value.name}_chunk[0]", f"{value.name}_tile")
-            line(f"{value.name}_chunk[0] = {combined};")
+        rows = {name: "[r]" if name in self.indexed else "" for name in self.loops.inner[stage]}
+        stores = [o for o in self.loops.stores[stage] if o not in self._vector_stores(stage)]
+        outer = (self.by_name[name] for name in self.loops.outer[stage])
+        sums = [v for v in outer if not self.is_vector(v.args[0])]
+        self._numbers({name: f"{name}_lanes{row}.result()" for name, row in rows.items()}, stage + 1, stores, sums)

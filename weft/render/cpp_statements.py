@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from weft.ir.ops import states_of
+from weft.ir.ops import ONLINE, identity, states_of
 from weft.ir.program import Buffer, Output, Value
-from weft.ir.structure import Loops
 from weft.plan.kernel import Kernel
 from weft.render.cpp_names import Names
 from weft.render.expressions import C_TYPES, expression, literal
+from weft.render.kernel_writer import KernelWriter
 from weft.render.source import Writer
 
 
-class Statements:
+class Statements(KernelWriter):
     """Writes statements of one kernel. Index variables have the names of dimensions, values those of the program."""
 
-    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
-        self.program, self.schedule, self.loops, self.out = kernel.program, kernel.schedule, loops, writer
-        self.rows, self.columns, self.segments = kernel.schedule.rows, kernel.schedule.columns, kernel.schedule.segments
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
         self.names = Names(kernel)
-        self.types = self.program.types()
-        self.by_name = self.program.by_name()
-        self.inputs = {b.name: b for b in self.program.inputs}
-        self.outer = [self.by_name[name] for names in loops.outer for name in names]
         self.indexed: set[str] = set()
         """Numbers held for every row of a tile, as arrays indexed by ``r``."""
 
@@ -35,7 +30,7 @@ class Statements:
             text = literal(value.attributes[0], value.dtype)
         if name in self.indexed:
             text = f"{text}[r]"
-        return f"w::vec({text})" if vector and not self._is_vector(name) else text
+        return f"w::vec({text})" if vector and not self.is_vector(name) else text
 
     def _expression(self, value: Value, vector: bool) -> str:
         match value.op:
@@ -55,23 +50,19 @@ class Statements:
                 operands = [self._operand(arg, vector) for arg in value.args]
                 return expression(value.op, operands, value.dtype)
 
-    def _is_vector(self, name: str) -> bool:
-        return bool(set(self.types[name][1]) & set(self.columns))
-
     def _load_inputs(self, used: set[str]) -> None:
         for name, buffer in self.inputs.items():
-            if name in used and self._is_vector(name):
+            if name in used and self.is_vector(name):
                 self._define(name, self._load(buffer))
 
     def _load_numbers(self, used: set[str]) -> None:
         """Inputs without columns, each read once."""
         for name, buffer in self.inputs.items():
-            if name in used and not self._is_vector(name):
+            if name in used and not self.is_vector(name):
                 self._define(name, self.names.element(buffer))
 
     def _load(self, buffer: Buffer) -> str:
-        address, fast = self.names.address(buffer), self.columns[-1]
-        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
+        address, fast, strides = self.names.address(buffer), self.columns[-1], buffer.stride_of
         if fast not in strides:
             return f"w::vec({self.names.element(buffer)})"
         if strides[fast] == 1:
@@ -79,8 +70,7 @@ class Statements:
         return f"w::load_strided({address}, {self.names.stride(strides[fast])}, lanes)"
 
     def _store_vector(self, output: Output) -> str:
-        address, fast = self.names.address(output.buffer), self.columns[-1]
-        strides = dict(zip(output.buffer.dims, output.buffer.strides, strict=True))
+        address, fast, strides = self.names.address(output.buffer), self.columns[-1], output.buffer.stride_of
         value = self._operand(output.value, vector=True)
         if fast not in strides:
             return f"{self.names.element(output.buffer)} = w::first_lane({value});"
@@ -88,20 +78,20 @@ class Statements:
             return f"w::store({address}, {value}, lanes);"
         return f"w::store_strided({address}, {self.names.stride(strides[fast])}, {value}, lanes);"
 
-    def _guarded(self, statement: str, dims: tuple[str, ...], columns: tuple[str, ...] = ()) -> None:
-        """Run once for all values of the loop's dimensions that the data does not vary over."""
-        absent = [d for d in (*self.rows, *columns) if d not in dims]
+    def _guarded(self, statement: str, dims: tuple[str, ...], over: tuple[str, ...]) -> None:
+        """Run once for all values of the dimensions that loops are over and the data does not vary over."""
+        absent = [d for d in over if d not in dims]
         condition = " && ".join(f"{r} == 0" for r in absent)
         self.out.line(f"if ({condition}) {statement}" if condition else statement)
 
-    def _row_indices(self, dims: tuple[str, ...], flat: str) -> None:
-        """Indices of the given dimensions from one running number."""
+    def _row_indices(self, dims: tuple[str, ...], flat: str, fastest: str = "") -> None:
+        """Indices of the given dimensions from one running number. fastest: what follows the name of the last one's."""
         if dims == (flat,):
             return
         for i, dim in enumerate(dims):
             inner = self.names.product(dims[i + 1 :])
-            text = flat if i + 1 == len(dims) else f"{flat} / ({inner})"
-            self.out.line(f"const int64_t {dim} = {text if i == 0 else f'{text} % {self.names.size(dim)}'};")
+            text, name = (flat, dim + fastest) if i + 1 == len(dims) else (f"{flat} / ({inner})", dim)
+            self.out.line(f"const int64_t {name} = {text if i == 0 else f'{text} % {self.names.size(dim)}'};")
 
     def _width(self, value: Value) -> str:
         """Number of column sums of one outer reduction."""
@@ -111,6 +101,10 @@ class Statements:
         """Numbers in memory for the column sums of one outer reduction in one chunk."""
         width = self._width(value)
         return width if states_of(value.op) == 1 else f"{states_of(value.op)} * {width}"
+
+    def _nothing(self, value: Value, dtype: str) -> str:
+        """What partial results of an outer reduction are of no rows, as a number of that type."""
+        return literal(0.0 if value.op in ONLINE else identity(value.op, value.dtype), dtype)
 
     def _statistic(self, value: Value) -> str:
         return f"w::{value.op.capitalize()}<{C_TYPES[value.dtype]}>"

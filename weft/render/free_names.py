@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from weft.ir.names import Names, edges_and_values
 from weft.plan.kernel import Kernel
-from weft.plan.names import Names, edges_and_values, renamed_kernel
 
 
 def with_free_names(kernel: Kernel, taken: frozenset[str], endings: Sequence[str]) -> Kernel:
@@ -32,4 +32,4 @@ def with_free_names(kernel: Kernel, taken: frozenset[str], endings: Sequence[str
 
     parameters = free(program.parameters)
     dims = free(d.name for d in program.dims)
-    return renamed_kernel(kernel, Names(parameters, dims, free(values)))
+    return kernel.renamed(Names(parameters, dims, free(values)))

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from math import prod
 
 from weft.errors import Refusal
-from weft.ir.structure import Loops, loops_of
 from weft.plan.kernel import Kernel
 from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
@@ -60,7 +59,7 @@ MOST_COUNTED = 2**31 - 2**16
 def supports(kernel: Kernel) -> Refusal | None:
     """Everything whose types Triton has, whose column sums keep all segments or none, and that fits the schedule."""
     program, schedule = kernel.program, kernel.schedule
-    names = [b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))]
+    names = [b.dtype for b in program.buffers]
     unknown = sorted({name for name in names if name not in TRITON_TYPES})
     if unknown:
         return Refusal("triton_dtype", kernel.name, f"Triton has no {', '.join(unknown)}", len(unknown), 0)
@@ -79,7 +78,7 @@ def supports(kernel: Kernel) -> Refusal | None:
 def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
     """Triton has the types of all tensors for a GPU of some compute capability, as 90 of 9.0."""
     program = kernel.program
-    names = {b.dtype for b in (*program.inputs, *(o.buffer for o in program.outputs))}
+    names = {b.dtype for b in program.buffers}
     missing = sorted(name for name in names if architecture < LEAST_ARCHITECTURES.get(name, 0))
     if not missing:
         return None
@@ -112,17 +111,16 @@ def render(kernel: Kernel) -> Source:
     writer.line("from weft.render import weft_triton as w")
     entry = entry_of(kernel.name)
     name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
-    loops = loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns)
     with _function(kernel, entry, writer):
-        _chunks(kernel, loops, writer)
-        Rows(kernel, loops, writer).write()
+        _chunks(kernel, writer)
+        Rows(kernel, writer).write()
         if has_finish(kernel) and kernel.schedule.finish == "same":
             writer.line("w.wait_for_all(arrived)")
             writer.line(f"{entry}_finish({_names(kernel)})")
     if has_finish(kernel):
         with _function(kernel, f"{entry}_finish", writer):
-            _chunks(kernel, loops, writer)
-            Finish(kernel, loops, writer).write()
+            _chunks(kernel, writer)
+            Finish(kernel, writer).write()
     return Source("triton", name, writer.text())
 
 
@@ -139,9 +137,9 @@ def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[Non
         yield
 
 
-def _chunks(kernel: Kernel, loops: Loops, writer: PythonWriter) -> None:
+def _chunks(kernel: Kernel, writer: PythonWriter) -> None:
     """The number of chunks, where it is known at run time only."""
     places = Places(kernel)
-    if is_persistent(kernel) and (any(loops.outer) or places.early) and places.chunks() == "chunks":
+    if is_persistent(kernel) and (outer_values(kernel) or places.early) and places.chunks() == "chunks":
         tiles = places.tiles()
         writer.line(f"chunks = tl.maximum(tl.minimum({tiles}, {kernel.schedule.chunks}), 1)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.ops import ONLINE
 from weft.ir.program import Value
 from weft.render.triton_column_loop import ColumnLoop
-from weft.render.triton_expressions import COMBINE, TRITON_TYPES, reduction
+from weft.render.triton_expressions import COMBINE, reduction
 from weft.render.triton_launch import partial_name, sum_columns
 
 
@@ -17,26 +17,16 @@ class ColumnSums(ColumnLoop):
 
     def _start_sums(self) -> None:
         for value in self.outer:
-            pieces = self._pieces() if self._sums_vectors(value) else range(1)
-            for piece in pieces:
-                if value.op in ONLINE:
-                    self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
-                    continue
-                width = self.schedule.piece_columns if self._sums_vectors(value) else 1
-                shape = f"[{self.schedule.rows_per_tile}, {width}]"
-                kind = TRITON_TYPES[value.dtype]
-                self.out.line(f"{self._sum_name(value, piece)} = tl.full({shape}, {self._nothing(value)}, {kind})")
-
-    def _sum_name(self, value: Value, piece: int) -> str:
-        return f"{value.name}_sum{self.places.suffix(piece) if self._sums_vectors(value) else ''}"
+            for piece in self._pieces() if self._sums_vectors(value) else range(1):
+                self.start_states(value, self.schedule.rows_per_tile, piece, alike=True)
 
     def _add(self, value: Value, piece: int) -> None:
         if value.op in ONLINE:
             states, operand = ", ".join(self.states(value, piece)), self.operand(value.args[0], piece)
-            exists = f", {self.row_mask()}" if self.places.rows_masked else ""
+            exists = ", row_exists" if self.places.rows_masked else ""
             self.out.line(f"{states} = w.{value.op}_add({states}, {operand}{exists})")
             return
-        name = self._sum_name(value, piece)
+        (name,) = self.states(value, piece)
         combined = COMBINE[value.op].format(name, self.operand(value.args[0], piece))
         once = self.once(self.types[value.args[0]][1], piece, self.schedule.rows)
         masks = self.masks(piece, rows=True, columns=False, others=once)
@@ -49,7 +39,7 @@ class ColumnSums(ColumnLoop):
             count = self.places.count(sum_columns(self.kernel, value))
             vectors = self._sums_vectors(value)
             for piece in self._pieces() if vectors else range(1):
-                if vectors and value.name not in self.vector_sums:
+                if vectors and not self.is_vector(value.name):
                     raise AssertionError(f"{value.name} is a sum of columns without columns")
                 offset = part if count == 1 else f"{part} * {count}"
                 if vectors and self.places.early:
@@ -69,15 +59,11 @@ class ColumnSums(ColumnLoop):
 
     def _chunk_totals(self, value: Value, piece: int) -> list[str]:
         """The numbers that make up a partial result, over all rows of a chunk."""
-        if value.op not in ONLINE:
-            return [reduction(value.op, [self._sum_name(value, piece)], 0)]
         states = self.states(value, piece)
+        if value.op not in ONLINE:
+            return [reduction(value.op, states, 0)]
         self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
         return states
-
-    @property
-    def vector_sums(self) -> set[str]:
-        return {v.name for v in self.outer if self.is_vector(v.name)}
 
     def _sums_vectors(self, value: Value) -> bool:
         return self.is_vector(value.args[0])

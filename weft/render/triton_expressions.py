@@ -16,35 +16,24 @@ import numpy as np
 import torch
 
 from weft.ir.dtypes import INTEGERS, is_float, is_narrow
-from weft.ir.ops import OPS
-from weft.ir.program import Attribute, Program
+from weft.ir.ops import OPS, identity
+from weft.ir.program import Attribute, Program, Value
 
-TRITON_TYPES = {
-    "f64": "tl.float64",
-    "f32": "tl.float32",
-    "bf16": "tl.bfloat16",
-    "f16": "tl.float16",
-    "f8e4m3": "tl.float8e4nv",
-    "f8e5m2": "tl.float8e5",
-    "i64": "tl.int64",
-    "i32": "tl.int32",
-    "i8": "tl.int8",
-    "u8": "tl.uint8",
-    "bool": "tl.int1",
+_TYPES = {
+    "f64": ("float64", "fp64"),
+    "f32": ("float32", "fp32"),
+    "bf16": ("bfloat16", "bf16"),
+    "f16": ("float16", "fp16"),
+    "f8e4m3": ("float8e4nv", "fp8e4nv"),
+    "f8e5m2": ("float8e5", "fp8e5"),
+    "i64": ("int64", "i64"),
+    "i32": ("int32", "i32"),
+    "i8": ("int8", "i8"),
+    "u8": ("uint8", "u8"),
+    "bool": ("int1", "i1"),
 }
-SIGNATURE_TYPES = {
-    "f64": "fp64",
-    "f32": "fp32",
-    "bf16": "bf16",
-    "f16": "fp16",
-    "f8e4m3": "fp8e4nv",
-    "f8e5m2": "fp8e5",
-    "i64": "i64",
-    "i32": "i32",
-    "i8": "i8",
-    "u8": "u8",
-    "bool": "i1",
-}
+TRITON_TYPES = {dtype: f"tl.{name}" for dtype, (name, _) in _TYPES.items()}
+SIGNATURE_TYPES = {dtype: name for dtype, (_, name) in _TYPES.items()}
 """As the signature of a kernel names them, behind a ``*`` for a pointer."""
 
 _COMPARISONS = {
@@ -132,6 +121,11 @@ def expression(op: str, operands: list[str], dtype: str, source: str = "f32", *,
     if rounded_again:
         template = _ROUNDED_AGAIN.get((op, dtype), template)
     return template.format(*_with_types(op, template, operands, dtype))
+
+
+def states_of(value: Value) -> tuple[tuple[str, float], ...]:
+    """The numbers of a partial result of any reduction, and what they are of no elements."""
+    return STATES.get(value.op) or (("sum", identity(value.op, value.dtype)),)
 
 
 def is_rounded_again(program: Program) -> bool:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from weft.ir.ops import ONLINE, identity
+from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
-from weft.ir.structure import Loops
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
-from weft.render.triton_epilogue import epilogue, values_for
-from weft.render.triton_expressions import COMBINE, STATES, TRITON_TYPES, literal, reduction
+from weft.render.triton_expressions import COMBINE, literal, reduction, states_of
 from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
 from weft.render.triton_places import Places
 from weft.render.triton_statements import Statements
@@ -21,40 +19,29 @@ from weft.render.triton_statements import Statements
 class Finish(Statements):
     """Writes everything that happens once the rows are done. Its one piece are the columns of a task."""
 
-    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
         self.width = finish_width(kernel)
         self.together = finish_chunks(kernel.schedule, self.width)
         self.chunks = Places(kernel).chunks()
-        super().__init__(
-            replace(kernel, schedule=replace(kernel.schedule, piece_columns=self.width, pieces=1)), loops, writer
-        )
+        schedule = replace(kernel.schedule, piece_columns=self.width, pieces=1)
+        super().__init__(replace(kernel, schedule=schedule), writer)
+        self.shared = self.places.splits_columns and schedule.finish == "same"
+        """Whether programs side by side share the tasks with all others."""
         self.places.spreads, self.places.early = False, None
+        self.places.splits_columns = True  # a task has a block of columns, as programs have that share a row
 
     def write(self) -> None:
-        for kept in finish_blocks(self.kernel):
-            stores = [o for o in self.loops.epilogue_stores if self._kept(o) == kept]
-            self._block(kept, stores)
-
-    def _kept(self, output: Output) -> tuple[str, ...]:
-        return tuple(r for r in self.schedule.rows if r in output.buffer.dims)
-
-    def is_masked(self) -> bool:
-        count = self.places.count(self.schedule.columns)
-        return isinstance(count, str) or count % self.width != 0
-
-    def masks(self, piece: int, *, rows: bool, columns: bool, others: object = ()) -> str:
-        found = ["column_exists"] if columns and self.is_masked() else []
-        return " & ".join([*found, *others])  # type: ignore[misc]
+        for kept, outputs in finish_blocks(self.kernel).items():
+            self._block(kept, outputs)
 
     def _block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
-        needed = values_for(self, outputs)
+        needed = self.needed_behind_sums(outputs)
         vector = any(self.places.has_columns(o.buffer) for o in outputs)
         count = self.places.count(self.schedule.columns) if vector else 1
         blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
-        segments = self.places.count(kept)
-        tasks = self.places.times(segments, blocks)
+        tasks = self.places.times(self.places.count(kept), blocks)
         first, step = "tl.program_id(0)", "tl.num_programs(0)"
-        if self.places.splits_columns and self.schedule.finish == "same":  # all programs of the rows share the tasks
+        if self.shared:
             first = f"{first} * tl.num_programs(1) + tl.program_id(1)"
             step = f"{step} * tl.num_programs(1)"
         with self.out.block(f"for task in range({first}, {tasks}, {step})"):
@@ -66,11 +53,10 @@ class Finish(Statements):
             if vector:
                 start = f"{block} * {self.width}" if blocks != 1 else ""
                 self.define_index(self.places.column, self.width, start)
-                if self.is_masked():
-                    self.out.line(f"column_exists = {self.places.column} < {count}")
+                self.define_column_mask(0)
             for alike in self._alike([v for v in self.outer if v.name in needed]):
                 self._totals(alike)
-            epilogue(self, outputs, needed, f"({block} == 0)" if vector and blocks != 1 else "")
+            self.epilogue(outputs, needed, f"({block} == 0)" if vector and blocks != 1 else "")
 
     def _alike(self, values: Iterable[Value]) -> list[list[Value]]:
         """Values whose partial results lie in the same parts of segments and columns: they are loaded side by side, so
@@ -95,14 +81,14 @@ class Finish(Statements):
         place = (row if count == 1 else f"{row} * {count}") + (f" + {self.places.column}" if columns else "")
         exact = isinstance(parts, int) and parts % self.together == 0
         found = [] if exact else [f"(part < {parts})"]
-        masks = " & ".join([*found, *(["column_exists"] if columns and self.is_masked() else [])])
+        masks = " & ".join(filter(None, [*found, self.masks(0, rows=False, columns=bool(columns))]))
         if steps == 1:
             self.out.line(f"part = tl.arange(0, {self.together})[:, None]")
             for value in values:
                 self._take(value, place, masks)
         else:
             for value in values:
-                self._start(value, self.width if columns else 1)
+                self.start_states(value, self.together, 0, alike=False)
             unrolled = "tl.static_range" if steps <= WRITTEN_STEPS else "range"
             with self.out.block(f"for start in {unrolled}(0, {parts}, {self.together})"):
                 self.out.line(f"part = start + tl.arange(0, {self.together})[:, None]")
@@ -111,52 +97,32 @@ class Finish(Statements):
         for value in values:
             self._end(value)
 
-    def _start(self, value: Value, width: int) -> None:
-        """What the parts of a value are added to."""
-        if value.op in ONLINE:
-            self.start_states(value, self.together, 0, alike=False)
-            return
-        nothing, kind = self._nothing(value), TRITON_TYPES[value.dtype]
-        self.out.line(f"{value.name}_sum = tl.full([{self.together}, {width}], {nothing}, {kind})")
-
     def _take(self, value: Value, place: str, masks: str) -> None:
         """All parts of a value."""
-        names = self.states(value, 0) if value.op in ONLINE else [f"{value.name}_sum"]
-        for name, text in zip(names, self._loads(value, place, masks), strict=True):
+        for name, text in zip(self.states(value, 0), self._loads(value, place, masks), strict=True):
             self.out.line(f"{name} = {text}")
 
     def _add(self, value: Value, place: str, masks: str) -> None:
         """Some parts of a value."""
-        loads = self._loads(value, place, masks)
-        if value.op in ONLINE:
-            self._merge(value, loads)
+        loads, states = self._loads(value, place, masks), self.states(value, 0)
+        if value.op not in ONLINE:
+            self.out.line(f"{states[0]} = {COMBINE[value.op].format(states[0], loads[0])}")
             return
-        total = f"{value.name}_sum"
-        self.out.line(f"{total} = {COMBINE[value.op].format(total, loads[0])}")
+        more = [f"{name}_more" for name in states]
+        for name, text in zip(more, loads, strict=True):
+            self.out.line(f"{name} = {text}")
+        self.out.line(f"{', '.join(states)} = w.{value.op}_merge({', '.join([*states, *more])})")
 
     def _loads(self, value: Value, place: str, masks: str) -> list[str]:
         """Of the numbers that each part of a value is, with what changes nothing where there is no part."""
-        others = [other for _, other in STATES[value.op]] if value.op in ONLINE else [identity(value.op, value.dtype)]
         texts: list[str] = []
-        for number, other in enumerate(others):
+        for number, (_, other) in enumerate(states_of(value)):
             masked = f"mask={masks}, other={literal(other, value.dtype)}, " if masks else ""
             texts.append(f'tl.load({partial_name(value, number)} + {place}, {masked}cache_modifier=".cg")')
         return texts
 
     def _end(self, value: Value) -> None:
         """A value from all of its parts."""
-        if value.op in ONLINE:
-            self.out.line(f"{value.name} = w.{value.op}_total({', '.join(self.states(value, 0))})")
-        else:
-            self.out.line(f"{value.name} = {reduction(value.op, [f'{value.name}_sum'], 0)}")
-
-    def _nothing(self, value: Value) -> str:
-        return literal(identity(value.op, value.dtype), value.dtype)
-
-    def _merge(self, value: Value, loads: list[str]) -> None:
-        """One more block of partial results of an online reduction."""
         states = self.states(value, 0)
-        more = [f"{name}_more" for name in states]
-        for name, text in zip(more, loads, strict=True):
-            self.out.line(f"{name} = {text}")
-        self.out.line(f"{', '.join(states)} = w.{value.op}_merge({', '.join([*states, *more])})")
+        text = f"w.{value.op}_total({', '.join(states)})" if value.op in ONLINE else reduction(value.op, states, 0)
+        self.out.line(f"{value.name} = {text}")

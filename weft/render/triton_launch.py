@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.ir.online import online_along_rows
-from weft.ir.program import Value
+from weft.ir.ops import states_of
+from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, loops_of
 from weft.plan.beginnings import alternating_tiles
 from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
 from weft.render.source import entry_of
-from weft.render.triton_expressions import STATES
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,12 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     """Names and types of the arguments of every function, in order: a dtype of ``weft.ir.dtypes`` behind a ``*`` for a
     pointer, ``i64`` for a run-time parameter."""
     program = kernel.program
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
-    found = [(b.name, f"*{b.dtype}") for b in buffers]
-    found += [(partial_name(v, i), f"*{v.dtype}") for v in partial_values(kernel) for i in range(states_of(v))]
+    found = [(b.name, f"*{b.dtype}") for b in program.buffers]
+    found += [
+        (partial_name(v, i), f"*{v.dtype}")
+        for v in partial_values(kernel)
+        for i in range(states_of(v.op, pivoted=True))
+    ]
     if kernel.schedule.finish == "same":
         found.append(("arrived", "*i64"))
     return (*found, *((p, "i64") for p in program.parameters))
@@ -64,22 +67,18 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     return tuple(
         Partial(partial_name(v, i), v.dtype, rows * prod(sizes[d] for d in sum_columns(kernel, v)))
         for v in partial_values(kernel)
-        for i in range(states_of(v))
+        for i in range(states_of(v.op, pivoted=True))
     )
 
 
 def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     """In order. sizes: of dimensions and run-time parameters, by name."""
     schedule, entry = kernel.schedule, entry_of(kernel.name)
-    blocks = column_blocks(kernel, sizes)
-    tiles = segment_count(kernel, sizes) * tiles_of(kernel, sizes)
-    if is_persistent(kernel):
-        programs = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
-        cooperative = schedule.finish == "same"
-        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, True, cooperative)
-    else:
-        programs = segment_count(kernel, sizes) if completes_sums(kernel) else tiles
-        first = Launch(entry, (programs, blocks), schedule.warps, schedule.stages, False, False, schedule.register_cap)
+    persistent = is_persistent(kernel)
+    programs = chunks_of(kernel, sizes) if persistent else 1 if completes_sums(kernel) else tiles_of(kernel, sizes)
+    grid = segment_count(kernel, sizes) * programs, column_blocks(kernel, sizes)
+    cooperative, cap = persistent and schedule.finish == "same", 0 if persistent else schedule.register_cap
+    first = Launch(entry, grid, schedule.warps, schedule.stages, persistent, cooperative, cap)
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
@@ -102,10 +101,9 @@ def has_finish(kernel: Kernel) -> bool:
     return bool(_loops(kernel).epilogue_stores) and not completes_sums(kernel)
 
 
-def finish_blocks(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
-    """The row dimensions that results of the finish keep, each set once: what keeps the same is done together."""
-    rows = kernel.schedule.rows
-    return tuple(dict.fromkeys(tuple(r for r in rows if r in o.buffer.dims) for o in _loops(kernel).epilogue_stores))
+def finish_blocks(kernel: Kernel) -> dict[tuple[str, ...], list[Output]]:
+    """What the finish stores, by the row dimensions that it keeps."""
+    return _loops(kernel).epilogue_blocks(kernel.schedule.rows)
 
 
 def finish_width(kernel: Kernel) -> int:
@@ -117,14 +115,10 @@ def finish_width(kernel: Kernel) -> int:
 
 def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
     """Pieces of work of the finish that programs share: blocks of columns for every segment."""
-    columns = prod(sizes[d] for d in kernel.schedule.columns) if _keeps_columns(kernel, kept) else 1
-    return prod(sizes[d] for d in kept) * -(-columns // finish_width(kernel))
-
-
-def _keeps_columns(kernel: Kernel, kept: tuple[str, ...]) -> bool:
-    columns, rows = set(kernel.schedule.columns), kernel.schedule.rows
-    stores = [o.buffer.dims for o in _loops(kernel).epilogue_stores]
-    return any(set(dims) & columns for dims in stores if tuple(r for r in rows if r in dims) == kept)
+    columns = kernel.schedule.columns
+    keeps_columns = any(set(o.buffer.dims) & set(columns) for o in finish_blocks(kernel)[kept])
+    width = prod(sizes[d] for d in columns) if keeps_columns else 1
+    return prod(sizes[d] for d in kept) * -(-width // finish_width(kernel))
 
 
 def outer_values(kernel: Kernel) -> list[Value]:
@@ -140,12 +134,8 @@ def partial_values(kernel: Kernel) -> list[Value]:
 
 def partial_name(value: Value, state: int) -> str:
     """Of the memory for one number of an outer reduction's partial results."""
-    return f"{value.name}_partial" if states_of(value) == 1 else f"{value.name}_partial_{state}"
-
-
-def states_of(value: Value) -> int:
-    """Numbers that a partial result of an outer reduction consists of, for each column."""
-    return len(STATES.get(value.op, ("",)))
+    several = states_of(value.op, pivoted=True) > 1
+    return f"{value.name}_partial_{state}" if several else f"{value.name}_partial"
 
 
 def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:

@@ -40,11 +40,8 @@ class Places:
         every = tuple(self.dims)
         self.early = early_rows_of(kernel)
         self.phases = alternating_tiles(kernel)
-        self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self._buffers())
-        self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self._buffers())
-
-    def _buffers(self) -> list[Buffer]:
-        return [*self.program.inputs, *(o.buffer for o in self.program.outputs)]
+        self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self.program.buffers)
+        self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self.program.buffers)
 
     def _extent(self, buffer: Buffer, dims: tuple[str, ...]) -> int:
         """The largest index that some dimensions make, or more than can be if it is known at run time only. A single
@@ -202,10 +199,9 @@ class Places:
 
     def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
         """Products of indices and strides; neighbouring dimensions that lie as one are one index."""
-        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
         groups: list[tuple[str, str, Size]] = []
         for dim in dims:
-            stride = strides.get(dim, 0)
+            stride = buffer.stride_of.get(dim, 0)
             if groups and self._continues(groups[-1][2], dim, stride):
                 groups[-1] = (groups[-1][0], dim, stride)
             else:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
 from weft.render.triton_column_sums import ColumnSums
-from weft.render.triton_epilogue import epilogue, values_for
 from weft.render.triton_expressions import COMBINE, reduction
 from weft.render.triton_launch import completes_sums, is_persistent
 
@@ -77,7 +76,7 @@ class Rows(ColumnSums):
             self._total(value)
         stores = self.loops.epilogue_stores
         first = "(tl.program_id(1) == 0)" if self.places.splits_columns else ""
-        epilogue(self, stores, values_for(self, stores), first, self.defined)
+        self.epilogue(stores, self.needed_behind_sums(stores), first, self.defined)
 
     def _define_segment(self, text: str) -> None:
         self.out.line(f"{self.places.segment} = {f'tl.cast({text}, tl.int64)' if self.places.is_wide else text}")
@@ -115,9 +114,7 @@ class Rows(ColumnSums):
 
     def _used_inputs(self) -> list[Buffer]:
         """Inputs that are needed while passing over the rows."""
-        names = {o.value for stores in self.loops.stores for o in stores}
-        names |= {a for group in (*self.loops.values, self.loops.scalars) for n in group for a in self.by_name[n].args}
-        names |= {self.by_name[n].args[0] for group in (*self.loops.inner, *self.loops.outer) for n in group}
+        names = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
         return [b for b in self.program.inputs if b.name in names]
 
     def _load_pieces(self, buffer: Buffer) -> None:
@@ -131,7 +128,8 @@ class Rows(ColumnSums):
         if self.looped and self.shifts(self._row_buffers()):
             self.shift(self._row_buffers())
         else:
-            self._row_pointers()
+            for buffer in self._row_buffers():
+                self._point(buffer)
         for buffer in self._used_inputs():
             rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
             wanted = not columns or (rows and not self.looped)
@@ -164,12 +162,8 @@ class Rows(ColumnSums):
             self.out.line(f"row_exists = {self.places.row} < {self.places.count(self.places.rows)}")
             self.out.line(f"{self.places.row} = tl.minimum({self.places.row}, {self.places.last_row()})")
 
-    def _row_pointers(self) -> None:
-        """Where a row begins in each tensor that has both rows and columns."""
-        for buffer in self._row_buffers():
-            self._point(buffer)
-
     def _point(self, buffer: Buffer) -> None:
+        """Where a row begins in a tensor that has columns."""
         name, offset = f"{buffer.name}_at", self.places.row_offset(buffer)
         if self.places.early and not self.places.has_rows(buffer):
             self.out.line(f"{name} = {buffer.name} + {offset} - early" if offset else f"{name} = {buffer.name} - early")
@@ -217,11 +211,8 @@ class Rows(ColumnSums):
 
     def _load_late(self, stage: int) -> None:
         """Inputs without rows, which the caches have, where they are needed: until then they would hold registers."""
-        roots = [self.by_name[name].args[0] for name in (*self.loops.inner[stage], *self.loops.outer[stage])]
-        roots += [o.value for o in self.loops.stores[stage]]
-        used = {*roots, *(arg for name in self.loops.values[stage] for arg in self.by_name[name].args)}
         for buffer in self.program.inputs:
-            if buffer.name in used and buffer.name not in self.defined:
+            if buffer.name in self.loops.used[stage] and buffer.name not in self.defined:
                 self._load_pieces(buffer)
 
     def _sums(self, stage: int) -> list[Value]:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from weft.ir.program import Buffer, Output, Value
-from weft.ir.structure import Loops
 from weft.plan.beginnings import Beginnings
 from weft.plan.kernel import Kernel
+from weft.render.kernel_writer import KernelWriter
 from weft.render.source import Writer
-from weft.render.triton_expressions import STATES, TRITON_TYPES, constant, expression, is_rounded_again, literal
+from weft.render.triton_expressions import TRITON_TYPES, constant, expression, is_rounded_again, literal, states_of
 from weft.render.triton_places import Places
 
 
-class Statements:
+class Statements(KernelWriter):
     """Writes statements of one kernel. A value has its own name, with a letter behind it where it has columns and a row
     is several pieces."""
 
-    def __init__(self, kernel: Kernel, loops: Loops, writer: Writer) -> None:
-        self.kernel, self.program, self.schedule = kernel, kernel.program, kernel.schedule
-        self.loops, self.out = loops, writer
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
         self.places = Places(kernel)
-        self.types = self.program.types()
-        self.by_name = self.program.by_name()
-        self.inputs = {b.name: b for b in self.program.inputs}
         self.computed_with = {arg for value in self.program.values for arg in value.args}
-        self.outer = [self.by_name[name] for names in loops.outer for name in names]
         self.rounded_again = is_rounded_again(self.program)
         self._extents: dict[tuple[str, bool], tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
@@ -59,10 +54,6 @@ class Statements:
                 found = any(rows for rows, _ in args), self.is_vector(name) and any(columns for _, columns in args)
             self._extents[name, spread] = found
         return self._extents[name, spread]
-
-    def is_vector(self, name: str) -> bool:
-        """Whether there is an element for each column."""
-        return bool(set(self.types[name][1]) & set(self.schedule.columns))
 
     def named(self, name: str, piece: int) -> str:
         return name + self.places.suffix(piece) if self.is_vector(name) else name
@@ -114,7 +105,7 @@ class Statements:
     def picked(self, value: Value) -> str:
         """The element of a row at an index, zero where there is none."""
         buffer, index = self.inputs[value.args[0]], self.operand(value.args[1], 0)
-        stride = dict(zip(buffer.dims, buffer.strides, strict=True))[str(value.attributes[0])]
+        stride = buffer.stride_of[str(value.attributes[0])]
         wide = f"tl.cast({index}, tl.int64)" if self.places.has_wide_columns else index
         at = wide if stride == 1 else f"{wide} * {stride}"
         early = "early + " if self.places.shifted else ""
@@ -198,15 +189,28 @@ class Statements:
             masked = f", mask={masks} & ~{whole}"
         self.out.line(f"tl.store({address}, {stored}{masked})")
 
+    def epilogue(
+        self, outputs: Sequence[Output], needed: Collection[str], first: str, loaded: Collection[str] = ()
+    ) -> None:
+        """What is done with complete column sums. needed: what these results are made from. first: what holds for one
+        of the programs that have a result without columns. loaded: inputs that are there."""
+        for buffer in self.program.inputs:
+            if buffer.name in needed and buffer.name not in loaded:
+                self.load(buffer, 0)
+        for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
+            if name in needed:
+                self.define(name, 0)
+        for output in outputs:
+            along = self.is_vector(output.value) or self.places.has_columns(output.buffer)
+            once = self.once(output.buffer.dims, 0, self.schedule.columns)
+            self.store(output, 0, once if along else [first] if first else [])
+
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
         """What has to hold for an element to exist; empty if it always does."""
-        found = [self.row_mask()] if rows and self.places.rows_masked else []
+        found = ["row_exists"] if rows and self.places.rows_masked else []
         if columns and self.masked_columns and piece not in self.whole_pieces and self.places.is_masked(piece):
             found.append(self.column_mask(piece))
         return " & ".join([*found, *others])
-
-    def row_mask(self) -> str:
-        return "row_exists"
 
     def column_mask(self, piece: int) -> str:
         return f"column_exists{self.places.suffix(piece)}"
@@ -218,15 +222,16 @@ class Statements:
         return [f"({text} == 0)" for text in texts]
 
     def states(self, value: Value, piece: int | None) -> list[str]:
-        """Names of the numbers that a partial result of an online reduction consists of, for a piece or for all."""
-        suffix = "" if piece is None else self.places.suffix(piece)
-        return [f"{value.name}_{part}{suffix}" for part, _ in STATES[value.op]]
+        """Names of the numbers that a partial result of a reduction consists of, for a piece or for all."""
+        suffix = "" if piece is None or not self.is_vector(value.args[0]) else self.places.suffix(piece)
+        return [f"{value.name}_{part}{suffix}" for part, _ in states_of(value)]
 
     def start_states(self, value: Value, rows: int, piece: int | None, *, alike: bool) -> None:
         """Define them as what they are of no elements. alike: whether all columns of a row have as many elements."""
         kind = TRITON_TYPES[value.dtype]
-        for name, (part, nothing) in zip(self.states(value, piece), STATES[value.op], strict=True):
-            shape = f"[{rows}, {1 if alike and part == 'count' else self.schedule.piece_columns}]"
+        for name, (part, nothing) in zip(self.states(value, piece), states_of(value), strict=True):
+            one = (alike and part == "count") or not self.is_vector(value.args[0])
+            shape = f"[{rows}, {1 if one else self.schedule.piece_columns}]"
             self.out.line(f"{name} = tl.full({shape}, {literal(nothing, value.dtype)}, {kind})")
 
     def define_index(self, name: str, width: int, start: str = "", axis: int = 1, step: int = 1) -> None:

@@ -2,14 +2,14 @@
 """Functions that generated Triton kernels call, as ``w``. They take tensors of float32, float64, int32, int64 or bool.
 
 Floats behave as in torch where they are infinite, not a number or a zero with a sign. What Triton's own functions do
-not reach comes from the device's library, which Triton has for CUDA, ROCm and Intel's GPUs alike; its interpreter has
-none, so that NumPy's functions stand in there. Float32 smaller than 1.2e-38, which is not normal, may count as zero.
+not reach comes from CUDA's library. Float32 smaller than 1.2e-38, which is not normal, may count as zero.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 from weft.render.weft_casts import (
     is_nvidia,
@@ -24,10 +24,13 @@ from weft.render.weft_casts import (
 
 __all__ = ["to_bf16", "to_f8e4m3", "to_f8e4m3_saturated", "to_f8e5m2", "to_f16", "to_f32", "to_f32_again"]
 
-if triton.knobs.runtime.interpret:
-    from weft.render import triton_interpreted as libdevice
-else:
-    from triton.language.extra import libdevice
+# Of float32, tl.exp rounds x * log2(e), which costs 1e-6 at x = -20; this is within two units in the last place.
+exp, expm1, log1p, log10 = libdevice.exp, libdevice.expm1, libdevice.log1p, libdevice.log10
+tan, asin, acos, atan, atan2 = libdevice.tan, libdevice.asin, libdevice.acos, libdevice.atan, libdevice.atan2
+sinh, cosh, tanh = libdevice.sinh, libdevice.cosh, libdevice.tanh
+# erfc is exact to the last digits where it is small; fmod has the sign of x; round takes the even one of two.
+erfc, fmod, round = libdevice.erfc, libdevice.fmod, libdevice.nearbyint
+pow, copysign = libdevice.pow, libdevice.copysign
 
 
 @triton.jit
@@ -257,7 +260,7 @@ def wait_for_all(arrived):
 @triton.jit
 def floor_divide(x, y):
     """Floor of the quotient of floats, as torch finds it: from the remainder."""
-    rest = libdevice.fmod(x, y)
+    rest = fmod(x, y)
     quotient = _divide(x - rest, y)
     quotient = tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
     below = tl.floor(quotient)
@@ -279,7 +282,7 @@ def _divide(x, y):
 @triton.jit
 def remainder(x, y):
     """Remainder of floats, with the sign of the divisor."""
-    rest = libdevice.fmod(x, y)
+    rest = fmod(x, y)
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
@@ -306,111 +309,9 @@ def remainder_integers(x, y):
 
 
 @triton.jit
-def exp(x):
-    """Within two units in the last place. Of float32, tl.exp rounds x * log2(e), which costs 1e-6 at x = -20."""
-    return libdevice.exp(x)
-
-
-@triton.jit
 def sigmoid(x):
     """1 / (1 + e^-x)."""
-    return 1.0 / (1.0 + libdevice.exp(-1.0 * x))
-
-
-@triton.jit
-def tanh(x):
-    """Hyperbolic tangent."""
-    return libdevice.tanh(x)
-
-
-@triton.jit
-def erfc(x):
-    """1 - erf(x), exact to the last digits where that is small."""
-    return libdevice.erfc(x)
-
-
-@triton.jit
-def expm1(x):
-    """e^x - 1."""
-    return libdevice.expm1(x)
-
-
-@triton.jit
-def log1p(x):
-    """log(1 + x)."""
-    return libdevice.log1p(x)
-
-
-@triton.jit
-def log10(x):
-    """Logarithm to base ten."""
-    return libdevice.log10(x)
-
-
-@triton.jit
-def tan(x):
-    """Tangent."""
-    return libdevice.tan(x)
-
-
-@triton.jit
-def asin(x):
-    """Inverse sine."""
-    return libdevice.asin(x)
-
-
-@triton.jit
-def acos(x):
-    """Inverse cosine."""
-    return libdevice.acos(x)
-
-
-@triton.jit
-def atan(x):
-    """Inverse tangent."""
-    return libdevice.atan(x)
-
-
-@triton.jit
-def atan2(y, x):
-    """Angle of the point (x, y)."""
-    return libdevice.atan2(y, x)
-
-
-@triton.jit
-def sinh(x):
-    """Hyperbolic sine."""
-    return libdevice.sinh(x)
-
-
-@triton.jit
-def cosh(x):
-    """Hyperbolic cosine."""
-    return libdevice.cosh(x)
-
-
-@triton.jit
-def pow(x, y):
-    """x to the power of y."""
-    return libdevice.pow(x, y)
-
-
-@triton.jit
-def fmod(x, y):
-    """Remainder with the sign of x."""
-    return libdevice.fmod(x, y)
-
-
-@triton.jit
-def copysign(x, y):
-    """|x| with the sign of y."""
-    return libdevice.copysign(x, y)
-
-
-@triton.jit
-def round(x):
-    """Nearest whole number, the even one of two."""
-    return libdevice.nearbyint(x)
+    return 1.0 / (1.0 + exp(-1.0 * x))
 
 
 @triton.jit

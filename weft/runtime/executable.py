@@ -165,7 +165,7 @@ class Executable:
         """Evaluate on copies that lie as the buffers do. Raises ``error`` if the tensors hold other elements."""
         program = self.kernel.program
         sizes = sizes_of(program, parameters)
-        buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+        buffers = program.buffers
         tensors = [*inputs, *outputs]
         if len(buffers) != len(tensors) or tensors[0].device.type != device_of(self.kernel):
             raise error

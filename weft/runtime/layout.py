@@ -69,7 +69,7 @@ def check_tensors(
     """Raise LaunchError, naming the buffer, if a tensor has another dtype, device or layout than its buffer."""
     program = kernel.program
     sizes = sizes_of(program, parameters)
-    buffers = [*program.inputs, *(o.buffer for o in program.outputs)]
+    buffers = program.buffers
     tensors = [*inputs, *outputs]
     if len(buffers) != len(tensors):
         raise LaunchError(f"{kernel.name} takes {len(buffers)} tensors, got {len(tensors)}")

@@ -1,4 +1,4 @@
-"""Kernels under other names: those that a language leaves free, or plain ones, under which equal kernels are equal."""
+"""Programs under other names: those that a language leaves free, or plain ones, under which equal ones are equal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Dim, Output, Program, Size, Value
-from weft.plan.kernel import Kernel, Schedule
-
-PLAIN_NAME = "kernel"
-"""Of every program with plain names."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +41,6 @@ def plain_names(program: Program) -> Names:
     return Names(numbered("p", program.parameters), dims, numbered("v", edges_and_values(program)))
 
 
-def renamed_kernel(kernel: Kernel, names: Names) -> Kernel:
-    """The same kernel under new names; its program's own stays."""
-    return Kernel(renamed_program(kernel.program, names), renamed_schedule(kernel.schedule, names))
-
-
-def renamed_schedule(schedule: Schedule, names: Names) -> Schedule:
-    """Raises KeyError for a dimension or a value that has no new name."""
-    return replace(
-        schedule,
-        rows=_renamed(schedule.rows, names.dims),
-        columns=_renamed(schedule.columns, names.dims),
-        segments=_renamed(schedule.segments, names.dims),
-        held=_renamed(schedule.held, names.values),
-    )
-
-
 def renamed_program(program: Program, names: Names) -> Program:
     """The same program under new names; its own stays."""
 
@@ -68,7 +48,7 @@ def renamed_program(program: Program, names: Names) -> Program:
         return names.parameters[given] if isinstance(given, str) else given
 
     def buffer(b: Buffer) -> Buffer:
-        dims, strides = _renamed(b.dims, names.dims), tuple(map(size, b.strides))
+        dims, strides = renamed(b.dims, names.dims), tuple(map(size, b.strides))
         return replace(b, name=names.values[b.name], dims=dims, strides=strides)
 
     def value(v: Value) -> Value:
@@ -76,13 +56,13 @@ def renamed_program(program: Program, names: Names) -> Program:
         if v.op == "parameter":
             attributes = (names.parameters[str(attributes[0])],)
         elif lookup(v.op).names_dims:
-            attributes = _renamed(map(str, attributes), names.dims)
-        args, dims = _renamed(v.args, names.values), _renamed(v.dims, names.dims)
+            attributes = renamed(map(str, attributes), names.dims)
+        args, dims = renamed(v.args, names.values), renamed(v.dims, names.dims)
         return replace(v, name=names.values[v.name], args=args, attributes=attributes, dims=dims)
 
     return Program(
         program.name,
-        _renamed(program.parameters, names.parameters),
+        renamed(program.parameters, names.parameters),
         tuple(Dim(names.dims[d.name], size(d.size)) for d in program.dims),
         tuple(map(buffer, program.inputs)),
         tuple(map(value, program.values)),
@@ -90,5 +70,6 @@ def renamed_program(program: Program, names: Names) -> Program:
     )
 
 
-def _renamed(given: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+def renamed(given: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """Names, each of which has a new one."""
     return tuple(names[name] for name in given)

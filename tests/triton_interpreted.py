@@ -3,7 +3,7 @@
 
 The interpreter computes with NumPy. It has nothing for the functions of a device's library, cuts floats of 16 and 8
 bits off where a GPU rounds to nearest even, and takes reductions by functions it does not know element by element.
-Imported only where kernels are interpreted.
+To be imported where kernels are interpreted: it puts all this in place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
+
+from weft.render import weft_triton
 
 _FLOATS = {
     tl.float64: torch.float64,
@@ -41,23 +43,28 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., tl.tensor]:
     return apply
 
 
-exp = _elementwise(np.exp)
-expm1 = _elementwise(np.expm1)
-log1p = _elementwise(np.log1p)
-log10 = _elementwise(np.log10)
-tan = _elementwise(np.tan)
-asin = _elementwise(np.arcsin)
-acos = _elementwise(np.arccos)
-atan = _elementwise(np.arctan)
-atan2 = _elementwise(np.arctan2)
-sinh = _elementwise(np.sinh)
-cosh = _elementwise(np.cosh)
-tanh = _elementwise(np.tanh)
-erfc = _elementwise(np.vectorize(math.erfc, otypes=[np.float64]))
-pow = _elementwise(np.power)
-fmod = _elementwise(np.fmod)
-copysign = _elementwise(np.copysign)
-nearbyint = _elementwise(np.rint)
+FUNCTIONS = {
+    "exp": _elementwise(np.exp),
+    "expm1": _elementwise(np.expm1),
+    "log1p": _elementwise(np.log1p),
+    "log10": _elementwise(np.log10),
+    "tan": _elementwise(np.tan),
+    "asin": _elementwise(np.arcsin),
+    "acos": _elementwise(np.arccos),
+    "atan": _elementwise(np.arctan),
+    "atan2": _elementwise(np.arctan2),
+    "sinh": _elementwise(np.sinh),
+    "cosh": _elementwise(np.cosh),
+    "tanh": _elementwise(np.tanh),
+    "erfc": _elementwise(np.vectorize(math.erfc, otypes=[np.float64])),
+    "pow": _elementwise(np.power),
+    "fmod": _elementwise(np.fmod),
+    "copysign": _elementwise(np.copysign),
+    "round": _elementwise(np.rint),
+}
+"""Those of ``weft_triton`` that come from the device's library."""
+for name, function in FUNCTIONS.items():
+    setattr(weft_triton, name, function)
 
 
 def _cast(builder: InterpreterBuilder, source: TensorHandle, target: Any) -> TensorHandle:

@@ -1,0 +1,36 @@
+"""What writes the functions of a kernel, in any language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.ir.program import Output
+from weft.ir.structure import loops_of, reachable
+from weft.plan.kernel import Kernel
+from weft.render.source import Writer
+
+
+class KernelWriter:
+    """A kernel whose own names are free, what its loops compute, and the text so far."""
+
+    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+        self.kernel, self.program, self.schedule, self.out = kernel, kernel.program, kernel.schedule, writer
+        self.rows, self.columns, self.segments = self.schedule.rows, self.schedule.columns, self.schedule.segments
+        self.loops = loops_of(self.program, self.rows, self.columns, self.schedule.held)
+        self.types = self.program.types()
+        self.by_name = self.program.by_name()
+        self.inputs = {b.name: b for b in self.program.inputs}
+        self.outer = [self.by_name[name] for names in self.loops.outer for name in names]
+
+    def is_vector(self, name: str) -> bool:
+        """Whether there is an element for each column."""
+        return bool(set(self.types[name][1]) & set(self.columns))
+
+    def needed_behind_sums(self, outputs: Iterable[Output]) -> set[str]:
+        """What these results are made from once column sums are complete: nothing behind an outer reduction."""
+
+        def operands(name: str) -> tuple[str, ...]:
+            value = self.by_name.get(name)
+            return () if value is None or value in self.outer else value.args
+
+        return {*reachable((o.value for o in outputs), operands)}
