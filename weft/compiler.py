@@ -32,7 +32,7 @@ from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
-from weft.plan.cost import estimate
+from weft.plan.cost import estimates
 from weft.plan.gpu_schedules import holds_fewer, runner_up
 from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import ordinary_us, plan
@@ -267,7 +267,7 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
     plan = replace(
         region.plan,
         kernels=tuple(kernels),
-        estimates=tuple(estimate(kernel, target, hints) for kernel in kernels),
+        estimates=estimates(kernels, target, hints),
         resources=tuple(resources(kernel, target) for kernel in kernels),
     )
     return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))

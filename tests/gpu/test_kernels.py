@@ -27,7 +27,7 @@ from tests.gpu.workloads import (
 )
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_schedules import ranked
-from weft.plan.kernel import Kernel
+from weft.plan.kernel import Keeps, Kernel
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -107,23 +107,24 @@ TILES = [
 ]
 
 
-def keeping_tiles(kernel: Kernel) -> Kernel:
-    """The kernel with the best schedule that keeps rows as they were loaded, if it passes over rows."""
+def keeping(keeps: Keeps, kernel: Kernel) -> Kernel:
+    """The kernel with the best schedule that keeps of rows what is said, if it passes over rows."""
     if kernel.schedule.scheme != "STREAM":
         return kernel
     split = Split.of_kernel(kernel, Target.named("h200"), {})
-    every = ranked(split, candidates(split, 1.25))
-    return replace(kernel, schedule=next(s for s in every if s.keeps == "tiles"))
+    every = ranked(split, candidates(split, 1.5))
+    return replace(kernel, schedule=next(s for s in every if s.keeps == keeps))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("keeps", ["tiles", "inputs"])
 @pytest.mark.parametrize(("name", "columns"), TILES)
-def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, dtype: str) -> None:
+def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, keeps: Keeps, dtype: str) -> None:
     exact = exact_inputs_of(name, DTYPES[dtype], (4096, columns))
     case = program_of(name, exact)
     found = plan_of(case, exact)
-    found = replace(found, kernels=tuple(map(keeping_tiles, found.kernels)))
-    assert (found.kernels[0].schedule.scheme, found.kernels[0].schedule.keeps) == ("STREAM", "tiles")
+    found = replace(found, kernels=tuple(keeping(keeps, kernel) for kernel in found.kernels))
+    assert (found.kernels[0].schedule.scheme, found.kernels[0].schedule.keeps) == ("STREAM", keeps)
     for mine, right in zip(compiled(found, case, exact)(), expected(case, exact), strict=True):
         assert torch.equal(mine, right.to(mine.dtype))
     inputs = inputs_of(name, DTYPES[dtype], (4096, columns))

@@ -53,7 +53,7 @@ from weft.errors import RefusedError
 from weft.ir.dtypes import NAMES, TORCH_DTYPES
 from weft.options import Options
 from weft.plan import gpu_candidates, gpu_schedules
-from weft.plan.cost import estimate
+from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel
 from weft.runtime import calibration, launch, launcher
 from weft.runtime.counters import counters
@@ -267,7 +267,8 @@ def measure(
     kernels = launched(mine.run)
     schedules = tuple(str(kernel.schedule) for kernel in kernels)
     machine_at_hand = calibration.at_hand(case.device, options)
-    cell = replace(cell, predicted_us=round(sum(estimate(k, machine_at_hand, {}).predicted_us for k in kernels), 2))
+    predicted_us = sum(each.predicted_us for each in estimates(kernels, machine_at_hand, {}))
+    cell = replace(cell, predicted_us=round(predicted_us, 2))
     cell = replace(cell, spill_bytes=max((launch.usage(k).spill_bytes for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
     return replace(cell, launches=mine.kernels or 0, us=us, schedules=schedules, untimed=untimed)

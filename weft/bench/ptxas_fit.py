@@ -34,7 +34,17 @@ from weft.plan.resources import (
 )
 from weft.target import Target
 
-GROUPS = ("ONE_SHOT", "ONE_SHOT_TILES", "LOOP", "COLUMN", "COLUMN_WHOLE", "STREAM", "STREAM_TILES", "STREAM_INPUTS")
+GROUPS = (
+    "ONE_SHOT",
+    "ONE_SHOT_TILES",
+    "LOOP",
+    "COLUMN",
+    "COLUMN_WHOLE",
+    "STREAM",
+    "STREAM_ROWS",
+    "STREAM_TILES",
+    "STREAM_INPUTS",
+)
 TOLERANCE, TOLERATED = 0.15, 16
 LARGE_SPILL_BYTES = 64
 """Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
@@ -91,7 +101,7 @@ def counted(kernel: Swept) -> dict[str, str]:
 
 def group(row: dict[str, str]) -> str:
     """Kernels with the same weights."""
-    return group_of(row["scheme"], row["keeps"], int(row["stages"]))  # type: ignore[arg-type]
+    return group_of(row["scheme"], row["keeps"], int(row["stages"]), row["finish"])  # type: ignore[arg-type]
 
 
 def fit(rows: Sequence[dict[str, str]]) -> Weights:

@@ -3,7 +3,7 @@ a GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the targe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.ir import dtypes
@@ -18,8 +18,22 @@ from weft.plan.split import Split
 from weft.target import Target
 
 
-def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
-    """Bytes, workspace, launches and time of one kernel."""
+def estimates(kernels: Sequence[Kernel], target: Target, hints: Mapping[str, int]) -> tuple[Estimate, ...]:
+    """Of kernels one after the other. Where a GPU's caches hold all that they read and write, a later one finds there
+    what an earlier one had: of 3 to 100 rows the second kernel took 0.3 to 0.6 us less than alone."""
+    alone = tuple(estimate(kernel, target, hints) for kernel in kernels)
+    if target.kind == "cpu" or sum(each.bytes_read + each.bytes_written for each in alone) > target.cache_bytes:
+        return alone
+    found, seen = list[Estimate](), set[str]()
+    for kernel in kernels:
+        warm = {b.name for b in kernel.program.inputs} <= seen
+        found.append(estimate(kernel, target, hints, warm=warm))
+        seen |= {b.name for b in kernel.program.buffers}
+    return tuple(found)
+
+
+def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: bool = False) -> Estimate:
+    """Bytes, workspace, launches and time of one kernel. warm: whether a GPU's caches have what it reads."""
     program, schedule = kernel.program, kernel.schedule
     sizes = Sizes(program, hints)
     operations, row_loops = _operations(kernel, target, sizes)
@@ -35,21 +49,17 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estima
         chunks=_chunks(kernel, sizes),
         strided_elements=sum(sizes.elements(b.dims) for b in program.buffers if _strided(b, kernel)),
     )
-    return _timed(counts, target) if target.kind == "cpu" else _timed_on_gpu(counts, kernel, target, hints)
-
-
-def _timed_on_gpu(counts: Estimate, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
-    """The estimate with times: strided accesses are a part of what memory takes."""
-    schedule = kernel.schedule
+    if target.kind == "cpu":
+        return _timed(counts, target)
     work = Work.of(Split.of_kernel(kernel, target, hints), schedule.scheme == "LOOP")
-    found = times_us(work, Demand.of(kernel.program, schedule), schedule, target)
+    found = times_us(work, Demand.of(program, schedule), schedule, target, warm=warm)
     return replace(counts, start_us=found.start, memory_us=found.memory, compute_us=found.tiles, predicted_us=found.all)
 
 
-def ideal(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Estimate:
-    """As a well-made kernel does the same work. Where several chunks of rows add to a sum, one more start adds them up.
-    On a CPU without strided access, and without partial sums in memory where each chunk of rows is a whole segment."""
-    plain = estimate(kernel, target, hints)
+def ideal(kernel: Kernel, plain: Estimate, target: Target, hints: Mapping[str, int]) -> Estimate:
+    """As a well-made kernel does the same work. plain: its estimate. Where several chunks of rows add to a sum, one
+    more start adds them up. On a CPU without strided access, and without partial sums in memory where each chunk of
+    rows is a whole segment."""
     if target.kind == "gpu":
         again = target.launch_us if splits_sums(kernel, hints) else 0.0
         return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)

@@ -38,8 +38,8 @@ class Demand:
     @staticmethod
     def of(program: Program, schedule: Schedule) -> Demand:
         """Of all schedules with this scheme and this split that keep the same of a row."""
-        looped = schedule.scheme == "LOOP"
-        return _demand(program, schedule.rows, schedule.columns, schedule.segments, looped, schedule.keeps)
+        own, scheme = schedule, schedule.scheme
+        return _demand(program, own.rows, own.columns, own.segments, scheme == "LOOP", own.keeps, scheme == "STREAM")
 
 
 @lru_cache(maxsize=KEPT)
@@ -50,8 +50,9 @@ def _demand(
     segments: tuple[str, ...],
     looped: bool,
     keeps: Keeps,
+    persistent: bool,
 ) -> Demand:
-    live = liveness(program, rows, columns, segments, looped, keeps)
+    live = liveness(program, rows, columns, segments, looped, keeps, persistent)
     sizes = {d.name: d.size for d in program.dims}
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None

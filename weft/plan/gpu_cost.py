@@ -381,9 +381,12 @@ def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, re
     return times_us(work, demand, schedule, target, registers).all
 
 
-def times_us(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> Times:
-    """The same in parts."""
-    return Load.of(work, demand, schedule, target, registers).times_us(constants(target)[way_of(schedule, work)])
+def times_us(
+    work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0, warm: bool = False
+) -> Times:
+    """The same in parts. warm: whether the caches have what is read, so that none of it arrives late."""
+    load = Load.of(work, demand, schedule, target, registers)
+    return (replace(load, spread=0) if warm else load).times_us(constants(target)[way_of(schedule, work)])
 
 
 def way_of(schedule: Schedule, work: Work) -> str:

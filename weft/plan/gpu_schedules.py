@@ -10,7 +10,7 @@ from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import Work, kernel_us, programs_per_sm
-from weft.plan.kernel import Keeps, Kernel, Schedule
+from weft.plan.kernel import Keeps, Kernel, Schedule, Scheme
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
@@ -79,11 +79,11 @@ def predictor(split: Split, first: Schedule) -> Callable[[Schedule], float]:
         return Work.of(split, looped)
 
     @cache
-    def demand(looped: bool, keeps: Keeps) -> Demand:
-        return Demand.of(split.program, replace(first, scheme="LOOP" if looped else "ONE_SHOT", keeps=keeps))
+    def demand(scheme: Scheme, keeps: Keeps) -> Demand:
+        return Demand.of(split.program, replace(first, scheme=scheme, keeps=keeps))
 
     def us(schedule: Schedule) -> float:
-        looped = schedule.scheme == "LOOP"
-        return kernel_us(work(looped), demand(looped, schedule.keeps), schedule, split.target)
+        held = demand(schedule.scheme, schedule.keeps)
+        return kernel_us(work(schedule.scheme == "LOOP"), held, schedule, split.target)
 
     return us

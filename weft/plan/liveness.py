@@ -76,13 +76,14 @@ def liveness(
     segments: tuple[str, ...] = (),
     looped: bool = False,
     keeps: Keeps = "values",
+    persistent: bool = False,
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
     kept; statistics are online then. keeps: as of a ``Schedule``; but for values, those with columns are computed again
-    behind each exchange, from what was loaded."""
+    behind each exchange, from what was loaded. persistent: whether a program passes over many row tiles."""
     program = online_along_rows(program, columns) if looped else program
     loops = loops_of(program, rows, columns)
-    return _Scan(program, loops, set(rows) - set(segments), set(columns), looped, keeps).found()
+    return _Scan(program, loops, set(rows) - set(segments), set(columns), looped, keeps, persistent).found()
 
 
 @dataclass(eq=False)
@@ -93,6 +94,7 @@ class _Scan:
     columns: set[str]
     looped: bool
     keeps: Keeps
+    persistent: bool
 
     def __post_init__(self) -> None:
         self.types, self.by_name = self.program.types(), self.program.by_name()
@@ -272,8 +274,8 @@ class _Scan:
 
     def _stays(self, buffer: Buffer) -> bool:
         """Whether an input is loaded once for all rows."""
-        kept = self.keeps == "inputs" or (self.keeps == "values" and any(self.loops.outer))
-        return kept and not set(buffer.dims) & self.rows
+        passes_over_rows = self.persistent or any(self.loops.outer)
+        return passes_over_rows and self.keeps != "tiles" and not set(buffer.dims) & self.rows
 
     def _staying(self, name: str) -> Amount:
         """What an input takes that stays for all rows."""

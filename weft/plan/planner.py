@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,7 +11,7 @@ from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
 from weft.ir.structure import analyse, is_outer, split_straddling
-from weft.plan.cost import estimate, ideal
+from weft.plan.cost import estimates, ideal
 from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
@@ -31,9 +31,6 @@ from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
-SURELY = 1.03
-"""By how much one kernel may be predicted to take longer than two, and is taken: there is one start less, which no sum
-of kernels' times has, and predictions are no better than that."""
 MAX_SUMS = 5
 """Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
 too. Of more, none does."""
@@ -122,15 +119,15 @@ def plan_split(
     parts = [part for each in whole for part in _fitting(each, products)]
     products = {name: sizes for name, sizes in products.items() if any(name in p.program.parameters for p in parts)}
     kernels = tuple(map(_scheduled, parts))
-    estimates = tuple(estimate(k, target, hints) for k in kernels)
+    predicted = estimates(kernels, target, hints)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     name = f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}"
-    decisions.insert(0, Decision(name, None, estimates, tuple(each for part in parts for each in apart(part))))
+    decisions.insert(0, Decision(name, None, predicted, tuple(each for part in parts for each in apart(part))))
     for each in whole:
         if each not in parts and (reason := check_one_kernel(each)):
             decisions.append(Decision(f"{each.program.name}: rows and columns in one kernel", reason))
     held = tuple(resources(k, target) for k in kernels)
-    return Plan(target, kernels, kinds, estimates, tuple(decisions), products, (), held, hints)
+    return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
 
 
 def _fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
@@ -154,9 +151,10 @@ def separated(
     return [whole.part(part) for part in parts]
 
 
-def _predicted_us(parts: Iterable[Split]) -> float:
+def _predicted_us(parts: Sequence[Split]) -> float:
     """Of programs, a kernel each."""
-    return sum(estimate(_scheduled(part), part.target, dict(part.hints)).predicted_us for part in parts)
+    kernels = [_scheduled(part) for part in parts]
+    return sum(each.predicted_us for each in estimates(kernels, parts[0].target, dict(parts[0].hints)))
 
 
 def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
@@ -184,7 +182,7 @@ def check_one_kernel(whole: Split) -> Refusal | None:
     if whole.target.kind == "cpu" or len(parts) == 1:
         return None
     together, apart = _predicted_us([whole]), _predicted_us(parts)
-    if together <= SURELY * apart:
+    if together <= apart:
         return None
     message = "rows and columns are predicted to take less time in two kernels"
     return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
@@ -210,7 +208,9 @@ def _scheduled(part: Split) -> Kernel:
 def apart(part: Split) -> list[Estimate]:
     """The work of a kernel in well-made ones that fuse along rows or along columns, but not both, with one more launch
     to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers do)."""
-    return [ideal(_scheduled(each), part.target, dict(part.hints)) for each in separated(part, saving=False)]
+    kernels, hints = [_scheduled(each) for each in separated(part, saving=False)], dict(part.hints)
+    found = estimates(kernels, part.target, hints)
+    return [ideal(kernel, plain, part.target, hints) for kernel, plain in zip(kernels, found, strict=True)]
 
 
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:

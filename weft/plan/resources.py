@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from weft.ir import dtypes
 from weft.plan.demand import Demand, features, finish_loads, is_converted, share_of
-from weft.plan.kernel import VECTOR_BYTES, Keeps, Kernel, Resources, Schedule, Scheme
+from weft.plan.kernel import VECTOR_BYTES, Finish, Keeps, Kernel, Resources, Schedule, Scheme
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -80,7 +80,8 @@ def _but_for_finish(demand: Demand, tile: Schedule) -> float:
 
 def _tile(schedule: Schedule, stages: int) -> Schedule:
     """What many candidates have in common: they differ in chunks, which the finish alone depends on, and in stages."""
-    return replace(schedule, chunks=0, finish="none", stages=stages)
+    finish = "none" if schedule.finish == "none" else "separate"
+    return replace(schedule, chunks=0, finish=finish, stages=stages)
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,15 @@ def weights() -> dict[str, Weights]:
 
 def weights_of(schedule: Schedule) -> str:
     """Which weights hold: those of a scheme, or of a kind of its kernels."""
-    return group_of(schedule.scheme, schedule.keeps, schedule.stages)
+    return group_of(schedule.scheme, schedule.keeps, schedule.stages, schedule.finish)
 
 
-def group_of(scheme: Scheme, keeps: Keeps, stages: int) -> str:
+def group_of(scheme: Scheme, keeps: Keeps, stages: int, finish: Finish) -> str:
     """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
     if keeps != "values":
         return f"{scheme}_{keeps.upper()}"
+    if scheme == "STREAM" and finish == "none":
+        return "STREAM_ROWS"
     return f"{scheme}_WHOLE" if scheme == "COLUMN" and stages == 1 else scheme
 
 
