@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.plan_cases import CPU, DATA, M, N, program, squares
+from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir import Program
 from weft.ir.ops import ONLINE, states_of
-from weft.plan.cost import estimate, ideal
+from weft.plan.cost import estimate, estimates, ideal
+from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Schedule
+from weft.plan.planner import separated
 from weft.render.triton_expressions import STATES
 from weft.target import Target
 
@@ -133,3 +136,16 @@ def test_elements_read_against_their_layout_cost_extra() -> None:
     extra = estimate(kernel, costly, {}).predicted_us - estimate(kernel, free, {}).predicted_us
     assert extra == pytest.approx(64 * 32)  # x; w lacks the columns and out0 has them side by side
     assert len({ideal(kernel, estimate(kernel, each, {}), each, {}) for each in (costly, free)}) == 1
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(16, True), (2**16, False)])
+def test_the_second_of_two_kernels_finds_in_the_caches_what_the_first_one_read(rows: int, fits: bool) -> None:
+    h200, cell = Target.named("h200"), Cell("rms_norm_backward", "bf16", rows, 1024)
+    whole = parts_of(cell, h200)[cell.workload]
+    kernels = [Kernel(each.program, gpu_schedule(each)) for each in separated(whole)]
+    assert len(kernels) == 2
+    alone, found = [estimate(kernel, h200, {}) for kernel in kernels], estimates(kernels, h200, {})
+    assert found[0] == alone[0]
+    assert (found[1].predicted_us < 0.95 * alone[1].predicted_us) == fits
+    assert estimates(kernels[1:], h200, {}) == (alone[1],)
+    assert found[1].bytes_read == alone[1].bytes_read

@@ -58,7 +58,17 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "sm_share": (1.0, 8.0, 2.0),
 }
 """Of each constant the least, the most, and where the search begins."""
-WAYS = ("ONE_SHOT", "POINTWISE", "STREAM", "STREAM_ONCE", "STREAM_ROWS", "LOOP", "COLUMN", "COLUMN_WHOLE")
+WAYS = (
+    "ONE_SHOT",
+    "POINTWISE",
+    "STREAM",
+    "STREAM_TILES",
+    "STREAM_ONCE",
+    "STREAM_ROWS",
+    "LOOP",
+    "COLUMN",
+    "COLUMN_WHOLE",
+)
 NEAR, FLOOR = 0.2, 0.02
 """A schedule that takes as much longer than its kernel's best one counts 1/e in the errors of the times; no less than
 the second counts any."""

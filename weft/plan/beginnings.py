@@ -59,9 +59,7 @@ def beginnings(
         return None
     if not any(loops_of(program, rows, columns).inner):
         return None
-    buffers = (*program.inputs, *(o.buffer for o in program.outputs))
-    strides = {b: dict(zip(b.dims, b.strides, strict=True)) for b in buffers}
-    strides = {b: own for b, own in strides.items() if own.get(columns[0], 0) != 0}
+    strides = {b: b.stride_of for b in program.buffers if b.stride_of.get(columns[0], 0) != 0}
     if any(own[columns[0]] != 1 for own in strides.values()) or any(v.op in ("iota", "pick") for v in program.values):
         return None
     of_rows = [b for b, own in strides.items() if own.get(inside[0], 0) != 0]

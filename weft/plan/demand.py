@@ -25,14 +25,13 @@ class Demand:
     candidates.
 
     width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
-    the columns. dynamic: whether a size is known at run time only, so that addresses are computed in 64 bits. begins:
+    the columns. begins:
     where rows begin, if that is not with a sector of memory.
     """
 
     live: Liveness
     width: int | None
     item_bytes: int
-    dynamic: bool
     begins: Beginnings | None
 
     @staticmethod
@@ -57,8 +56,7 @@ def _demand(
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None
     item_bytes = min((dtypes.itemsize(b.dtype) for b in live.vectors), default=VECTOR_BYTES)
-    dynamic = any(isinstance(s, str) for s in sizes.values())
-    return Demand(live, width, item_bytes, dynamic, beginnings(program, rows, columns, segments))
+    return Demand(live, width, item_bytes, beginnings(program, rows, columns, segments))
 
 
 def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
@@ -74,7 +72,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     that are stored, added up over rows; inputs of rows without columns; row reductions. converted: elements that change
     their layout to meet weights. pieces: those beyond one. lone_rows: whether a row is in one warp. finish: partial
     results that are on their way to a thread at once where column sums are completed in the same launch. segmented:
-    whether column sums are of segments. wide: whether addresses are computed in 64 bits. staged, staged_elements:
+    whether column sums are of segments. staged, staged_elements:
     whether loads run ahead, and for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and
     whether the last one is not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements
     that are stored in 8 bits, rounded in several steps. split: elements of rows that begin between two vectors and are
@@ -102,11 +100,11 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "several_rows": int(rows > 1),
         "waiting": most(live.across),
         "alive": most(live.alive),
-        "beside": sum(map(registers, _lasting(live.lasting))) if beside else 0,
+        "beside": columns * _registers(live.lasting) if beside else 0,
         "sums": registers(live.sums),
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
-        "loaded": max((sum(map(registers, _amounts(loop))) for loop in live.loops), default=0),
+        "loaded": each * max(map(_registers, live.loops), default=0),
         "loads": len(live.tiles),
         "stores": live.stores,
         "adders": live.outer,
@@ -117,7 +115,6 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "lone_rows": int(lone),
         "finish": finish_loads(demand, schedule) if schedule.finish == "same" else 0,
         "segmented": int(bool(schedule.segments)),
-        "wide": int(demand.dynamic),
         "staged": int(staged),
         "staged_elements": each * staged,
         "blocks": min(MOST_BLOCKS, blocks) if looped else 0,
@@ -136,12 +133,9 @@ def finish_loads(demand: Demand, schedule: Schedule) -> float:
     return together * width / (32 * schedule.warps) * (steps if steps <= WRITTEN_STEPS else 1)
 
 
-def _amounts(buffers: tuple[Buffer, ...]) -> list[Amount]:
-    return [(dtypes.itemsize(b.dtype) / 4, 0.0, 0.0, 0.0) for b in buffers]
-
-
-def _lasting(buffers: tuple[Buffer, ...]) -> list[Amount]:
-    return [(0.0, dtypes.itemsize(b.dtype) / 4, 0.0, 0.0) for b in buffers]
+def _registers(buffers: tuple[Buffer, ...]) -> float:
+    """Of an element of each, as it is loaded."""
+    return sum(dtypes.itemsize(b.dtype) / 4 for b in buffers)
 
 
 @dataclass(frozen=True)

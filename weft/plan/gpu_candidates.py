@@ -81,7 +81,7 @@ NARROWEST_LOOP = 8192
 def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     if not split.has_inner:
-        found = all_by_columns(split)
+        found = tuple(_by_columns(split))
         demand = Demand.of(split.program, found[0])
         return tuple(s for s in found if is_possible(demand, s, 1, split.target, slack)) or found
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
@@ -91,12 +91,11 @@ def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
     """Of schedules whose predicted registers exceed what there is those that do so by the least: spills cost more than
     all else that these differ in."""
-    found = tuple(_in_registers(split, slack * DOUBTFUL))
-    demands = [Demand.of(split.program, schedule) for schedule in found]
-    excess = [
-        wanted_registers(demand, s) / most_wanted(s, split.target) for demand, s in zip(demands, found, strict=True)
-    ]
-    return tuple(s for s, each in zip(found, excess, strict=True) if each <= LEAST_DOUBTFUL * min(excess))
+    excess = {
+        schedule: wanted_registers(Demand.of(split.program, schedule), schedule) / most_wanted(schedule, split.target)
+        for schedule in _in_registers(split, slack * DOUBTFUL)
+    }
+    return tuple(s for s, each in excess.items() if each <= LEAST_DOUBTFUL * min(excess.values()))
 
 
 def fits_registers(split: Split) -> bool:
@@ -107,16 +106,15 @@ def fits_registers(split: Split) -> bool:
 def registers_of_widest(split: Split) -> tuple[int, int]:
     """Registers that a thread needs for one row, and how many it can have, where that is closest."""
     found = list[tuple[int, int]]()
-    scheme: Scheme = "STREAM" if split.has_outer else "ONE_SHOT"
+    piece, pieces = pieces_of(split.width)[-1]
+    start = Schedule("STREAM", *split.dims, 1, backend="triton", piece_columns=piece, pieces=pieces, stages=2)
     for warps in WARPS[-3:]:
-        piece, pieces = pieces_of(split.width)[-1]
-        schedule = Schedule(scheme, *split.dims, 1, backend="triton", piece_columns=piece, pieces=pieces)
-        schedule = replace(schedule, warps=warps, stages=2)
+        schedule = replace(start, warps=warps)
         if can_keep_tiles(Demand.of(split.program, schedule)):
             schedule = replace(schedule, keeps="tiles")
         demand = Demand.of(split.program, schedule)
         most = int(min(most_wanted(schedule, split.target), most_registers(warps, 1, split.target)))
-        found.append((registers_per_thread(demand, schedule), most))
+        found.append((wanted_registers(demand, schedule), most))
     return min(found, key=lambda each: each[0] / each[1])
 
 
@@ -272,13 +270,9 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
-def all_by_columns(split: Split) -> tuple[Schedule, ...]:
+def _by_columns(split: Split) -> Iterator[Schedule]:
     """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a
     row."""
-    return tuple(_by_columns(split))
-
-
-def _by_columns(split: Split) -> Iterator[Schedule]:
     columns, outer, segments = split.columns, split.has_outer, split.segment_count
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"

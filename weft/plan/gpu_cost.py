@@ -134,58 +134,43 @@ class Work:
     is_split: bool
 
     @staticmethod
+    @lru_cache(maxsize=KEPT)
     def of(split: Split, looped: bool = False) -> Work:
         """looped: over the columns of a row, whose statistics are online then."""
-        return _work(split, looped)
-
-
-@lru_cache(maxsize=KEPT)
-def _work(split: Split, looped: bool) -> Work:
-    rows, columns = split.inside, split.columns
-    program = online_along_rows(split.program, columns) if looped else split.program
-    loops = loops_of(program, split.rows, columns)
-    by_name, types = program.by_name(), program.types()
-    outputs = [o.buffer for o in program.outputs]
-
-    def is_tall(buffer: Buffer) -> bool:
-        return set(rows) <= set(buffer.dims) and bool(set(buffer.dims) & set(columns) or not columns)
-
-    def in_memory(buffer: Buffer) -> int:
+        rows, columns = split.inside, split.columns
+        program = online_along_rows(split.program, columns) if looped else split.program
+        loops = loops_of(program, split.rows, columns)
+        by_name, types = program.by_name(), program.types()
         fast = (columns or rows)[-1:]
-        strides = dict(zip(buffer.dims, buffer.strides, strict=True))
-        strided = bool(fast) and strides.get(fast[0], 1) not in (0, 1)
-        return split.sizes.bytes(buffer) * (SECTOR_BYTES // dtypes.itemsize(buffer.dtype) if strided else 1)
 
-    def loaded(names: set[str]) -> int:
-        return sum(in_memory(b) for b in program.inputs if b.name in names and is_tall(b))
+        def in_memory(buffer: Buffer) -> int:
+            strided = any(buffer.stride_of.get(dim, 1) not in (0, 1) for dim in fast)
+            return split.sizes.bytes(buffer) * (SECTOR_BYTES // dtypes.itemsize(buffer.dtype) if strided else 1)
 
-    stages: list[set[str]] = []
-    for k, names in enumerate(loops.values):
-        used = {a for n in names for a in by_name[n].args}
-        used |= {by_name[n].args[0] for n in (*loops.inner[k], *loops.outer[k])} | {o.value for o in loops.stores[k]}
-        stages.append(used)
-    vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
-    sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
-    cost = {name: _cost(by_name[name]) for name in vectors}
-    every = sum(cost.get(name, 0) for names in loops.values for name in names)
-    return Work(
-        sum(map(in_memory, (*program.inputs, *outputs))),
-        sum(map(loaded, stages[1:])),
-        sum(dtypes.itemsize(b.dtype) for b in program.inputs if is_tall(b)),
-        sum(dtypes.itemsize(b.dtype) for b in outputs if is_tall(b)),
-        sum(map(is_tall, (*program.inputs, *outputs))),
-        min((_vector(b, columns) for b in (*program.inputs, *outputs) if is_tall(b)), default=1),
-        sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
-        every - sum(cost.values()),
-        len(loops.values),
-        sum(map(len, loops.inner)),
-        sum(1 for names in loops.inner if names),
-        len(sums),
-        max(1, split.sizes.elements(rows)),
-        max(1, split.width),
-        split.segment_count,
-        bool(columns) and not split.has_inner,
-    )
+        tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
+        read = [b for b in program.inputs if b in tall]
+        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
+        sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
+        cost = {name: _cost(by_name[name]) for name in vectors}
+        every = sum(cost.get(name, 0) for names in loops.values for name in names)
+        return Work(
+            sum(map(in_memory, program.buffers)),
+            sum(in_memory(b) for used in loops.used[1:] for b in read if b.name in used),
+            sum(dtypes.itemsize(b.dtype) for b in read),
+            sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
+            len(tall),
+            min((_vector(b, columns) for b in tall), default=1),
+            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
+            every - sum(cost.values()),
+            len(loops.values),
+            sum(map(len, loops.inner)),
+            sum(1 for names in loops.inner if names),
+            len(sums),
+            max(1, split.sizes.elements(rows)),
+            max(1, split.width),
+            split.segment_count,
+            bool(columns) and not split.has_inner,
+        )
 
 
 def _cost(value: Value) -> float:
@@ -197,11 +182,11 @@ def _cost(value: Value) -> float:
 
 def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:
     """Elements of 16 bytes, or as few of them as let each row begin with a whole vector."""
-    most, strides = VECTOR_BYTES // dtypes.itemsize(buffer.dtype), dict(zip(buffer.dims, buffer.strides, strict=True))
+    strides = buffer.stride_of
     if columns and strides.get(columns[-1], 1) not in (0, 1):
         return 1
     known = [s for d, s in strides.items() if d not in columns[-1:] and isinstance(s, int)]
-    return math.gcd(most, buffer.offset, *known)
+    return math.gcd(VECTOR_BYTES // dtypes.itemsize(buffer.dtype), buffer.offset, *known)
 
 
 Count = Any
@@ -376,15 +361,11 @@ def _together(one: Count, other: Count, power: float) -> Count:
     return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
-def kernel_us(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> float:
-    """Microseconds of a kernel. demand, registers: as of ``Load.of``."""
-    return times_us(work, demand, schedule, target, registers).all
-
-
 def times_us(
     work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0, warm: bool = False
 ) -> Times:
-    """The same in parts. warm: whether the caches have what is read, so that none of it arrives late."""
+    """Microseconds of a kernel. demand, registers: as of ``Load.of``. warm: whether the caches have what is read, so
+    that none of it arrives late."""
     load = Load.of(work, demand, schedule, target, registers)
     return (replace(load, spread=0) if warm else load).times_us(constants(target)[way_of(schedule, work)])
 
@@ -396,6 +377,8 @@ def way_of(schedule: Schedule, work: Work) -> str:
             return "STREAM_ONCE"
         case "STREAM" if not work.sums:
             return "STREAM_ROWS"
+        case "STREAM" if schedule.keeps == "tiles":
+            return "STREAM_TILES"
         case "ONE_SHOT" if not work.exchanges:
             return "POINTWISE"
         case "COLUMN" if schedule.finish == "none":

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import Work, kernel_us, programs_per_sm
+from weft.plan.gpu_cost import Work, programs_per_sm, times_us
 from weft.plan.kernel import Keeps, Kernel, Schedule, Scheme
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, wanted_registers
 from weft.plan.split import Split
@@ -51,7 +51,7 @@ def runner_up(
     if registers:
         sure = (s for s in found if not s.register_cap and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
         best, work = min(sure, key=us, default=None), Work.of(split, chosen.scheme == "LOOP")
-        now_us = kernel_us(work, Demand.of(split.program, chosen), chosen, target, registers)
+        now_us = times_us(work, Demand.of(split.program, chosen), chosen, target, registers).all
         return best if best is not None and us(best) < WORTH_COMPILING * now_us else None
     fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * wanted(chosen)]
     return min(fewer or found, key=us, default=None)
@@ -84,6 +84,6 @@ def predictor(split: Split, first: Schedule) -> Callable[[Schedule], float]:
 
     def us(schedule: Schedule) -> float:
         held = demand(schedule.scheme, schedule.keeps)
-        return kernel_us(work(schedule.scheme == "LOOP"), held, schedule, split.target)
+        return times_us(work(schedule.scheme == "LOOP"), held, schedule, split.target).all
 
     return us

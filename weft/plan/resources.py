@@ -49,9 +49,10 @@ def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
 @lru_cache(maxsize=4096)
 def given_registers(wanted: int, warps: int, fewest: float) -> int:
     """What ptxas gives a thread that could use ``wanted`` registers and can do with ``fewest`` of these: it orders
-    instructions so that as many programs fit a multiprocessor as with the latter, and uses what they then leave."""
-    least = fewest * wanted
-    return min(wanted, min((step for step in _steps(warps) if step >= least), default=wanted))
+    instructions so that as many programs fit a multiprocessor as with the latter, and uses what they then leave; at
+    most all that there are."""
+    steps = _steps(warps)
+    return min(wanted, min((step for step in steps if step >= fewest * wanted), default=steps[0]))
 
 
 @cache

@@ -6,7 +6,7 @@ Statistics whose centre is a statistic itself are found in one loop, from a cent
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from weft.ir.dtypes import itemsize
 from weft.ir.ops import ONLINE, identity
@@ -29,9 +29,7 @@ class ColumnLoop(Statements):
         rows, columns = self.places.rows, self.places.columns
         if self.schedule.rows_per_tile != 1 or len(rows) != 1 or len(columns) != 1 or self.places.segments:
             return False
-        layouts = {
-            (b.offset, *(dict(zip(b.dims, b.strides, strict=True))[d] for d in (*rows, *columns))) for b in buffers
-        }
+        layouts = {(b.offset, *(b.stride_of[d] for d in (*rows, *columns))) for b in buffers}
         if len(layouts) != 1:
             return False
         _, row, column = layouts.pop()
@@ -40,7 +38,7 @@ class ColumnLoop(Statements):
 
     def shift(self, buffers: Sequence[Buffer]) -> None:
         """Where a row begins, in vectors, and by how many columns that is too early."""
-        row = dict(zip(buffers[0].dims, buffers[0].strides, strict=True))[self.places.rows[0]]
+        row = buffers[0].stride_of[self.places.rows[0]]
         offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
         self.out.line(f"start_of_row = {offset}{self.places.tile} * {row}")
         self.out.line(f"early = tl.cast(start_of_row % {self.aligned}, tl.int32)")
@@ -52,10 +50,9 @@ class ColumnLoop(Statements):
 
     def column_loop(self, stage: int) -> None:
         """One loop over the columns of a row."""
-        names, stores = self.loops.values[stage], self.loops.stores[stage]
         inner = [self.by_name[name] for name in self.loops.inner[stage]]
-        along = [o for o in stores if self._along_columns(o)]
-        if not (names or inner or along):
+        along = [o for o in self.loops.stores[stage] if self._along_columns(o)]
+        if not (self.loops.values[stage] or inner or along):
             return
         width, rows = self.schedule.tile_columns, self.schedule.rows_per_tile
         centres = {v.args[0]: self.states(v, None)[0] for v in inner if v.op == "sumexp"}
@@ -74,21 +71,21 @@ class ColumnLoop(Statements):
         known = isinstance(count, int) and not self.places.shifted
         whole = str(int(count) // width * width) if known else f"{end} // {width} * {width}"
         if self.places.shifted:
-            self._block("", names, along, inner, masked=True)
+            self._block("", stage, along, inner, masked=True)
         if whole != "0":
             with self.out.block(f"for start in tl.range({first}, {whole}, {width}{stages})"):
-                self._block("start", names, along, inner, masked=False)
+                self._block("start", stage, along, inner, masked=False)
         if known and int(count) % width == 0:
             return
         if known:
             start, rest = whole if whole != "0" else "", -(-(int(count) % width) // self.schedule.piece_columns)
-            self._block(start, names, along, inner, masked=True, pieces=rest)
+            self._block(start, stage, along, inner, masked=True, pieces=rest)
             return
         if self.places.shifted:
             whole = f"tl.maximum({whole}, {width})"
         self.out.line(f"rest = {whole}")
         with self.out.block(f"if rest < {end}"):
-            self._block("rest", names, along, inner, masked=True)
+            self._block("rest", stage, along, inner, masked=True)
 
     def _end(self, count: Size) -> str:
         """Where the columns end, of the type that their positions have: the same before, in and behind the loop."""
@@ -100,7 +97,7 @@ class ColumnLoop(Statements):
     def _block(
         self,
         start: str,
-        names: Iterable[str],
+        stage: int,
         stores: list[Output],
         inner: list[Value],
         *,
@@ -117,15 +114,12 @@ class ColumnLoop(Statements):
             for piece in several:
                 if piece not in self.whole_pieces:
                     self._define_masks(piece, start)
-        names = list(names)
-        used = {a for n in names for a in self.by_name[n].args}
-        used |= {v.args[0] for v in inner} | {o.value for o in stores}
         for buffer in self.program.inputs:
-            if buffer.name in used and self.places.has_columns(buffer):
+            if buffer.name in self.loops.used[stage] and self.places.has_columns(buffer):
                 for piece in several:
                     self.load(buffer, piece)
         for piece in several:
-            for name in names:
+            for name in self.loops.values[stage]:
                 self.define(name, piece)
             for output in stores:
                 self._store(output, piece)
