@@ -33,8 +33,8 @@ from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.cost import estimates
-from weft.plan.gpu_schedules import holds_fewer, runner_up
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.gpu_schedules import given_us, holds_fewer, runner_up
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import ordinary_us, plan
 from weft.plan.resources import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
@@ -247,20 +247,10 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
     """A region with the runner-up in place of each schedule whose kernel spills registers after all, or takes more than
     it was to have: a miss of the model. Kept as it is where no runner-up is better or can be built, and where it was
     measured to be the best."""
-    kernels = list(region.plan.kernels)
-    for i, measured in enumerate(region.plan.measurements):
-        tried = list[Schedule]()
-        while not isinstance(measured, Tuned) and len(tried) < MOST_RUNNERS_UP:
-            kernel = kernels[i]
-            used = launch.usage(kernel)
-            if not is_missed(kernel, used, region.plan.target):
-                break
-            counters.add(model_misses=1)
-            tried.append(kernel.schedule)
-            with suppress(Exception):  # the kernel at hand is slow, not wrong
-                kernels[i] = _runner_up(kernel, used, tried, region.plan, options) or kernel
-            if kernels[i] == kernel:
-                break
+    kernels = [
+        kernel if isinstance(measured, Tuned) else _without_miss(kernel, region.plan, options)
+        for kernel, measured in zip(region.plan.kernels, region.plan.measurements, strict=True)
+    ]
     if kernels == list(region.plan.kernels):
         return region
     target, hints = region.plan.target, region.plan.hints
@@ -273,18 +263,33 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
     return replace(region, plan=plan, sources=tuple(render(kernel) for kernel in kernels))
 
 
-def _runner_up(
-    kernel: Kernel, used: ResourceUsage, tried: Sequence[Schedule], plan: Plan, options: Options
-) -> Kernel | None:
-    """The kernel under another schedule, if there is one that can be built and spills less, or is what was planned."""
-    registers = 0 if used.spill_bytes else used.registers
-    schedule = runner_up(kernel, plan.target, plan.hints, registers, tried)
-    other = None if schedule is None else replace(kernel, schedule=schedule)
-    if other is None or supports(other) is not None or has_failed(launch.digest_of(other)):
-        return None
-    launch.prepare([other], [render(other)], options, [plan.hints])
-    found = launch.usage(other)
-    return other if found.spill_bytes < used.spill_bytes or not is_missed(other, found, plan.target) else None
+def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
+    """The kernel or, if it is a miss, the best of it and of runners-up: what spills less, or takes less time with the
+    registers that it was given."""
+    used, tried = launch.usage(kernel), [kernel.schedule]
+    while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
+        counters.add(model_misses=1)
+        schedule = runner_up(kernel, plan.target, plan.hints, 0 if used.spill_bytes else used.registers, tried)
+        other = None if schedule is None else replace(kernel, schedule=schedule)
+        found = None if other is None else _built(other, plan, options)
+        if other is None or found is None:
+            break
+        tried.append(other.schedule)
+        times = [given_us(k, plan.target, plan.hints, u.registers) for k, u in ((other, found), (kernel, used))]
+        if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
+            kernel, used = other, found
+        elif used.spill_bytes:
+            break
+    return kernel
+
+
+def _built(kernel: Kernel, plan: Plan, options: Options) -> ResourceUsage | None:
+    """What a kernel uses that is compiled in place of another; None if it cannot be: that one is slow, not wrong."""
+    with suppress(Exception):
+        if supports(kernel) is None and not has_failed(launch.digest_of(kernel)):
+            launch.prepare([kernel], [render(kernel)], options, [plan.hints])
+            return launch.usage(kernel)
+    return None
 
 
 def is_missed(kernel: Kernel, used: ResourceUsage, target: Target) -> bool:

@@ -75,8 +75,8 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     whether column sums are of segments. staged, staged_elements:
     whether loads run ahead, and for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and
     whether the last one is not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements
-    that are stored in 8 bits, rounded in several steps. split: elements of rows that begin between two vectors and are
-    loaded and stored by whole ones.
+    that are stored in 8 bits, rounded in several steps. split: elements of the first and the last piece, which
+    have masks, of rows that begin between two vectors and are loaded and stored by whole ones.
     """
     live, part = demand.live, share_of(demand, schedule)
     rows, columns = part.rows, part.columns * schedule.pieces
@@ -121,7 +121,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "remainder": int(looped and blocks % 1 != 0),
         "unaligned": each * ((demand.width or 0) * demand.item_bytes % VECTOR_BYTES != 0 and early is None),
         "narrow": each * (demand.item_bytes == 1),
-        "split": each * (early is not None and early.splits_vectors),
+        "split": part.columns * rows * min(2, schedule.pieces) * (early is not None and early.splits_vectors),
     }
 
 

@@ -29,6 +29,9 @@ WIDEST_PIECE = 32768
 """Columns of a piece at the most. By ptxas for six architectures, softmax and rms norm forward of 57600 to 65536
 columns, kept as they were loaded, spill 240 to 284 and up to 56 bytes of a thread as one piece of 65536 columns, and
 none and up to 32 as two pieces."""
+WIDEST_WITH_WEIGHTS = 8192
+"""Of a piece where weights stay as they were loaded. By ptxas for 9.0, layer norm forward of 29160 and 31792 columns in
+16 warps spills 36 and 8 bytes of a thread as one piece and none as eight, its backward of 15040 columns 136 and 40."""
 MOST_TILE = 16384
 """Elements of a tile of several rows."""
 MOST_ROWS = 256
@@ -156,6 +159,9 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
                 ways |= again
             for keeps, held in ways.items():
                 one = replace(tile, keeps=keeps)
+                finer = one.piece_columns // MOST_PIECES
+                if keeps == "inputs" and one.piece_columns > WIDEST_WITH_WEIGHTS and split.width > 7 * finer:
+                    one = replace(one, pieces=MOST_PIECES, piece_columns=finer)
                 one = replace(one, hoisted=hoists(split, one, held))
                 if spills(held, one, split.target, slack):
                     one = replace(one, hoisted=False)

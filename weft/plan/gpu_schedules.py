@@ -50,11 +50,18 @@ def runner_up(
 
     if registers:
         sure = (s for s in found if not s.register_cap and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
-        best, work = min(sure, key=us, default=None), Work.of(split, chosen.scheme == "LOOP")
-        now_us = times_us(work, Demand.of(split.program, chosen), chosen, target, registers).all
-        return best if best is not None and us(best) < WORTH_COMPILING * now_us else None
+        best = min(sure, key=us, default=None)
+        worth = best is not None and us(best) < WORTH_COMPILING * given_us(kernel, target, hints, registers)
+        return best if worth else None
     fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * wanted(chosen)]
     return min(fewer or found, key=us, default=None)
+
+
+def given_us(kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int) -> float:
+    """Predicted microseconds of a kernel whose threads were given so many registers."""
+    schedule, split = kernel.schedule, Split.of_kernel(kernel, target, hints)
+    work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
+    return times_us(work, demand, schedule, target, registers).all
 
 
 def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
