@@ -20,6 +20,7 @@ from weft.bench.swept import FOLDER
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
+from weft.errors import VerificationError
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.cost import estimate
@@ -27,9 +28,11 @@ from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
 from weft.plan.gpu_cost import Work, constants, programs_per_sm, times_us
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predictor, ranked, runner_up
-from weft.plan.kernel import Kernel, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
+from weft.plan.planner import plan
 from weft.plan.resources import resources, spills, wanted_registers
 from weft.plan.split import Split
+from weft.plan.verify import verify_plan
 from weft.render import triton
 from weft.render.triton_launch import launches
 from weft.runtime import failures
@@ -246,7 +249,23 @@ def test_what_was_loaded_as_float32_is_not_kept_in_place_of_values() -> None:
 def test_narrow_rows_are_taken_many_at_a_time(name: str, columns: int) -> None:
     chosen = gpu_schedule(split_of(name, columns, 2**20))
     assert chosen.scheme in ("ONE_SHOT", "STREAM")
-    assert chosen.rows_per_tile >= 16
+    assert chosen.rows_per_tile >= (16 if columns < 100 else 4)
+
+
+@pytest.mark.parametrize("columns", [300, 4136, 9000, 15040, 17064, 29160, 32776, 41400, 48960, 61600, 65536])
+@pytest.mark.parametrize("name", ["layer_norm_forward", "rms_norm_forward", "softmax_forward", "rms_norm_backward"])
+def test_a_row_in_registers_is_there_whole(name: str, columns: int) -> None:
+    split = split_of(name, columns, 2**26 // columns)
+    held = [s for s in candidates(split, 1.5) if s.scheme in ("ONE_SHOT", "STREAM")]
+    assert all(columns <= s.tile_columns < 2 * columns for s in held)
+    planned = plan(split.program, H200)
+    assert isinstance(planned, Plan)
+    assert verify_plan(planned, split.program) is planned
+    kernel = next((Kernel(split.program, s) for s in held if s.pieces > 1), None)
+    if kernel is not None:
+        less = replace(kernel, schedule=replace(kernel.schedule, pieces=1))
+        with pytest.raises(VerificationError, match="hold no row"):
+            verify_plan(replace(planned, kernels=(less,)), split.program)
 
 
 def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:

@@ -30,8 +30,11 @@ WIDEST_PIECE = 32768
 columns, kept as they were loaded, spill 240 to 284 and up to 56 bytes of a thread as one piece of 65536 columns, and
 none and up to 32 as two pieces."""
 WIDEST_WITH_WEIGHTS = 8192
-"""Of a piece where weights stay as they were loaded. By ptxas for 9.0, layer norm forward of 29160 and 31792 columns in
-16 warps spills 36 and 8 bytes of a thread as one piece and none as eight, its backward of 15040 columns 136 and 40."""
+"""Of a piece of a row without column sums whose weights stay as they were loaded: by ptxas for 9.0, layer norm forward
+of 29160 and 31792 columns in 16 warps spills 36 and 8 bytes of a thread as one piece, none as eight (0.83 to 0.87 of a
+copy at eight widths; 0.72 to 0.77 under other schedules). Its backward beyond 14336 columns spills more, and drops from
+0.86 to 0.73. In programs of one warp weights do not stay: four norms' backwards of 1040 to 1112 columns took 1.15 to
+1.25 times as long as predicted."""
 MOST_TILE = 16384
 """Elements of a tile of several rows."""
 MOST_ROWS = 256
@@ -156,12 +159,11 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
         for tile in _row_tiles(split, start, VECTOR_BYTES // demand.item_bytes):
             ways: dict[Keeps, Demand] = {"values": demand}
             if tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
-                ways |= again
+                ways |= {keeps: held for keeps, held in again.items() if keeps == "tiles" or tile.warps > 1}
             for keeps, held in ways.items():
                 one = replace(tile, keeps=keeps)
-                finer = one.piece_columns // MOST_PIECES
-                if keeps == "inputs" and one.piece_columns > WIDEST_WITH_WEIGHTS and split.width > 7 * finer:
-                    one = replace(one, pieces=MOST_PIECES, piece_columns=finer)
+                if keeps == "inputs" and not split.has_outer:
+                    one = _finer(one, split.width)
                 one = replace(one, hoisted=hoists(split, one, held))
                 if spills(held, one, split.target, slack):
                     one = replace(one, hoisted=False)
@@ -171,6 +173,14 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
                 for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
                     if is_possible(held, given, per_sm, split.target, slack):
                         yield given
+
+
+def _finer(tile: Schedule, width: int) -> Schedule:
+    """A row tile of one wide piece in as many pieces as there may be, if each of these has columns."""
+    piece = tile.piece_columns // MOST_PIECES
+    if tile.pieces > 1 or tile.piece_columns <= WIDEST_WITH_WEIGHTS or width <= (MOST_PIECES - 1) * piece:
+        return tile
+    return replace(tile, pieces=MOST_PIECES, piece_columns=piece)
 
 
 def register_cap(demand: Demand, schedule: Schedule, target: Target) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from weft.errors import VerificationError
 from weft.ir.program import Program
 from weft.ir.structure import analyse
 from weft.ir.verify import verify
 from weft.plan.kernel import Plan
+from weft.plan.legality import kinds_of
 
 
 def verify_plan(plan: Plan, program: Program) -> Plan:
@@ -22,6 +25,10 @@ def verify_plan(plan: Plan, program: Program) -> Plan:
             raise VerificationError(f"{kernel.name}: segments {schedule.segments} are no rows")
         if analyse(kernel.program, schedule.rows).pass_count != 1:
             raise VerificationError(f"{kernel.name}: is more than one pass")
+        width = [n for n in map(kernel.program.size_of, schedule.columns) if isinstance(n, int)]
+        is_held = schedule.scheme in ("ONE_SHOT", "STREAM") and kinds_of(kernel.program, schedule.columns)[0]
+        if schedule.backend == "triton" and is_held and schedule.tile_columns < prod(width):
+            raise VerificationError(f"{kernel.name}: {schedule.tile_columns} columns hold no row of {prod(width)}")
         for buffer in kernel.program.inputs:
             if buffer.name not in available:
                 raise VerificationError(f"{kernel.name}: reads {buffer.name} before it is written")
