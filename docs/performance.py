@@ -81,11 +81,11 @@ weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the 
 Each seed was drawn after the code and the constants that it was measured with. Cells have 2^26 elements but for few
 rows and vocabularies; one in ten are below the figure behind the least one. After the first seed the model of time was
 fitted to 2,058 more kernels, registers were counted by the pieces that have masks, and rows of 28,673 to 32,768 columns
-whose weights stay were cut into eight pieces. The other seeds found a mistake in that: rms and layer norm forward of more
-than 32,768 columns, cut so, left half of a row unwritten, which the gates call wrong, ten cells of each. That is mended,
-plans are verified for it, and such rows run as at the first seed. Since then layer norm's backward beyond 14,336 columns
-has the one piece again that it had at the first seed, and weights stay in no program of one warp; no other schedule
-changed.
+whose weights stay were cut into eight pieces. The other seeds found a mistake in that: rms and layer norm forward of
+more than 32,768 columns, cut so, left half of a row unwritten, which the gates call wrong, ten cells of each. That is
+mended, plans are verified for it, and such rows run as at the first seed. Since then layer norm's backward beyond
+14,336 columns has the one piece again that it had at the first seed, and weights stay in no program of one warp; no
+other schedule changed.
 
 {drawn}
 
