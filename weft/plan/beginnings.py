@@ -72,6 +72,8 @@ def beginnings(
     step = gcd(sector, *places.pop())
     if step == sector or (step < vector and len(sizes) > 1):
         return None
+    if step < vector and any(strides[b][inside[0]] != program.size_of(columns[0]) for b in of_rows):
+        return None  # what lies between rows is no element of theirs, and whole vectors would be loaded of it
     rows_inside = program.size_of(inside[0])
     return Beginnings(sector, vector, step, rows_inside if isinstance(rows_inside, int) else None)
 
