@@ -267,29 +267,29 @@ def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
     """The kernel or, if it is a miss, the best of it and of runners-up: what spills less, or takes less time with the
     registers that it was given."""
     used, tried = launch.usage(kernel), [kernel.schedule]
-    while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
-        counters.add(model_misses=1)
-        schedule = runner_up(kernel, plan.target, plan.hints, 0 if used.spill_bytes else used.registers, tried)
-        other = None if schedule is None else replace(kernel, schedule=schedule)
-        found = None if other is None else _built(other, plan, options)
-        if other is None or found is None:
-            break
-        tried.append(other.schedule)
-        times = [given_us(k, plan.target, plan.hints, u.registers) for k, u in ((other, found), (kernel, used))]
-        if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
-            kernel, used = other, found
-        elif used.spill_bytes:
-            break
+    with suppress(Exception):  # the kernel at hand is slow, not wrong
+        while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
+            counters.add(model_misses=1)
+            schedule = runner_up(kernel, plan.target, plan.hints, 0 if used.spill_bytes else used.registers, tried)
+            other = None if schedule is None else replace(kernel, schedule=schedule)
+            found = None if other is None else _built(other, plan, options)
+            if other is None or found is None:
+                break
+            tried.append(other.schedule)
+            times = [given_us(k, plan.target, plan.hints, u.registers) for k, u in ((other, found), (kernel, used))]
+            if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
+                kernel, used = other, found
+            elif used.spill_bytes:
+                break
     return kernel
 
 
 def _built(kernel: Kernel, plan: Plan, options: Options) -> ResourceUsage | None:
-    """What a kernel uses that is compiled in place of another; None if it cannot be: that one is slow, not wrong."""
-    with suppress(Exception):
-        if supports(kernel) is None and not has_failed(launch.digest_of(kernel)):
-            launch.prepare([kernel], [render(kernel)], options, [plan.hints])
-            return launch.usage(kernel)
-    return None
+    """What a kernel uses that is compiled in place of another one; None if it cannot be written or has failed."""
+    if supports(kernel) is not None or has_failed(launch.digest_of(kernel)):
+        return None
+    launch.prepare([kernel], [render(kernel)], options, [plan.hints])
+    return launch.usage(kernel)
 
 
 def is_missed(kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
