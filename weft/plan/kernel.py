@@ -259,13 +259,8 @@ class Plan:
         return "\n".join([*lines, ""])
 
 
-_TUPLE = r"\((.*?)\)"
-_SPLIT = rf"(\w+) rows={_TUPLE} columns={_TUPLE} segments={_TUPLE} rows_per_tile=(\d+)"
-_ON_CPU = re.compile(rf"{_SPLIT} rows_per_chunk=(\d+) held={_TUPLE} finish=(\w+)")
-_ON_GPU = re.compile(
-    rf"{_SPLIT} finish=(\w+) backend=(\w+) pieces=(\d+)x(\d+) warps=(\d+) stages=(\d+) chunks=(\d+)"
-    r"(?: inputs=(\w+))?(?: keeps=(\w+))?( hoisted)?(?: register_cap=(\d+))?"
-)
+_KINDS = {"scheme": Scheme, "finish": Finish, "backend": Backend, "inputs": Inputs, "keeps": Keeps}
+_PLAIN = Schedule("ONE_SHOT", (), ())
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -279,33 +274,16 @@ def parse_kernel(text: str) -> Kernel:
 
 def parse_schedule(text: str) -> Schedule:
     """The schedule that prints as ``text``; raises ParseError."""
-    schedule = _schedule_of(text)
-    if schedule is None or not (
-        schedule.scheme in get_args(Scheme)
-        and schedule.finish in get_args(Finish)
-        and schedule.backend in get_args(Backend)
-        and schedule.inputs in get_args(Inputs)
-        and schedule.keeps in get_args(Keeps)
-    ):
+    fields: dict[str, Any] = {"scheme": text.partition(" ")[0], "hoisted": " hoisted" in text}
+    for name, value in re.findall(r"(\w+)=(\(.*?\)|\S+)", text):
+        if name == "pieces" and value.count("x") == 1:
+            fields["pieces"], fields["piece_columns"] = (int(n) if n.isdecimal() else n for n in value.split("x"))
+        elif value.startswith("("):
+            fields[name] = tuple(part.strip() for part in value[1:-1].split(",") if part.strip())
+        else:
+            fields[name] = int(value) if value.isdecimal() else value
+    are_typed = all(type(value) is type(getattr(_PLAIN, name, None)) for name, value in fields.items())
+    schedule = replace(_PLAIN, **fields) if are_typed else _PLAIN
+    if str(schedule) != text or any(getattr(schedule, name) not in get_args(kind) for name, kind in _KINDS.items()):
         raise ParseError(f"line 1: not a schedule: {text!r}")
     return schedule
-
-
-def _schedule_of(line: str) -> Schedule | None:
-    if (found := _ON_CPU.fullmatch(line)) is not None:
-        rest: dict[str, Any] = {"rows_per_chunk": int(found[6]), "held": _names(found[7]), "finish": found[8]}
-    elif (found := _ON_GPU.fullmatch(line)) is not None:
-        numbers = zip(
-            ("pieces", "piece_columns", "warps", "stages", "chunks"), map(int, found.groups()[7:12]), strict=True
-        )
-        rest = {"finish": found[6], "backend": found[7], **dict(numbers)}
-        rest |= {"inputs": found[13] or "normal", "keeps": found[14] or "values", "hoisted": bool(found[15])}
-        rest |= {"register_cap": int(found[16] or 0)}
-    else:
-        return None
-    split = tuple(_names(found[i]) for i in (2, 3, 4))
-    return Schedule(found[1], *split, rows_per_tile=int(found[5]), **rest)  # type: ignore[arg-type]
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -148,19 +148,19 @@ class Statements(KernelWriter):
         last = rows and columns and self.schedule.inputs == "evict_last"
         policy = ', eviction_policy="evict_last"' if last else ""
 
-        def load(masks: str) -> None:
+        def load(address: str, masks: str) -> None:
             masked = f", mask={masks}, other={nothing}" if masks else ""
             self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{policy})")
 
         if not (rows and columns and self.places.splits_vectors):
-            load(masks)
+            load(address, masks)
             return
-        ends = piece == self.schedule.pieces - 1
-        reached = [f"reached{self.places.suffix(piece)}", "~is_last"] if ends else []
-        load(" & ".join(reached))
+        ends, place = piece == self.schedule.pieces - 1, self.places.place_of(piece)
+        load(address, f"reached{self.places.suffix(piece)} & ~is_last" if ends else "")
         if ends:
             with self.out.block("if is_last"):
-                load(masks)
+                alone = self.schedule.scheme == "ONE_SHOT"  # in loops over rows it takes more registers
+                load(f"{self.pointers[buffer.name]} + w.apart({place})" if alone else address, masks)
 
     def address(self, buffer: Buffer, piece: int) -> str:
         """Pointers to the elements of a buffer."""
