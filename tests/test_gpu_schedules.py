@@ -26,8 +26,8 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
-from weft.plan.gpu_cost import Work, constants, programs_per_sm, times_us
-from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predictor, ranked, runner_up
+from weft.plan.gpu_cost import constants, programs_per_sm
+from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
 from weft.plan.planner import plan
 from weft.plan.resources import resources, spills, wanted_registers
@@ -83,8 +83,7 @@ def split_of(name: str, columns: int, rows: int = 8192) -> Split:
 def test_the_chosen_schedule_has_the_shortest_predicted_time(name: str, rows: int, columns: int) -> None:
     split = split_of(name, columns, rows)
     chosen, found = gpu_schedule(split), candidates(split)
-    us = predictor(split, found[0])
-    assert us(chosen) == min(map(us, found))
+    assert predicted_us(split, chosen) == min(predicted_us(split, each) for each in found)
     assert len(found) < 600
 
 
@@ -283,7 +282,7 @@ def test_more_bytes_and_less_in_flight_take_longer() -> None:
         split = replace(split_of("rms_norm_backward", 4096, rows), target=target)
         plain = Schedule("STREAM", *split.dims, 1, backend="triton", finish="same", piece_columns=4096)
         schedule = replace(plain, **({"warps": 8, "stages": 5, "chunks": 132} | changes))  # type: ignore[arg-type]
-        return predictor(split, schedule)(schedule)
+        return predicted_us(split, schedule)
 
     known = us(16384)
     assert us(32768) == pytest.approx(2 * known, rel=0.1)
@@ -337,7 +336,7 @@ def test_the_time_of_many_programs_with_a_tile_each_is_a_number() -> None:
     """Powers of microseconds are not: with as many as this has, those of programs that share a multiprocessor."""
     split = Split.of(parse(SEGMENTED), ("b", "t"), ("n",), H200, {})
     found = candidates(split)
-    times = [predictor(split, found[0])(schedule) for schedule in found]
+    times = [predicted_us(split, schedule) for schedule in found]
     assert 0 < min(times) <= max(times) < 1e6
 
 
@@ -403,9 +402,7 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
     assert runner_up(kernel, H200, {}, 64) is None
     other = runner_up(kernel, H200, {}, 80)
     assert other is not None
-    work = Work.of(split, other.scheme == "LOOP")
-    now = times_us(Work.of(split), Demand.of(split.program, chosen), chosen, H200, 80)
-    assert times_us(work, Demand.of(split.program, other), other, H200).all < now.all
+    assert predicted_us(split, other) < predicted_us(split, chosen, 80)
     for cap in (64, 0):
         capped = replace(kernel, schedule=replace(chosen, register_cap=cap))
         assert compiler.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)

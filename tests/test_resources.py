@@ -119,7 +119,7 @@ def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
         ("STREAM_TILES", 0.68, 0.8),
     ):
         fitted = weights()[scheme]
-        own = [row for row in rows if ptxas_fit.group(row) == scheme]
+        own = [row for row in rows if row["group"] == scheme]
         fits = [row for row in own if not ptxas_fit.is_spilled(row)]
         assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= least * len(fits), scheme
         said = [ptxas_fit.is_said_to_spill(row, fitted) for row in own]

@@ -33,10 +33,11 @@ from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.options import Options
 from weft.plan.cost import estimates
-from weft.plan.gpu_schedules import given_us, holds_fewer, runner_up
+from weft.plan.gpu_schedules import holds_fewer, predicted_us, runner_up
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import ordinary_us, plan
 from weft.plan.resources import resources
+from weft.plan.split import Split
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, missing_for, render, supports
@@ -276,7 +277,8 @@ def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
             if other is None or found is None:
                 break
             tried.append(other.schedule)
-            times = [given_us(k, plan.target, plan.hints, u.registers) for k, u in ((other, found), (kernel, used))]
+            split = Split.of_kernel(kernel, plan.target, plan.hints)
+            times = [predicted_us(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
             if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
                 kernel, used = other, found
             elif used.spill_bytes:

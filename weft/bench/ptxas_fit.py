@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [row for row in map(counted, read(given.csv)) if not is_odd(row)]
     fits = dict(weights())
     for scheme in given.group or GROUPS:
-        own = [row for row in rows if group(row) == scheme]
+        own = [row for row in rows if row["group"] == scheme]
         find = partial(polished, fits[scheme]) if given.polish else fit
         fits[scheme], half, rest = find(own), find(own[::2]), [row for row in own[1::2] if not is_spilled(row)]
         met = sum(is_within(row, half) for row in rest)
@@ -94,14 +94,10 @@ def counted(kernel: Swept) -> dict[str, str]:
     counts = features(kernel.demand, kernel.schedule)
     own = {
         "chosen": str(int(kernel.place == 0)),
+        "group": group_of(kernel.schedule),
         "predicted_shared_bytes": str(shared_bytes(kernel.demand, kernel.schedule)),
     }
     return kernel.figures | own | {f"n_{name}": f"{count:g}" for name, count in counts.items()}
-
-
-def group(row: dict[str, str]) -> str:
-    """Kernels with the same weights."""
-    return group_of(row["scheme"], row["keeps"], int(row["stages"]), row["finish"])  # type: ignore[arg-type]
 
 
 def fit(rows: Sequence[dict[str, str]]) -> Weights:

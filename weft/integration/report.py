@@ -208,8 +208,8 @@ def _kernel(
         "inputs": [_buffer(b, program) | {"source": names.get(b.name)} for b in program.inputs],
         "outputs": [_buffer(o.buffer, program) | {"source": names.get(o.buffer.name)} for o in program.outputs],
     }
-    counts = {name: value for name, value in estimate.to_dict().items() if name != "kernel"}
-    return own | counts | held.to_dict() | {"text": str(kernel), "source": source}
+    counts = {name: value for name, value in asdict(estimate).items() if name != "kernel"}
+    return own | counts | asdict(held) | {"text": str(kernel), "source": source}
 
 
 def _measurement(measured: Tuned | Refusal | None) -> dict[str, Any] | None:

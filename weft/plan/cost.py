@@ -10,8 +10,7 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
-from weft.plan.demand import Demand
-from weft.plan.gpu_cost import Work, times_us
+from weft.plan.gpu_cost import times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split
@@ -51,8 +50,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: 
     )
     if target.kind == "cpu":
         return _timed(counts, target)
-    work = Work.of(Split.of_kernel(kernel, target, hints), schedule.scheme == "LOOP")
-    found = times_us(work, Demand.of(program, schedule), schedule, target, warm=warm)
+    found = times_us(Split.of_kernel(kernel, target, hints), schedule, warm=warm)
     return replace(counts, start_us=found.start, memory_us=found.memory, compute_us=found.tiles, predicted_us=found.all)
 
 

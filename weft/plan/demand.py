@@ -17,6 +17,8 @@ from weft.plan.liveness import Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
+MOST_MASKED = 16
+"""Elements of a row in a thread whose masks ptxas keeps at most; of more it finds them anew."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +27,7 @@ class Demand:
     candidates.
 
     width: columns, None if known at run time only. item_bytes: of the smallest element that is loaded or stored along
-    the columns. begins:
-    where rows begin, if that is not with a sector of memory.
+    the columns. begins: where rows begin, if that is not with a sector of memory.
     """
 
     live: Liveness
@@ -75,8 +76,8 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     whether column sums are of segments. staged, staged_elements:
     whether loads run ahead, and for how many elements. blocks, remainder: of a loop over columns: blocks in flight, and
     whether the last one is not whole. unaligned: elements of rows that are no whole number of vectors. narrow: elements
-    that are stored in 8 bits, rounded in several steps. split: elements of the first and the last piece, which
-    have masks, of rows that begin between two vectors and are loaded and stored by whole ones.
+    that are stored in 8 bits, rounded in several steps. split: masks of elements of the first and the
+    last piece, of rows that begin between two vectors and are loaded and stored by whole ones.
     """
     live, part = demand.live, share_of(demand, schedule)
     rows, columns = part.rows, part.columns * schedule.pieces
@@ -84,6 +85,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     blocks = (demand.width or 0) / schedule.tile_columns
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
     early = early_rows(demand.begins, demand.width, schedule)
+    masks = rows * min(MOST_MASKED, part.columns * min(2, schedule.pieces))
     beside = schedule.scheme == "ONE_SHOT" and schedule.hoisted
 
     def registers(amount: Amount, of: int = rows) -> float:
@@ -121,7 +123,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "remainder": int(looped and blocks % 1 != 0),
         "unaligned": each * ((demand.width or 0) * demand.item_bytes % VECTOR_BYTES != 0 and early is None),
         "narrow": each * (demand.item_bytes == 1),
-        "split": part.columns * rows * min(2, schedule.pieces) * (early is not None and early.splits_vectors),
+        "split": masks / early.step if early and early.splits_vectors else 0,
     }
 
 

@@ -361,13 +361,12 @@ def _together(one: Count, other: Count, power: float) -> Count:
     return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
-def times_us(
-    work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0, warm: bool = False
-) -> Times:
-    """Microseconds of a kernel. demand, registers: as of ``Load.of``. warm: whether the caches have what is read, so
-    that none of it arrives late."""
-    load = Load.of(work, demand, schedule, target, registers)
-    return (replace(load, spread=0) if warm else load).times_us(constants(target)[way_of(schedule, work)])
+def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = False) -> Times:
+    """Microseconds of a kernel under a schedule. registers: of a thread, if that is known. warm: whether the caches
+    have what is read, so that none of it arrives late."""
+    work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
+    load = Load.of(work, demand, schedule, split.target, registers)
+    return (replace(load, spread=0) if warm else load).times_us(constants(split.target)[way_of(schedule, work)])
 
 
 def way_of(schedule: Schedule, work: Work) -> str:

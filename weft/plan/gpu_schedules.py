@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import Work, programs_per_sm, times_us
-from weft.plan.kernel import Keeps, Kernel, Schedule, Scheme
+from weft.plan.gpu_cost import programs_per_sm, times_us
+from weft.plan.kernel import Kernel, Schedule
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
@@ -27,7 +26,7 @@ the sweeps 96 were, and what is lost by choices fell from 3.9 to 3.7 %, to 3.8 %
 def gpu_schedule(split: Split) -> Schedule:
     """The schedule of a kernel with the shortest predicted time. Once for a pass that several splits have in common."""
     found = candidates(split)
-    return min(found, key=predictor(split, found[0]))
+    return min(found, key=partial(predicted_us, split))
 
 
 def forget() -> None:
@@ -43,7 +42,7 @@ def runner_up(
     more than were counted on: then the best of those that are sure to have what they want, if it takes less time than
     the kernel with so many. tried: what is not to be taken either."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
-    found, us = [s for s in candidates(split) if s not in (chosen, *tried)], predictor(split, chosen)
+    found, us = [s for s in candidates(split) if s not in (chosen, *tried)], partial(predicted_us, split)
 
     def wanted(schedule: Schedule) -> int:
         return wanted_registers(Demand.of(split.program, schedule), schedule)
@@ -51,17 +50,10 @@ def runner_up(
     if registers:
         sure = (s for s in found if not s.register_cap and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
         best = min(sure, key=us, default=None)
-        worth = best is not None and us(best) < WORTH_COMPILING * given_us(kernel, target, hints, registers)
+        worth = best is not None and us(best) < WORTH_COMPILING * us(chosen, registers)
         return best if worth else None
     fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * wanted(chosen)]
     return min(fewer or found, key=us, default=None)
-
-
-def given_us(kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int) -> float:
-    """Predicted microseconds of a kernel whose threads were given so many registers."""
-    schedule, split = kernel.schedule, Split.of_kernel(kernel, target, hints)
-    work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
-    return times_us(work, demand, schedule, target, registers).all
 
 
 def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
@@ -75,22 +67,9 @@ def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
 
 def ranked(split: Split, found: Sequence[Schedule]) -> tuple[Schedule, ...]:
     """Its candidates, the one with the shortest predicted time first."""
-    return tuple(sorted(found, key=predictor(split, found[0])))
+    return tuple(sorted(found, key=partial(predicted_us, split)))
 
 
-def predictor(split: Split, first: Schedule) -> Callable[[Schedule], float]:
-    """Microseconds of a candidate, by the model of time."""
-
-    @cache
-    def work(looped: bool) -> Work:
-        return Work.of(split, looped)
-
-    @cache
-    def demand(scheme: Scheme, keeps: Keeps) -> Demand:
-        return Demand.of(split.program, replace(first, scheme=scheme, keeps=keeps))
-
-    def us(schedule: Schedule) -> float:
-        held = demand(schedule.scheme, schedule.keeps)
-        return times_us(work(schedule.scheme == "LOOP"), held, schedule, split.target).all
-
-    return us
+def predicted_us(split: Split, schedule: Schedule, registers: int = 0) -> float:
+    """Microseconds of a kernel under a schedule, by the model of time. registers: of a thread, if that is known."""
+    return times_us(split, schedule, registers).all

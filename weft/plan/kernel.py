@@ -157,9 +157,6 @@ class Estimate:
     strided_us: float = 0.0
     predicted_us: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -170,9 +167,6 @@ class Resources:
     spill_bytes: int | None
     shared_bytes: int | None
     resources_from: Literal["model", "ptxas"]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -199,8 +193,8 @@ class Decision:
             "refusal": None if self.refusal is None else self.refusal.to_dict(),
             "together_us": self.together_us,
             "apart_us": self.apart_us,
-            "together": [e.to_dict() for e in self.together],
-            "apart": [e.to_dict() for e in self.apart],
+            "together": [asdict(e) for e in self.together],
+            "apart": [asdict(e) for e in self.apart],
         }
 
 

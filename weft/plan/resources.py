@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from weft.ir import dtypes
 from weft.plan.demand import Demand, features, finish_loads, is_converted, share_of
-from weft.plan.kernel import VECTOR_BYTES, Finish, Keeps, Kernel, Resources, Schedule, Scheme
+from weft.plan.kernel import VECTOR_BYTES, Kernel, Resources, Schedule
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -43,7 +43,7 @@ def resources(kernel: Kernel, target: Target) -> Resources:
 
 def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
-    return given_registers(wanted_registers(demand, schedule), schedule.warps, weights()[weights_of(schedule)].fewest)
+    return given_registers(wanted_registers(demand, schedule), schedule.warps, weights_of(schedule).fewest)
 
 
 @lru_cache(maxsize=4096)
@@ -69,14 +69,14 @@ def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     wanted = _but_for_finish(demand, _tile(schedule, min(2, schedule.stages)))
     if schedule.finish == "same":
-        wanted += weights()[weights_of(schedule)].weights.get("finish", 0.0) * finish_loads(demand, schedule)
+        wanted += weights_of(schedule).weights.get("finish", 0.0) * finish_loads(demand, schedule)
     return max(LEAST_REGISTERS, round(wanted))
 
 
 @lru_cache(maxsize=4096)
 def _but_for_finish(demand: Demand, tile: Schedule) -> float:
     found = features(demand, tile)
-    return sum(weight * found[name] for name, weight in weights()[weights_of(tile)].weights.items())
+    return sum(weight * found[name] for name, weight in weights_of(tile).weights.items())
 
 
 def _tile(schedule: Schedule, stages: int) -> Schedule:
@@ -105,18 +105,19 @@ def weights() -> dict[str, Weights]:
     return {group: Weights(**own) for group, own in found.items()}
 
 
-def weights_of(schedule: Schedule) -> str:
-    """Which weights hold: those of a scheme, or of a kind of its kernels."""
-    return group_of(schedule.scheme, schedule.keeps, schedule.stages, schedule.finish)
+def weights_of(schedule: Schedule) -> Weights:
+    """Those of a scheme, or of a kind of its kernels."""
+    return weights()[group_of(schedule)]
 
 
-def group_of(scheme: Scheme, keeps: Keeps, stages: int, finish: Finish) -> str:
+def group_of(schedule: Schedule) -> str:
     """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
-    if keeps != "values":
-        return f"{scheme}_{keeps.upper()}"
-    if scheme == "STREAM" and finish == "none":
+    scheme = schedule.scheme
+    if schedule.keeps != "values":
+        return f"{scheme}_{schedule.keeps.upper()}"
+    if scheme == "STREAM" and schedule.finish == "none":
         return "STREAM_ROWS"
-    return f"{scheme}_WHOLE" if scheme == "COLUMN" and stages == 1 else scheme
+    return f"{scheme}_WHOLE" if scheme == "COLUMN" and schedule.stages == 1 else scheme
 
 
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
@@ -132,7 +133,7 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
 
 def most_wanted(schedule: Schedule, target: Target) -> float:
     """Registers beyond which a thread that wants them spills."""
-    return weights()[weights_of(schedule)].spilling * most_registers(schedule.warps, 1, target)
+    return weights_of(schedule).spilling * most_registers(schedule.warps, 1, target)
 
 
 def most_registers(warps: int, programs: int, target: Target) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from weft.ir.program import Buffer, Output, Value
-from weft.plan.beginnings import Beginnings
 from weft.plan.kernel import Kernel
 from weft.render.kernel_writer import KernelWriter
 from weft.render.source import Writer
@@ -152,15 +151,18 @@ class Statements(KernelWriter):
             masked = f", mask={masks}, other={nothing}" if masks else ""
             self.out.line(f"{self.loaded(buffer.name, piece)} = tl.load({address}{masked}{policy})")
 
-        if not (rows and columns and self.places.splits_vectors):
+        early = self.places.early
+        if early is None or not (rows and columns and early.splits_vectors):
             load(address, masks)
             return
-        ends, place = piece == self.schedule.pieces - 1, self.places.place_of(piece)
+        ends = piece == self.schedule.pieces - 1
         load(address, f"reached{self.places.suffix(piece)} & ~is_last" if ends else "")
         if ends:
             with self.out.block("if is_last"):
-                alone = self.schedule.scheme == "ONE_SHOT"  # in loops over rows it takes more registers
-                load(f"{self.pointers[buffer.name]} + w.apart({place})" if alone else address, masks)
+                if self.schedule.scheme == "ONE_SHOT":  # in loops over rows it takes more registers
+                    self.out.line(f"apart = w.apart({self.places.place_of(piece)}, {early.vector})")
+                    address, masks = f"{self.pointers[buffer.name]} + apart", self._exists(piece, "apart")
+                load(address, masks)
 
     def address(self, buffer: Buffer, piece: int) -> str:
         """Pointers to the elements of a buffer."""
@@ -243,27 +245,27 @@ class Statements(KernelWriter):
         self.out.line(f"{name} = {start} + {run}" if start else f"{name} = {run}")
 
     def define_column_mask(self, piece: int) -> None:
-        if self.places.is_masked(piece):
-            column, count = self.places.place_of(piece), self.places.count(self.schedule.columns)
-            if self.places.early is None:
-                self.out.line(f"{self.column_mask(piece)} = {column} < {count}")
-                return
-            self._define_early_masks(piece, self.places.early, "early", f"early + {count}")
+        """Which columns exist, and where a row begins between vectors, which vectors have some that do, and which no
+        others."""
+        if not self.places.is_masked(piece):
+            return
+        suffix, column, early = self.places.suffix(piece), self.places.place_of(piece), self.places.early
+        self.out.line(f"{self.column_mask(piece)} = {self._exists(piece, column)}")
+        if early is not None and early.splits_vectors:
+            if piece == self.schedule.pieces - 1:
+                end = f"early + {self.places.count(self.schedule.columns)}"
+                self.out.line(f"reached{suffix} = {column} < w.rounded_up({end}, {early.vector})")
+            self.out.line(f"whole{suffix} = {self._exists(piece, column, early.vector)}")
 
-    def _define_early_masks(self, piece: int, rows: Beginnings, first: str, end: str) -> None:
-        """Of the first piece and the last one of rows that have columns from the start of a sector on: which columns
-        exist, and where a row begins between vectors, which vectors have some that do, and which no others."""
-        suffix, column, vector = self.places.suffix(piece), self.places.place_of(piece), rows.vector
+    def _exists(self, piece: int, column: str, vector: int = 0) -> str:
+        """What holds for columns of a piece that exist, or for those of whole vectors of so many."""
+        first, end = "early", str(self.places.count(self.schedule.columns))
+        if self.places.early is None:
+            return f"{column} < {end}"
+        end = f"early + {end}"
+        if vector:
+            first, end = f"w.rounded_up({first}, {vector})", f"w.rounded_down({end}, {vector})"
         is_first, is_last = piece == 0, piece == self.schedule.pieces - 1
-
-        def mask(first: str, end: str) -> str:
-            if is_first and is_last:
-                return f"({column} >= {first}) & ({column} < {end})"
-            return f"{column} >= {first}" if is_first else f"{column} < {end}"
-
-        self.out.line(f"{self.column_mask(piece)} = {mask(first, end)}")
-        if rows.splits_vectors:
-            if is_last:
-                self.out.line(f"reached{suffix} = {column} < w.rounded_up({end}, {vector})")
-            whole = mask(f"w.rounded_up({first}, {vector})", f"w.rounded_down({end}, {vector})")
-            self.out.line(f"whole{suffix} = {whole}")
+        if is_first and is_last:
+            return f"({column} >= {first}) & ({column} < {end})"
+        return f"{column} >= {first}" if is_first else f"{column} < {end}"

@@ -113,7 +113,7 @@ def probes(target: Target) -> list[Probe]:
         program = parse(text.format(rows=rows, columns=columns) + "end\n")
         split = Split.of(program, ("m",), ("n",), target, {})
         chosen = [s for s in candidates(split) if s.scheme != "LOOP"]
-        timed = [(times_us(Work.of(split), Demand.of(program, s), s, target), s) for s in chosen]
+        timed = [(times_us(split, s), s) for s in chosen]
         best_us, best = min(((times.all, s) for times, s in timed), key=lambda each: each[0])
         waiting = max(
             ((times.tiles / times.memory, s) for times, s in timed if times.all <= SLOWER * best_us),
