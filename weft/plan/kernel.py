@@ -24,7 +24,6 @@ Backend = Literal["cpp", "triton"]
 Inputs = Literal["normal", "evict_last"]
 Keeps = Literal["values", "tiles", "inputs"]
 
-
 SEPARATOR = "; "
 """Stands between the lines of a kernel that is printed in one; no line has it."""
 VECTOR_BYTES = 16

@@ -22,8 +22,8 @@ MOST_REGISTERS = 255
 REGISTER_GRAIN = 8
 """Registers are given to threads in so many."""
 LEAST_REGISTERS = 16
-RESERVED_BYTES = 1024
-"""Shared memory of a program that the system takes."""
+RESERVED_BYTES, MOVED_BYTES = 1024, 1024
+"""Shared memory of a program that the system takes, and of a warp while sums take the layout that they are stored in."""
 REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
 """Of a multiprocessor of NVIDIA GPUs; some hold fewer warps, which ptxas does not ask for."""
 STAGE_ALIGNMENT = 16
@@ -150,8 +150,11 @@ def shared_bytes(demand: Demand, schedule: Schedule) -> int:
 @lru_cache(maxsize=4096)
 def _shared_bytes(demand: Demand, tile: Schedule) -> int:
     along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
-    summed = 4 * along_rows * tile.tile_columns if demand.live.outer and along_rows > 1 else 0
-    used = max(staged_bytes(demand, tile) + exchanged_bytes(demand, tile), summed)
+    summed = 4 * along_rows * tile.tile_columns if along_rows > 1 else 0
+    moved = MOVED_BYTES * tile.warps if tile.scheme == "STREAM" else 0
+    used = max(
+        staged_bytes(demand, tile) + exchanged_bytes(demand, tile), max(summed, moved) if demand.live.outer else 0
+    )
     return RESERVED_BYTES + used if used else 0
 
 
