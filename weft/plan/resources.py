@@ -23,7 +23,7 @@ REGISTER_GRAIN = 8
 """Registers are given to threads in so many."""
 LEAST_REGISTERS = 16
 RESERVED_BYTES, MOVED_BYTES = 1024, 1024
-"""Shared memory of a program that the system takes, and of a warp while sums take the layout that they are stored in."""
+"""Shared memory of a program that the system takes, and of a warp while sums take the layout they are stored in."""
 REGISTERS, SCHEDULERS, MOST_WARPS = 65536, 4, 64
 """Of a multiprocessor of NVIDIA GPUs; some hold fewer warps, which ptxas does not ask for."""
 STAGE_ALIGNMENT = 16
