@@ -152,9 +152,8 @@ def _shared_bytes(demand: Demand, tile: Schedule) -> int:
     along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
     summed = 4 * along_rows * tile.tile_columns if along_rows > 1 else 0
     moved = MOVED_BYTES * tile.warps if tile.scheme == "STREAM" else 0
-    used = max(
-        staged_bytes(demand, tile) + exchanged_bytes(demand, tile), max(summed, moved) if demand.live.outer else 0
-    )
+    used = staged_bytes(demand, tile) + exchanged_bytes(demand, tile)
+    used = max(used, summed, moved) if demand.live.outer else used
     return RESERVED_BYTES + used if used else 0
 
 
