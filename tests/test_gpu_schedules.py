@@ -305,7 +305,7 @@ def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared
 
 
 def test_the_constants_choose_well_among_what_was_measured() -> None:
-    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=4))
+    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=8))
     predicted = points.log_times(constants(H200))
     near = points.slower < 0.14
     errors = (predicted - points.log_us).abs()[near]

@@ -104,7 +104,7 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     assert sum(near) >= 0.65 * len(near)
 
 
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))
     rows = [row for row in swept if not ptxas_fit.is_odd(row)]
