@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 from dataclasses import replace
@@ -359,7 +360,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch, *spilled: int, target: Target = H2
     return compiler.build(compile_graph(graph, target=target), Options.read({}, {}))
 
 
+@functools.cache
 def inputs() -> tuple[torch.Tensor, ...]:
+    """Which are large, and traced only."""
     return tuple(WORKLOADS["layer_norm_backward"].make_inputs((8192, 5120), torch.bfloat16, "cpu"))
 
 
