@@ -347,8 +347,8 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
     assert found.total_bytes < 0.85 * natural.total_bytes
 
 
-ALIKE = ("gpt2", "llama", "vit", "dit", "plain")
-"""Models whose borders are as those of others; test_assembly_models.py compares gradients of the last, too."""
+ALIKE = ("gpt2", "llama", "vit", "dit", "plain", "scale_shift_table")
+"""Models whose borders are as those of others, or whose gradients test_assembly_models.py compares, too."""
 OFTEN = often(MODELS, [name for name in MODELS if name not in ALIKE])
 
 
@@ -396,6 +396,7 @@ def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_mask_of_a_dropout_crosses_and_not_its_random_numbers(dtype: torch.dtype) -> None:
+    weft.counters.reset()
     with compilations() as found:
         results = trained(dropped, "weft", dtype)
     width = dtype.itemsize

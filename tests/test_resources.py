@@ -41,7 +41,9 @@ def first_kernel(name: str, columns: int, dtype: str = "bf16", rows: int = 8192)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as made:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["triton", "weft.bench.ptxas_sweep"])
+    with ProcessPoolExecutor(2, mp_context=context) as made:
         yield made
 
 

@@ -54,7 +54,7 @@ EARLY = {
     "layer_norm_backward_bias": (100, 13),
     "modulated_layer_norm_backward": (200,),
     "add_rms_norm_forward": (101,),
-    "layer_norm_forward": (100, 13),
+    "layer_norm_forward": (100,),
     "softmax_forward": (101, 13),
 }
 """Columns of each, of bf16: rows begin in the middle of a sector, between two vectors, and anywhere."""
