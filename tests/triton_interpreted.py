@@ -4,7 +4,7 @@
 The interpreter computes with NumPy. It has nothing for the functions of a device's library, cuts floats of 16 and 8
 bits off where a GPU rounds to nearest even, and takes reductions by functions it does not know element by element.
 To be imported where kernels are interpreted: it puts all this in place. It also leaves out what the interpreter does
-over and over again without any effect, which was half of its time.
+over and over again without any effect, more than half of its time.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ ReduceOps.apply_impl = _reduce
 
 # what has no effect
 
-# Integers are added up a second time, in 64 bits, for an assertion that is compared only with the option ``debug``.
+# Integers are computed a second time, in 64 bits, for an assertion that is left out without the option ``debug``.
 assert not interpreter.interpreter_builder.options.debug
 interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
 
