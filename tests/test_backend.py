@@ -20,7 +20,6 @@ from torch import Tensor
 
 import weft
 from tests.cases import SMALL_MODELS, often
-from tests.compilations import compilations
 from weft import target
 from weft.bench.models import MODELS
 from weft.integration import backend
@@ -243,30 +242,6 @@ def test_a_table_of_modulations_gets_the_gradients_of_float64(batch: int, condit
         error = ((ours.grad - reference.grad).norm() / reference.grad.norm()).item()
         assert error < 1e-5, f"{name}: {error}"
     assert weft.counters.launches == weft.counters.kernels > 0
-
-
-def test_nothing_that_a_region_computes_is_computed_again() -> None:
-    """Regions that read each other's results read what the kernels wrote."""
-    from weft.integration.backend import WeftPass
-
-    left: list[Any] = []
-    original = WeftPass.__call__
-
-    def spy(self: WeftPass, graph: Any) -> None:
-        original(self, graph)
-        members = {n for region in found[-1].regions for n in region.region.members}
-        left.extend(node for node in graph.nodes if node in members)
-
-    WeftPass.__call__ = spy  # type: ignore[method-assign]
-    try:
-        # the sizes of test_border.py, whose kernels these are
-        model = MODELS["residual_mix"](**{**SMALL_MODELS["residual_mix"], "dim": 64})
-        with compilations() as found:
-            torch.compile(model, backend="weft", fullgraph=True)(*model.make_batch(4, 32, seed=0)).backward()
-    finally:
-        WeftPass.__call__ = original  # type: ignore[method-assign]
-    assert weft.counters.pass_calls == 2
-    assert not left
 
 
 def test_changing_batch_and_sequence_compiles_nothing_new() -> None:
