@@ -26,6 +26,7 @@ from weft.capture.mincut import Network
 from weft.capture.regions import Capture, Region, capture
 from weft.capture.trace import trace
 from weft.compiler import Compilation
+from weft.integration.backend import WeftPass
 from weft.integration.rewrite import rewrite
 from weft.plan import planner
 
@@ -347,13 +348,13 @@ def test_the_backward_of_two_mixed_blocks_moves_a_sixth_fewer_bytes(monkeypatch:
     assert found.total_bytes < 0.85 * natural.total_bytes
 
 
-ALIKE = ("gpt2", "llama", "vit", "dit", "plain")
-"""Models whose borders are as those of others; test_assembly_models.py compares gradients of the last, too."""
+ALIKE = ("gpt2", "llama", "vit", "dit", "plain", "scale_shift_table")
+"""Models whose borders are as those of others, or whose gradients test_assembly_models.py compares, too."""
 OFTEN = often(MODELS, [name for name in MODELS if name not in ALIKE])
 
 
 @pytest.mark.parametrize("name", OFTEN)
-def test_gradients_are_those_of_eager_mode(name: str) -> None:
+def test_gradients_are_those_of_eager_mode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = MODELS[name](**{**SMALL_MODELS[name], "dim": 64})
     batch = model.make_batch(4, 32, seed=0)
@@ -363,8 +364,21 @@ def test_gradients_are_those_of_eager_mode(name: str) -> None:
         step(*batch).backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
+    left: list[Any] = []
+    original = WeftPass.__call__
+
+    def spy(self: WeftPass, graph: Any) -> None:
+        """Regions that read each other's results read what the kernels wrote: nothing of theirs is in the graph."""
+        original(self, graph)
+        members = {n for region in found[-1].regions for n in region.region.members}
+        left.extend(node for node in graph.nodes if node in members)
+
+    monkeypatch.setattr(WeftPass, "__call__", spy)
+    weft.counters.reset()
     with compilations() as found:
         mine = gradients(torch.compile(model, backend="weft", fullgraph=True))
+    assert weft.counters.pass_calls == 2
+    assert not left
     theirs = gradients(model)
     for ours, reference in zip(mine, theirs, strict=True):
         assert (ours - reference).norm() <= 1e-4 * reference.norm()
@@ -396,6 +410,7 @@ def trained(function: Function, backend: str, dtype: torch.dtype) -> list[Tensor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_mask_of_a_dropout_crosses_and_not_its_random_numbers(dtype: torch.dtype) -> None:
+    weft.counters.reset()
     with compilations() as found:
         results = trained(dropped, "weft", dtype)
     width = dtype.itemsize

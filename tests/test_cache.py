@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from multiprocessing.context import ForkServerContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -219,6 +220,14 @@ def test_a_failure_does_not_bring_a_damaged_file_back(tmp_path: Path) -> None:
     assert not new(tmp_path).get(KEY, "kernel", "f", Maker()).found
 
 
+@pytest.fixture(scope="module")
+def processes() -> ForkServerContext:
+    """Makes processes that have imported these tests, of which the first takes seconds to start."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 def die_making() -> bytes:
     os._exit(3)
 
@@ -238,8 +247,10 @@ def die(folder: Path, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["making", "before the rename", "after the rename"])
-def test_a_process_that_dies_at_any_moment_leaves_a_whole_file_or_none(tmp_path: Path, moment: str) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=die, args=(tmp_path, moment))
+def test_a_process_that_dies_at_any_moment_leaves_a_whole_file_or_none(
+    tmp_path: Path, moment: str, processes: ForkServerContext
+) -> None:
+    process = processes.Process(target=die, args=(tmp_path, moment))
     process.start()
     process.join(90)
     assert process.exitcode == 3
@@ -270,16 +281,15 @@ def ask(folder: Path, barrier: Barrier, results: Queue[tuple[bool, bool]]) -> No
     results.put((found.found, found.content == CONTENT))
 
 
-def test_processes_that_ask_at_once_make_a_file_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(3), context.Queue()
-    processes = [context.Process(target=ask, args=(tmp_path, barrier, results)) for _ in range(3)]
-    for process in processes:
+def test_processes_that_ask_at_once_make_a_file_once(tmp_path: Path, processes: ForkServerContext) -> None:
+    barrier, results = processes.Barrier(3), processes.Queue()
+    asking = [processes.Process(target=ask, args=(tmp_path, barrier, results)) for _ in range(3)]
+    for process in asking:
         process.start()
-    found = sorted(results.get(timeout=90) for _ in processes)
-    for process in processes:
+    found = sorted(results.get(timeout=90) for _ in asking)
+    for process in asking:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in asking] == [0, 0, 0]
     assert found == [(False, True), (True, True), (True, True)]
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 

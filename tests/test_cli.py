@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -299,10 +300,17 @@ def test_a_missing_library_is_named_with_the_way_to_install_it(
     assert found.err == f"weft: the command line needs {missing}; install it with `pip install {missing}`\n"
 
 
-def test_importing_weft_imports_no_command_line() -> None:
-    code = "import sys, weft; print([m for m in ('typer', 'click', 'weft.cli', 'weft.commands') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "[]\n"
+def test_importing_weft_imports_no_command_line_and_a_command_no_gpu_package() -> None:
+    """Triton aside, which torch imports where it is installed: but none of what weft has for it."""
+    code = """
+        import sys, weft
+        print([m for m in ("typer", "click", "weft.cli", "weft.commands") if m in sys.modules])
+        import weft.commands.bench
+        print([m for m in ("weft.render.weft_triton", "liger_kernel", "quack") if m in sys.modules])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n[]\n"
 
 
 def test_weft_runs_as_a_module_and_as_a_script(folder: Path) -> None:

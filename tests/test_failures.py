@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import weft
-from tests.test_backend import run_python
+from tests.test_backend import run_python, start_cache
 from weft import compiler
 from weft.capture import regions
 from weft.errors import InternalError, LaunchError, WeftError, in_stage, warn_once
@@ -311,6 +311,7 @@ def zero_the_last_output(content: bytes, entry: str) -> Any:
 def test_a_wrong_kernel_of_a_model_is_found_replaced_and_refused(
     option: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    start_cache(tmp_path / "cache", with_launcher=True)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "open_library", zero_the_last_output)
     x = torch.randn(9, 33)

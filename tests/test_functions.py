@@ -142,9 +142,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
 
 MANY_SPLITS = (
     *("long_chain", "qk_norm", "repeated_heads", "softmax_in_the_middle", "modulated", "permuted_input"),
-    *("two_statistics", "cross_entropy_rows", "one_sign", "counts"),
+    *("two_statistics", "cross_entropy_rows", "one_sign", "counts", "double", "strided_rows"),
 )
-"""Cases whose kernels take the compiler longest; others are of their kinds."""
+"""Cases whose kernels take the compiler longest; others are of their kinds, or in the slice of the sweep: float64 and
+rows with gaps between them."""
 OFTEN = often(CASES, [name for name in CASES if name not in MANY_SPLITS])
 
 

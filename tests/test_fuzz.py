@@ -19,14 +19,14 @@ from weft.ir.program import Program
 Patch = pytest.MonkeyPatch
 KINDS = ("programs", "functions", "modules")
 MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "0.5")) / len(KINDS)
+JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+"""Processes for the cores that no other tests run on: more of them would only take longer to start."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_cases_agree_with_float64(kind: str, tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """The same seeds each time, as many of them as there is time for."""
-    summary = run_seeds(
-        kind, range(100_000), os.cpu_count() or 1, MINUTES, shrink_seconds=60, folder=tmp_path, progress=False
-    )
+    summary = run_seeds(kind, range(100_000), JOBS, MINUTES, shrink_seconds=60, folder=tmp_path, progress=False)
     print(summary.line())
     record_property("fuzz", summary.line())
     shown = [f"python -m tests.fuzz {kind} --seed {f.seed}\n{f.message}" for f in summary.failures]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 from dataclasses import replace
@@ -305,7 +306,7 @@ def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared
 
 
 def test_the_constants_choose_well_among_what_was_measured() -> None:
-    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=4))
+    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=8))
     predicted = points.log_times(constants(H200))
     near = points.slower < 0.14
     errors = (predicted - points.log_us).abs()[near]
@@ -359,7 +360,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch, *spilled: int, target: Target = H2
     return compiler.build(compile_graph(graph, target=target), Options.read({}, {}))
 
 
+@functools.cache
 def inputs() -> tuple[torch.Tensor, ...]:
+    """Which are large, and traced only."""
     return tuple(WORKLOADS["layer_norm_backward"].make_inputs((8192, 5120), torch.bfloat16, "cpu"))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import weft
 from tests.accuracy import rounding_excess
+from tests.cases import often
 from weft.capture.sources import origin
 from weft.errors import RefusedError
 from weft.explain.graphs import post_grad_graphs
@@ -37,6 +38,15 @@ CASES = [(name, torch.bfloat16) for name in FUNCTIONS] + [
     for name in ("softmax of a product", "softmax of a product with a tensor")
     for dtype in (torch.float32, torch.float64)
 ]
+OFTEN = [
+    ("softmax of a product", torch.float64),
+    ("softmax of a product with a tensor", torch.float32),
+    ("softmax of a quotient by a tensor", torch.bfloat16),
+    ("softmax in float32", torch.bfloat16),
+    ("softmax of a negative product", torch.bfloat16),
+    ("log-softmax of a product with a tensor", torch.bfloat16),
+]
+"""Of products and quotients, by numbers and tensors, each once."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +62,7 @@ def reports() -> list[Report]:
     return found
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "dtype"), often(CASES, OFTEN))
 def test_one_kernel_forward_and_one_backward(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     torch.manual_seed(0)

@@ -199,7 +199,10 @@ WRONG = {
         ["show", "FILE:Norm.forward"],
         "weft: a function of a file is written FILE.py:FUNCTION, not 'FILE:Norm",
     ),
-    "types alone": (["tune", "gpt2", "f32[4]"], "weft: the TYPE f32[4] is not behind a function; a workload or model "),
+    "types alone": (
+        ["tune", "softmax_forward", "f32[4]"],
+        "weft: the TYPE f32[4] is not behind a function; a workload or model ",
+    ),
     "shape": (["explain", "softmax_forward", "--shape", "12"], "weft: a shape is written 8192x4096, not '12'"),
     "dtype": (
         ["explain", "softmax_forward", "--dtype", "int"],

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.accuracy import is_averaged
+from tests.cases import often
 from tests.fuzz.outcome import Mismatch
 from tests.sweep import check as sweep_check
 from tests.sweep import huge, pool, worker
@@ -35,6 +36,9 @@ STATIC = [
       for name, shape in (("rms_norm_backward", "1x1"), ("log_softmax_forward", "1x3"), ("row_column_sum", "1024x1"),
                           ("cross_entropy_backward", "5x262144"), ("layer_norm_forward", "1x262144"))),
 ]  # fmt: skip
+OF_WORKLOADS = 2 * len(WORKLOADS)
+OFTEN = [*STATIC[:OF_WORKLOADS:8], *STATIC[6:OF_WORKLOADS:8], *STATIC[OF_WORKLOADS::2]]
+"""Half of the workloads at one of two shapes each: all of them are compared in the tests of their kernels, too."""
 OTHERS = [
     *(f"rows:{name}:bf16:130x257:padded"
       for name in ("layer_norm_backward", "rms_norm_forward", "cross_entropy_forward", "softmax_backward")),
@@ -58,9 +62,7 @@ def _settled() -> Generator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    "text", [text if at % 2 == 0 else pytest.param(text, marks=pytest.mark.slow) for at, text in enumerate(STATIC)]
-)
+@pytest.mark.parametrize("text", often(STATIC, OFTEN))
 def test_kernels_for_one_size(text: str) -> None:
     outcome = check(SweepCase.parse(text))
     assert outcome.compared > 0

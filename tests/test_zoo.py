@@ -1,4 +1,4 @@
-"""The zoo: five of its models on a CPU, and what compares them."""
+"""The zoo: some of its models on a CPU, and what compares them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DTYPES = dict(zip(FIVE, ("bf16", "f32", "bf16", "f32", "bf16"), strict=True))
 
 
 @pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
-@pytest.mark.parametrize("name", often(FIVE, ("gpt2", "vit")))
+@pytest.mark.parametrize("name", often(FIVE, ("gpt2",)))
 def test_gradients_of_a_model_are_right(name: str) -> None:
     found = one.run(ENTRIES[name], DTYPES[name], "cpu")
     assert found["wrong"] == []
