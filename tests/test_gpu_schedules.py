@@ -305,8 +305,9 @@ def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared
     assert programs_per_sm(registers, warps, shared, H200) == programs
 
 
-def test_the_constants_choose_well_among_what_was_measured() -> None:
-    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=8))
+@pytest.mark.parametrize("every", [8, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_constants_choose_well_among_what_was_measured(every: int) -> None:
+    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=every))
     predicted = points.log_times(constants(H200))
     near = points.slower < 0.14
     errors = (predicted - points.log_us).abs()[near]

@@ -50,11 +50,9 @@ def apart(index, vector: tl.constexpr):
     """The same numbers, which LLVM does not know to be so: of an index that a branch makes addresses of it would carry
     the upper halves into what others make of it. index: columns of whole vectors, int32."""
     if is_nvidia():
-        result = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], tl.int32, is_pure=False, pack=1)
-        result = tl.max_contiguous(tl.multiple_of(result, [1, vector]), [1, vector])
-    else:
-        result = index
-    return result
+        index = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], tl.int32, is_pure=False, pack=1)
+        index = tl.max_contiguous(tl.multiple_of(index, [1, vector]), [1, vector])
+    return index
 
 
 # NaN wins, as in torch.maximum
