@@ -106,6 +106,16 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     assert sum(near) >= 0.65 * len(near)
 
 
+def test_loads_of_the_last_row_cost_the_others_no_registers(pool: ProcessPoolExecutor) -> None:
+    """Its elements are loaded in a branch: 168 registers of a thread where that has the others' index, and 16 KB of
+    shared memory where nothing is known of its own."""
+    kernel = first_kernel("softmax_forward", 481, rows=139_519)
+    four = replace(kernel.schedule, scheme="ONE_SHOT", rows_per_tile=4, pieces=1, piece_columns=512, warps=1, stages=1)
+    ((usage,),) = compiled([(replace(kernel, schedule=replace(four, chunks=0)), 90)], pool)
+    assert usage["registers"] <= 128
+    assert usage["spill_bytes"] == usage["shared_bytes"] == 0
+
+
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))

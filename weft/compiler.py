@@ -268,6 +268,7 @@ def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
     """The kernel or, if it is a miss, the best of it and of runners-up: what spills less, or takes less time with the
     registers that it was given."""
     used, tried = launch.usage(kernel), [kernel.schedule]
+    split = Split.of_kernel(kernel, plan.target, plan.hints)
     with suppress(Exception):  # the kernel at hand is slow, not wrong
         while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
             counters.add(model_misses=1)
@@ -277,7 +278,6 @@ def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
             if other is None or found is None:
                 break
             tried.append(other.schedule)
-            split = Split.of_kernel(kernel, plan.target, plan.hints)
             times = [predicted_us(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
             if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
                 kernel, used = other, found
