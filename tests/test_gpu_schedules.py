@@ -249,7 +249,7 @@ def test_what_was_loaded_as_float32_is_not_kept_in_place_of_values() -> None:
 def test_narrow_rows_are_taken_many_at_a_time(name: str, columns: int) -> None:
     chosen = gpu_schedule(split_of(name, columns, 2**20))
     assert chosen.scheme in ("ONE_SHOT", "STREAM")
-    assert chosen.rows_per_tile >= (16 if columns < 100 else 4)
+    assert chosen.rows_per_tile >= (16 if columns < 100 else 8)
 
 
 @pytest.mark.parametrize("columns", [300, 4136, 9000, 15040, 17064, 29160, 32776, 41400, 48960, 61600, 65536])
