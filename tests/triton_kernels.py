@@ -226,7 +226,7 @@ def _early_of(name: str, widths: Iterable[int]) -> Iterator[tuple[str, Check]]:
 
 def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None:
     phases = SECTOR // gcd(SECTOR, columns)
-    tall = 128 if name.startswith("modulated") else (1 if dynamic_rows else 4) * phases + 6  # of each some in a tile
+    tall = 128 if name.startswith("modulated") else (2 if dynamic_rows else 4) * phases + 6  # of each some in a tile
     inputs = WORKLOADS[name].exact_inputs((tall, columns), DTYPES["bf16"], "cpu", 3)
     case = make_case(name, inputs, dynamic_rows=dynamic_rows)
     program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)

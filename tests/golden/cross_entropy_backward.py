@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=8 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last
 # program log_softmax_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -47,36 +47,31 @@ def weft_log_softmax_backward(dy, log_y, out0):
     cast_d = w.to_f32(dy_tile_d)
     cast_e = w.to_f32(dy_tile_e)
     sum = tl.sum(cast_a + cast_b + cast_c + cast_d + cast_e, 1, keep_dims=True)
-    cast_a = w.to_f32_again(dy_tile_a)
-    cast_1_a = w.to_f32_again(log_y_tile_a)
+    cast_1_a = w.to_f32(log_y_tile_a)
     exp_a = tl.exp(cast_1_a)
     mul_a = exp_a * sum
     sub_a = cast_a - mul_a
     cast_2_a = sub_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_2_a)
-    cast_b = w.to_f32_again(dy_tile_b)
-    cast_1_b = w.to_f32_again(log_y_tile_b)
+    cast_1_b = w.to_f32(log_y_tile_b)
     exp_b = tl.exp(cast_1_b)
     mul_b = exp_b * sum
     sub_b = cast_b - mul_b
     cast_2_b = sub_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_2_b)
-    cast_c = w.to_f32_again(dy_tile_c)
-    cast_1_c = w.to_f32_again(log_y_tile_c)
+    cast_1_c = w.to_f32(log_y_tile_c)
     exp_c = tl.exp(cast_1_c)
     mul_c = exp_c * sum
     sub_c = cast_c - mul_c
     cast_2_c = sub_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_2_c)
-    cast_d = w.to_f32_again(dy_tile_d)
-    cast_1_d = w.to_f32_again(log_y_tile_d)
+    cast_1_d = w.to_f32(log_y_tile_d)
     exp_d = tl.exp(cast_1_d)
     mul_d = exp_d * sum
     sub_d = cast_d - mul_d
     cast_2_d = sub_d.to(tl.bfloat16)
     tl.store(out0_at + n_d, cast_2_d)
-    cast_e = w.to_f32_again(dy_tile_e)
-    cast_1_e = w.to_f32_again(log_y_tile_e)
+    cast_1_e = w.to_f32(log_y_tile_e)
     exp_e = tl.exp(cast_1_e)
     mul_e = exp_e * sum
     sub_e = cast_e - mul_e

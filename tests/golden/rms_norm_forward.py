@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last
 # program rms_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -59,33 +59,28 @@ def weft_rms_norm_forward(x, weight, out0):
     weight_tile_c = tl.load(weight + n_c)
     weight_tile_d = tl.load(weight + n_d)
     weight_tile_e = tl.load(weight + n_e)
-    cast_a = w.to_f32_again(x_tile_a)
     mul_1_a = cast_a * rsqrt
-    cast_1_a = w.to_f32_again(weight_tile_a)
+    cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
     cast_2_a = mul_2_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_2_a)
-    cast_b = w.to_f32_again(x_tile_b)
     mul_1_b = cast_b * rsqrt
-    cast_1_b = w.to_f32_again(weight_tile_b)
+    cast_1_b = w.to_f32(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
     cast_2_b = mul_2_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_2_b)
-    cast_c = w.to_f32_again(x_tile_c)
     mul_1_c = cast_c * rsqrt
-    cast_1_c = w.to_f32_again(weight_tile_c)
+    cast_1_c = w.to_f32(weight_tile_c)
     mul_2_c = mul_1_c * cast_1_c
     cast_2_c = mul_2_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_2_c)
-    cast_d = w.to_f32_again(x_tile_d)
     mul_1_d = cast_d * rsqrt
-    cast_1_d = w.to_f32_again(weight_tile_d)
+    cast_1_d = w.to_f32(weight_tile_d)
     mul_2_d = mul_1_d * cast_1_d
     cast_2_d = mul_2_d.to(tl.bfloat16)
     tl.store(out0_at + n_d, cast_2_d)
-    cast_e = w.to_f32_again(x_tile_e)
     mul_1_e = cast_e * rsqrt
-    cast_1_e = w.to_f32_again(weight_tile_e)
+    cast_1_e = w.to_f32(weight_tile_e)
     mul_2_e = mul_1_e * cast_1_e
     cast_2_e = mul_2_e.to(tl.bfloat16)
     tl.store(out0_at + n_e, cast_2_e)

@@ -60,11 +60,13 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
 """Of each constant the least, the most, and where the search begins."""
 WAYS = (
     "ONE_SHOT",
+    "ONE_SHOT_SPLIT",
     "POINTWISE",
     "STREAM",
     "STREAM_TILES",
     "STREAM_ONCE",
     "STREAM_ROWS",
+    "STREAM_ROWS_SPLIT",
     "LOOP",
     "COLUMN",
     "COLUMN_WHOLE",
@@ -183,7 +185,7 @@ def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
         work = Work.of(swept.split, schedule.scheme == "LOOP")
         load = Load.of(work, demand, schedule, TARGET)
         allowed = not spills(demand, schedule, TARGET)
-        found.append(Point(swept, way_of(schedule, work), load, float(row["us"]), allowed))
+        found.append(Point(swept, way_of(schedule, work, demand), load, float(row["us"]), allowed))
     return found
 
 

@@ -366,20 +366,21 @@ def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = 
     have what is read, so that none of it arrives late."""
     work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
     load = Load.of(work, demand, schedule, split.target, registers)
-    return (replace(load, spread=0) if warm else load).times_us(constants(split.target)[way_of(schedule, work)])
+    return (replace(load, spread=0) if warm else load).times_us(constants(split.target)[way_of(schedule, work, demand)])
 
 
-def way_of(schedule: Schedule, work: Work) -> str:
+def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
     """Which constants hold: those of a scheme, or of a kind of its kernels."""
+    splits = "_SPLIT" if demand.begins and demand.begins.splits_vectors else ""
     match schedule.scheme:
         case "STREAM" if schedule.stages == 1:
             return "STREAM_ONCE"
         case "STREAM" if not work.sums:
-            return "STREAM_ROWS"
+            return "STREAM_ROWS" + splits
         case "STREAM" if schedule.keeps == "tiles":
             return "STREAM_TILES"
-        case "ONE_SHOT" if not work.exchanges:
-            return "POINTWISE"
+        case "ONE_SHOT":
+            return "ONE_SHOT" + splits if work.exchanges else "POINTWISE"
         case "COLUMN" if schedule.finish == "none":
             return "COLUMN_WHOLE"
         case scheme:

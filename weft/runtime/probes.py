@@ -124,9 +124,9 @@ def probes(target: Target) -> list[Probe]:
 
 
 def _probe(program: Program, split: Split, schedule: Schedule, target: Target) -> Probe:
-    work = Work.of(split)
-    load = Load.of(work, Demand.of(program, schedule), schedule, target)
-    return Probe(Kernel(program, schedule), load, way_of(schedule, work))
+    work, demand = Work.of(split), Demand.of(program, schedule)
+    load = Load.of(work, demand, schedule, target)
+    return Probe(Kernel(program, schedule), load, way_of(schedule, work, demand))
 
 
 def fit(target: Target, found: Sequence[Probe], measured_us: Sequence[float]) -> Found:
