@@ -63,7 +63,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
         tl.store(rsqrt_saved + n, rsqrt)
         tl.store(mul_saved + n, mul)
 
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x512 warps=4 stages=1 chunks=0
 # program batch_norm_forward_1()
 #   dim m = 32768
 #   dim n = 5120
@@ -90,9 +90,9 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
-    n = tl.program_id(1) * 1024 + tl.arange(0, 1024)[None, :]
+    n = tl.program_id(1) * 512 + tl.arange(0, 512)[None, :]
     tile = tl.program_id(0)
-    m = tile + tl.arange(0, 1)[:, None]
+    m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     x_tile = tl.load(x_at + n)
