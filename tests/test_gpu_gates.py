@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,12 +122,22 @@ def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:
     assert not gpu_gates.Cell("rms_norm_forward", 2**24 // 5120, 5120, "bf16").has_copy_bar
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Of signals, put back."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(cell: Cell, *rest: object) -> Cell:
         if cell.columns > 1024:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return replace(cell, launches=1, us={"copy": 9.5, "weft": 10.0})
 
     monkeypatch.setattr(gpu_gates, "measure", measure)

@@ -4,7 +4,7 @@ Every cell, a workload at a width, is one call as a user makes it, compiled by w
 TorchInductor and a copy of the same bytes: all in turn, the level-two cache flushed before each, sums of device kernel
 durations, medians over rounds. Results are compared with eager PyTorch in float64 first, as ``weft bench`` does.
 ``--json FILE`` writes the cells with versions and the machine; the exit code is 1 if a bar is missed or a result is
-wrong. An interrupt ends the run with what was measured so far, and exit code 130.
+wrong. An interrupt, or a request to end, ends the run with what was measured so far, and exit code 130.
 
 ``--random SEED`` takes cells that are drawn from the seed in place of chosen ones, with bars of their own
 (``gpu_drawn.py``). Several processes compile, and one at a time has the GPU for what is timed.
@@ -17,6 +17,7 @@ import gc
 import json
 import math
 import shlex
+import signal
 import statistics
 import sys
 import tempfile
@@ -163,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_gpu(parser)
     options = replace(Options.read(), tuned=False)
     cells, interrupted = list[Cell](), False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for cell in measured(given, options):
             cells.append(cell)
