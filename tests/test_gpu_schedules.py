@@ -394,6 +394,14 @@ def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert counters.model_misses == 1
 
 
+def test_a_kernel_whose_runner_up_spills_less_gives_way_to_the_next_and_is_one_miss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [schedule_of(compiled(monkeypatch, *spilled)) for spilled in ((), (100,), (100, 50))]
+    assert len(set(found)) == 3
+    assert counters.model_misses == 1
+
+
 def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -269,9 +269,9 @@ def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
     registers that it was given."""
     used, tried = launch.usage(kernel), [kernel.schedule]
     split = Split.of_kernel(kernel, plan.target, plan.hints)
+    counters.add(model_misses=int(is_missed(kernel, used, plan.target)))
     with suppress(Exception):  # the kernel at hand is slow, not wrong
         while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
-            counters.add(model_misses=1)
             schedule = runner_up(kernel, plan.target, plan.hints, 0 if used.spill_bytes else used.registers, tried)
             other = None if schedule is None else replace(kernel, schedule=schedule)
             found = None if other is None else _built(other, plan, options)
