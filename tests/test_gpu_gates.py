@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -161,6 +162,24 @@ def test_an_interrupt_keeps_what_was_measured(
     found = json.loads(written.read_text())
     assert found["interrupted"]
     assert [(cell["rows"], cell["columns"]) for cell in found["cells"]] == [(2**17, 512), (2**16, 1024)]
+
+
+def test_a_sweep_says_what_first_choices_lose() -> None:
+    """Of three kernels: one whose second schedule is the best, one whose first is wrong, one that was not compiled."""
+    lines = list[dict[str, object]]()
+    for part, found in (("p", (10.0, 8.0, 9.0)), ("q", (5.0, 6.0)), ("r", ("",))):
+        kernel = {"workload": "w", "dtype": "bf16", "rows": 2, "columns": 3, "part": part, "wrong": ""}
+        lines += [kernel | {"place": place, "us": us} for place, us in enumerate(found)]
+    lines[3]["wrong"] = "out0"
+    assert gpu_sweep.regrets(lines) == {("w", "bf16", 2, 3, "p"): 1.25}
+
+
+def test_cells_of_which_all_schedules_are_taken_have_many_rows() -> None:
+    given = argparse.Namespace(gates=True, seed=5, cells=40, sample=12, workload=list(WORKLOADS))
+    found = list(gpu_sweep.cells_of(given))
+    assert len(set(found)) == 12
+    assert all(cell.rows * cell.columns > 2**25 for cell in found)
+    assert found == list(gpu_sweep.cells_of(given))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -6,7 +6,9 @@ is rendered under some of its candidate schedules: those with the shortest predi
 those that are predicted not to fit included. They are compiled by several processes, run once on poisoned outputs and
 compared with the reference, and timed: all candidates and a copy of the same bytes in turn, the level-two cache flushed
 before each, sums of device kernel durations. The file has a line a candidate, with the registers that ptxas gave it;
-what the planner's constants are fitted to is in ``plan/calibration``.
+what the planner's constants are fitted to is in ``plan/calibration``. ``--gates --sample 12`` takes every candidate of
+as many cells that the gates draw from the seed, those with few rows left out, and prints the *regret* of each kernel:
+the time of its first choice over that of the best.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import argparse
 import csv
 import os
 import random
+import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
@@ -63,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True, help="of what is drawn")
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--gates", action="store_true", help="cells as the gates draw them, with passes as they are")
+    parser.add_argument("--sample", type=int, default=0, help="of these with many rows, with all schedules of each")
     parser.add_argument("--columns", type=int, nargs="+", help="in place of drawn shapes")
     parser.add_argument("--rows", type=int, nargs="+", help="with these columns; 2^26 elements without")
     parser.add_argument("--dtype", default="bf16", help="of these")
@@ -74,18 +78,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     require_gpu(parser)
     options, start, draw = Options.read(), time.perf_counter(), random.Random(given.seed)
-    cells = list(_cells(given))
+    cells = list(cells_of(given))
     found: dict[Part, list[Kernel]] = {}
     for cell in cells:
         for name, split in parts_of(cell, TARGET).items():
             if given.gates and cell.rows > FEW_ROWS[-1] and name.endswith(("_rows", "_columns")):
                 continue
-            if schedules := drawn_schedules(split, given.most, draw):
+            every = _rendered(split, ranked(split, candidates(split))) if given.sample else []
+            if schedules := every or drawn_schedules(split, given.most, draw):
                 found[cell, name] = [Kernel(split.program, s) for s in schedules]
     capability = torch.cuda.get_device_capability()
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in found.values() for kernel in kernels]
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
-        made = pool.map(_compile, texts, chunksize=4)
+        made, lines = pool.map(_compile, texts, chunksize=4), list[dict[str, Any]]()
         with given.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
@@ -93,19 +98,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failures = [next(made) for _ in kernels]
                 if time.perf_counter() - start > given.seconds:
                     break
-                writer.writerows(_measure(cell, name, kernels, failures, options, given.rounds))
+                own = list(_measure(cell, name, kernels, failures, options, given.rounds))
+                writer.writerows(own)
+                lines += own
                 file.flush()
         print(f"{len(texts)} kernels in {time.perf_counter() - start:.0f} s", flush=True)
         pool.shutdown(cancel_futures=True)
+    lost = regrets(lines)
+    for kernel in sorted(lost, key=lambda each: -lost[each]):
+        print(f"{lost[kernel] - 1:.1%} {' '.join(map(str, kernel))}")
+    if lost:
+        mean, most = statistics.geometric_mean(lost.values()) - 1, max(lost.values()) - 1
+        print(f"first choices of {len(lost)} kernels lose {mean:.1%} in geometric mean, {most:.1%} at most")
     return 0
 
 
-def _cells(given: argparse.Namespace) -> Iterator[Cell]:
+def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
+    """What the arguments ask for."""
     if given.gates:
         cells = [Cell(d.workload, d.dtype, d.rows, d.columns) for d in drawn(given.seed, given.cells)]
         few = [cell for cell in cells if cell.rows <= FEW_ROWS[-1] and cell.columns <= FEW_COLUMNS[-1]]
-        left_out = set(random.Random(given.seed).sample(few, round(MOST_FEW * len(few))))
-        yield from (cell for cell in cells if cell not in left_out and cell.workload in given.workload)
+        draw = random.Random(given.seed)
+        left_out = set(few if given.sample else draw.sample(few, round(MOST_FEW * len(few))))
+        kept = [cell for cell in cells if cell not in left_out and cell.workload in given.workload]
+        yield from draw.sample(kept, given.sample) if given.sample else kept
     elif not given.columns:
         yield from drawn_cells(given.seed, given.workload, given.cells)
     else:
@@ -116,15 +132,26 @@ def _cells(given: argparse.Namespace) -> Iterator[Cell]:
 
 def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[Schedule]:
     """Schedules of a kernel, the one that is predicted to be the best first."""
-
-    def rendered(schedules: Iterable[Schedule]) -> list[Schedule]:
-        return [s for s in schedules if triton.supports(Kernel(split.program, s)) is None]
-
-    first = rendered(ranked(split, candidates(split)))
+    first = _rendered(split, ranked(split, candidates(split)))
     count = max(1, round(FIRST * most))
-    others = rendered(dict.fromkeys((*first[count:], *candidates(split, SLACK))))
+    others = _rendered(split, dict.fromkeys((*first[count:], *candidates(split, SLACK))))
     others = [s for s in others if s.elements <= MOST_SPILLED_ELEMENTS]
     return list(dict.fromkeys((*first[:count], *draw.sample(others, min(len(others), most - count)))))
+
+
+def _rendered(split: Split, schedules: Iterable[Schedule]) -> list[Schedule]:
+    return [s for s in schedules if triton.supports(Kernel(split.program, s)) is None]
+
+
+def regrets(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
+    """Of each kernel the time of its first schedule over that of the best. lines: as the file has them; those without a
+    time, and wrong ones, are left out, and kernels whose first schedule is one of these."""
+    of: dict[tuple[Any, ...], dict[int, float]] = {}
+    for each in lines:
+        if each.get("us") and not each.get("wrong"):
+            kernel = tuple(each[key] for key in ("workload", "dtype", "rows", "columns", "part"))
+            of.setdefault(kernel, {})[int(each["place"])] = float(each["us"])
+    return {kernel: times[0] / min(times.values()) for kernel, times in of.items() if 0 in times}
 
 
 def _compile(job: tuple[str, int]) -> str:
