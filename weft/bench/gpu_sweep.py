@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
+    if given.sample and not given.gates:
+        parser.error("--sample is of the cells of --gates")
     require_gpu(parser)
     options, start, draw = Options.read(), time.perf_counter(), random.Random(given.seed)
     cells = list(cells_of(given))
@@ -84,8 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, split in parts_of(cell, TARGET).items():
             if given.gates and cell.rows > FEW_ROWS[-1] and name.endswith(("_rows", "_columns")):
                 continue
-            every = _rendered(split, ranked(split, candidates(split))) if given.sample else []
-            if schedules := every or drawn_schedules(split, given.most, draw):
+            if given.sample:
+                schedules = _rendered(split, ranked(split, candidates(split)))
+            else:
+                schedules = drawn_schedules(split, given.most, draw)
+            if schedules:
                 found[cell, name] = [Kernel(split.program, s) for s in schedules]
     capability = torch.cuda.get_device_capability()
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in found.values() for kernel in kernels]
