@@ -24,7 +24,7 @@ from weft.target import Target
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 NAMES = tuple(WORKLOADS)
-POINTWISE_OF_ONE_ROW = ("batch_norm_forward", "gelu_backward_bias", "thunder_layer_norm_backward")
+POINTWISE_OF_ONE_ROW = ("batch_norm_forward", "gelu_backward_bias")
 """Workloads of which something is summed up over rows only: with one row it is left to Inductor."""
 BACKWARDS = tuple(name for name in NAMES if "backward" in name)
 

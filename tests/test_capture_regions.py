@@ -60,6 +60,30 @@ def test_tensors_with_only_a_number_in_common_do_not_join() -> None:
     assert sorted(len(region.program.dims) for region in found.regions) == [2, 2, 2]
 
 
+def queries_and_keys(q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, ...]:
+    """Norms of more queries than keys, turned by the same angles."""
+    cos = angles.cos()
+    return tuple(F.rms_norm(each, (16,)) * cos for each in (q, k))
+
+
+def test_tensors_with_positions_in_common_do_not_share_their_heads() -> None:
+    """In one program each query would be computed for every key's head."""
+    found = checked(queries_and_keys, rows(2, 5, 4, 16), rows(2, 5, 3, 16), rows(5, 1, 16))
+    assert len(found.regions) == 2
+    assert sorted(max(len(v.dims) for v in r.program.buffers) for r in found.regions) == [4, 4]
+    assert all(len(region.program.dims) <= 4 for region in found.regions)
+
+
+def sums_of_both(x: Tensor, y: Tensor) -> Tensor:
+    """Of rows of two widths."""
+    return x.exp().sum(1) + y.exp().sum(1)
+
+
+def test_rows_of_two_widths_are_added_up_in_two_programs() -> None:
+    found = checked(sums_of_both, rows(6, 16), rows(6, 10))
+    assert [len(region.program.dims) for region in found.regions] == [2, 2]
+
+
 def test_a_number_of_two_tensors_is_added_up_behind_both() -> None:
     found = checked(lambda x, y: torch.softmax(x, -1).max() + torch.softmax(y, -1).max(), rows(8, 16), rows(5, 12))
     assert sorted(len(region.program.dims) for region in found.regions) == [2, 2]

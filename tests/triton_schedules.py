@@ -88,7 +88,7 @@ def statements(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     blocks = schedule.pieces
     if schedule.scheme == "LOOP" or splits_columns(kernel):
         blocks = -(-width // schedule.piece_columns)
-    finishing = prod(sizes[d] for d in schedule.segments) * -(-width // finish_width(kernel))
+    finishing = prod(sizes[d] for d in schedule.segments) * -(-width // finish_width(kernel, schedule.segments))
     return (tiles * max(1, blocks) + finishing) * (len(kernel.program.values) + len(kernel.program.inputs))
 
 

@@ -51,8 +51,9 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out0):
-    n = tl.program_id(1) * 512 + tl.arange(0, 512)[None, :]
-    tile = tl.program_id(0)
+    block = tl.program_id(0) % 10
+    n = block * 512 + tl.arange(0, 512)[None, :]
+    tile = tl.program_id(0) // 10
     m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120

@@ -19,11 +19,14 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor operand: its position among the node's tensor arguments, the base that holds it, the base's axes."""
+    """One tensor operand: its position among the node's tensor arguments, the base that holds it, the base's axes; the
+    argument itself, which is the base or a view of it, and the argument's axes."""
 
     position: int
     base: fx.Node
     axes: tuple[Axis, ...]
+    argument: fx.Node
+    argument_axes: tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def projection_space(node: fx.Node, refinement: Refinement) -> Space:
     axes = tuple(refinement.fresh_axis(size) for size in shape_of(node))
     source = node.args[0]
     assert isinstance(source, fx.Node)
-    return Space(axes, axes, (Operand(0, source, axes),))
+    return Space(axes, axes, (Operand(0, source, axes, source, axes),))
 
 
 def reduction_space(node: fx.Node, refinement: Refinement, dims: Sequence[int]) -> Space:
@@ -95,6 +98,7 @@ def reduction_space(node: fx.Node, refinement: Refinement, dims: Sequence[int]) 
 
 def follow(position: int, node: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> Operand:
     """Walk back through views as far as the shapes align; what stops the walk is the base."""
+    argument, argument_axes = node, axes
     while node.op == "call_function" and (inverse := VIEWS.get(node.target)) is not None:
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -104,7 +108,7 @@ def follow(position: int, node: fx.Node, axes: tuple[Axis, ...], refinement: Ref
         except MisalignedError:
             break
         node = source
-    return Operand(position, node, axes)
+    return Operand(position, node, axes, argument, argument_axes)
 
 
 Inverse = Callable[[fx.Node, fx.Node, tuple[Axis, ...], Refinement], tuple[Axis, ...]]

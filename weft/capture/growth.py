@@ -22,7 +22,6 @@ from weft.capture.lowering import can_unify, flat, is_constant, unify_all
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import origin
 from weft.errors import Refusal
-from weft.ir.structure import components
 from weft.rules import Figure
 
 
@@ -123,7 +122,8 @@ class Growth:
     # merging
 
     def grow_along_edges(self) -> None:
-        for node in list(self.spaces):
+        """Twice: what a group cannot be joined with before a node that both lead to is there, it can be afterwards."""
+        for node in [*self.spaces] * 2:
             for base in sorted(self.depends[node], key=lambda n: -self.order[n]):
                 if base in self.spaces:
                     self._merge(self.group_of[base], self.group_of[node])
@@ -155,31 +155,32 @@ class Growth:
                     unify_all(self.refine, self._axes_read(shared, a), self._axes_read(shared, b))
                 for node in inside:
                     self.refine.check_distinct(self.spaces[node].axes)
-                self._connect(inside)
+                self._check_one_space(inside)
         except MisalignedError:
             return  # the edge becomes a border
         a.extend(b)
         for node in b:
             self.group_of[node] = a
 
-    def _connect(self, nodes: Collection[fx.Node]) -> None:
-        """Have nodes that share no dimension read tensors along the same ones. Raises MisalignedError if they have
-        nothing but numbers in common: in one program their dimensions would be loops around each other, and each would
-        be computed for every index of the others."""
-        if self._is_connected(nodes):
+    def _check_one_space(self, nodes: Collection[fx.Node]) -> None:
+        """Raises MisalignedError if no node has all dimensions that the others have: in one program dimensions are
+        loops around each other, and what lacks one of them would be computed for every index of it. Before that, nodes
+        that read a tensor do so along the same dimensions, if they can."""
+        if self._have_one_space(nodes):
             return
         read: dict[fx.Node, tuple[Axis, ...]] = {}
         spaces = [self.spaces[node] for node in nodes]
-        for operand in (operand for space in spaces for operand in space.operands if operand.base not in nodes):
-            first = read.setdefault(operand.base, operand.axes)
-            if not is_constant(operand.base) and first is not operand.axes:
-                can_unify(self.refine, first, operand.axes, spaces)
-        if not self._is_connected(nodes):
-            raise MisalignedError("no dimension in common")
+        for operand in (operand for space in spaces for operand in space.operands if not is_constant(operand.base)):
+            for source, axes in ((operand.base, operand.axes), (operand.argument, operand.argument_axes)):
+                first = read.setdefault(source, axes)
+                if first is not axes and source not in nodes:
+                    can_unify(self.refine, first, axes, spaces)
+        if not self._have_one_space(nodes):
+            raise MisalignedError("no operation varies over all dimensions")
 
-    def _is_connected(self, nodes: Iterable[fx.Node]) -> bool:
-        """Whether nodes that share a dimension lead from each of some nodes to all others that have any."""
-        return len(components({self.refine.leaves(flat(self.spaces[node].axes)) for node in nodes})) < 2
+    def _have_one_space(self, nodes: Iterable[fx.Node]) -> bool:
+        own = [frozenset(self.refine.leaves(flat(self.spaces[node].axes))) for node in nodes]
+        return frozenset[int]().union(*own) in own
 
     def reduces(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether one of the nodes reduces something."""

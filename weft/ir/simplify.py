@@ -216,14 +216,16 @@ def sum_picked(builder: Builder, value: Value, args: tuple[str, ...]) -> str | N
 
 
 def _chain(builder: Builder, name: str, dim: str) -> list[str]:
-    """A value, what it is made from, and so on, as long as that is pointwise, of one operand that varies along ``dim``
-    and of its own type: the last is what is left."""
+    """A value, what it is made from, and so on, as long as that is pointwise, of floats, and of one operand that varies
+    along ``dim``: the last is what is left, which is no value that is only cast."""
     found = [name]
     while (value := builder.value(found[-1])) is not None and lookup(value.op).kind == "pointwise":
         operands = [arg for arg in dict.fromkeys(value.args) if dim in builder.dims_of(arg)]
-        if len(operands) != 1 or builder.dtype(operands[0]) != value.dtype:
+        if len(operands) != 1 or not all(map(dtypes.is_float, (value.dtype, builder.dtype(operands[0])))):
             break
         found.append(operands[0])
+    while len(found) > 1 and (value := builder.value(found[-2])) is not None and value.op == "cast":
+        found.pop()
     return found
 
 

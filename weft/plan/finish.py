@@ -17,24 +17,26 @@ FINISH_WARPS, FINISH_PROGRAMS = 4, 128
 """Of a finish that is launched by itself: of a program, and how many programs there should be."""
 
 
-def finish_columns(schedule: Schedule, columns: int | None) -> int:
+def finish_columns(schedule: Schedule, columns: int | None, added: int = 1) -> int:
     """Columns of a task: as few as give each program one task at the most, since a task takes as long as it waits for
-    its loads, however many they are. columns: of a row, None if known at run time only."""
+    its loads, however many they are. columns: of a row, None if known at run time only. added: segments that are added
+    up with each other."""
     if columns is None:
         return UNKNOWN_COLUMNS
-    programs = max(1, schedule.chunks) if schedule.finish == "same" else FINISH_PROGRAMS
+    programs = max(1, schedule.chunks) * added if schedule.finish == "same" else FINISH_PROGRAMS
     return next((width for width in FINISH_COLUMNS if width * programs >= columns), FINISH_COLUMNS[-1])
 
 
-def finish_chunks(schedule: Schedule, width: int) -> int:
-    """Chunks whose partial sums a task has on their way. width: its columns."""
+def finish_chunks(schedule: Schedule, width: int, added: int = 1) -> int:
+    """Chunks whose partial sums a task has on their way. width: its columns. added: segments whose chunks these are."""
     warps = schedule.warps if schedule.finish == "same" else FINISH_WARPS
-    return min(FINISH_ELEMENTS * 32 * warps // width, 1 << max(1, schedule.chunks).bit_length() - 1)
+    return min(FINISH_ELEMENTS * 32 * warps // width, 1 << max(1, schedule.chunks * added).bit_length() - 1)
 
 
-def finish_steps(schedule: Schedule, columns: int, chunks: int) -> int:
+def finish_steps(schedule: Schedule, columns: int, chunks: int, added: int) -> int:
     """How often a program waits for partial sums, one after the other: those of all reductions are loaded side by side.
-    chunks: that there are, of a segment; their programs share the tasks, or each task has a program of its own."""
-    width = finish_columns(schedule, columns)
+    chunks: that there are, of a segment; their programs share the tasks, or each task has a program of its own. added:
+    segments that are added up with each other."""
+    width, parts = finish_columns(schedule, columns, added), max(1, chunks * added)
     tasks = -(-columns // width) if schedule.finish == "same" else 1
-    return -(-chunks // finish_chunks(schedule, width)) * -(-tasks // max(1, chunks))
+    return -(-parts // finish_chunks(schedule, width, added)) * -(-tasks // parts)

@@ -111,16 +111,18 @@ class Constants:
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element; tensors: that have these. vector: elements that a thread loads at once, as rows are aligned. operations: on
-    an element, in float32 additions; again: those behind an exchange that were computed before it. loops: over the
-    columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums. rows: inside a
-    segment."""
+    element; tensors: that have these. single: inputs that have not, of which each element is loaded by itself. vector:
+    elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again:
+    those behind an exchange that were computed before it. loops: over the columns of a row. row_sums: along rows;
+    exchanges: of these between threads. sums: column sums; added: segments that are added up for each part of the
+    finish. rows: inside a segment."""
 
     moved_bytes: int
     again_bytes: int
     read_bytes: int
     written_bytes: int
     tensors: int
+    single: int
     vector: int
     operations: float
     again: float
@@ -128,6 +130,7 @@ class Work:
     row_sums: int
     exchanges: int
     sums: int
+    added: tuple[int, ...]
     rows: int
     columns: int
     segments: int
@@ -151,6 +154,7 @@ class Work:
         read = [b for b in program.inputs if b in tall]
         vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
+        finishing = loops.epilogue_blocks(split.rows) if sums else {}
         cost = {name: _cost(by_name[name]) for name in vectors}
         every = sum(cost.get(name, 0) for names in loops.values for name in names)
         return Work(
@@ -159,6 +163,7 @@ class Work:
             sum(dtypes.itemsize(b.dtype) for b in read),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
             len(tall),
+            0 if columns else sum(1 for b in program.inputs if b not in tall and set(b.dims) & set(rows)),
             min((_vector(b, columns) for b in tall), default=1),
             sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
             every - sum(cost.values()),
@@ -166,6 +171,7 @@ class Work:
             sum(map(len, loops.inner)),
             sum(1 for names in loops.inner if names),
             len(sums),
+            tuple(split.segment_count // max(1, split.sizes.elements(kept)) for kept in finishing),
             max(1, split.sizes.elements(rows)),
             max(1, split.width),
             split.segment_count,
@@ -288,7 +294,8 @@ class Load:
         apart = width * (blocks > 1) if work.is_split else 0
         if demand.begins and not (early or looped):
             apart = min(32 * vector, schedule.piece_columns)
-        steps = finish_steps(schedule, work.columns, chunks) if work.sums and schedule.finish != "none" else 0
+        added = work.added if work.sums and schedule.finish != "none" else ()
+        steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
@@ -302,7 +309,7 @@ class Load:
             operations=work.operations * share,
             again=again * share,
             accesses=elements
-            * (work.tensors / vector + (0 if stay else len(demand.live.lasting) / (beside * part.rows)))
+            * (work.tensors / vector + work.single + (0 if stay else len(demand.live.lasting) / (beside * part.rows)))
             * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
             exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted),

@@ -17,9 +17,10 @@ from weft.plan.kernel import Kernel
 from weft.render.free_names import with_free_names
 from weft.render.source import PythonWriter, Source, entry_of
 from weft.render.triton_expressions import STATES, TRITON_TYPES
-from weft.render.triton_finish import Finish
+from weft.render.triton_finish import write_finish
 from weft.render.triton_launch import (
     arguments,
+    blocks_in_turn,
     column_blocks,
     finish_blocks,
     has_finish,
@@ -31,8 +32,8 @@ from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
 _OURS = (
-    "triton tl w tile chunk chunks part segment row column task kept start row_exists column_exists arrived range "
-    "float start_of_row early aligned vector rest reached whole is_last apart"
+    "triton tl w tile block chunk chunks part segment row column task kept start row_exists column_exists arrived "
+    "range float start_of_row early aligned vector rest reached whole is_last apart"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
 _EACH_PIECE = "column column_exists vector reached whole"
@@ -88,7 +89,7 @@ def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
 
 def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
     """A launch has the programs that these sizes ask for, and indices of the tiles that they make have the bits."""
-    if (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS:
+    if (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS and not blocks_in_turn(kernel):
         message = "has more programs side by side along its columns than a launch can have"
         return Refusal("triton_grid", kernel.name, message, blocks, MOST_BLOCKS)
     places = Places(kernel)
@@ -120,7 +121,7 @@ def render(kernel: Kernel) -> Source:
     if has_finish(kernel):
         with _function(kernel, f"{entry}_finish", writer):
             _chunks(kernel, writer)
-            Finish(kernel, writer).write()
+            write_finish(kernel, writer)
     return Source("triton", name, writer.text())
 
 

@@ -197,7 +197,7 @@ class ColumnLoop(Statements):
         if along:
             guard += self.once(output.buffer.dims, piece, self.schedule.columns)
         elif self.places.splits_columns:
-            guard.append("(tl.program_id(1) == 0)")
+            guard.append(f"({self.places.block} == 0)")
         self.store(output, piece, guard)
 
     def _guarded(self, value: Value, piece: int, operand: str) -> str:

@@ -45,7 +45,7 @@ class ColumnSums(ColumnLoop):
                 if vectors and self.places.early:
                     offset = f"({offset} - early)"
                 column = f" + {self.places.place_of(piece)}" if vectors else " + tl.arange(0, 1)[None, :]"
-                first = ["(tl.program_id(1) == 0)"] if self.places.splits_columns and not vectors else []
+                first = [f"({self.places.block} == 0)"] if self.places.splits_columns and not vectors else []
                 masks = self.masks(piece, rows=False, columns=vectors, others=first)
                 masked = f", mask={masks}" if masks else ""
                 for number, total in enumerate(self._chunk_totals(value, piece)):

@@ -90,6 +90,7 @@ _ROUNDED_AGAIN = {
     ("exp", "f32"): "tl.exp({0})",
     ("div", "f32"): "{0} / {1}",
     ("reciprocal", "f32"): "1.0 / {0}",
+    ("tanh", "f32"): "w.tanh_rounded({0})",
 }
 """Faster, and off by a few units in the last place of float32, where results are rounded to 16 bits in the end."""
 _ROUGH = {op for op, _ in _ROUNDED_AGAIN}
@@ -141,6 +142,15 @@ def is_rounded_again(program: Program) -> bool:
             rough.add(value.name)
     results = [o.buffer.dtype for o in program.outputs if is_float(o.buffer.dtype)]
     return all(is_narrow(dtype) for dtype in results)
+
+
+def rounded_at_once(program: Program) -> frozenset[str]:
+    """Values of which nothing is made but a number of 16 bits."""
+    made: dict[str, list[bool]] = {o.value: [False] for o in program.outputs}
+    for value in program.values:
+        for arg in value.args:
+            made.setdefault(arg, []).append(value.op == "cast" and value.dtype in ("bf16", "f16"))
+    return frozenset(name for name, narrow in made.items() if all(narrow))
 
 
 def reduction(op: str, operands: Sequence[str], axis: int) -> str:

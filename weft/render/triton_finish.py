@@ -11,17 +11,22 @@ from weft.plan.finish import WRITTEN_STEPS, finish_chunks
 from weft.plan.kernel import Kernel
 from weft.render.source import Writer
 from weft.render.triton_expressions import COMBINE, literal, reduction, states_of
-from weft.render.triton_launch import finish_blocks, finish_width, partial_name, sum_columns
+from weft.render.triton_launch import added_segments, finish_blocks, finish_width, partial_name, sum_columns
 from weft.render.triton_places import Places
 from weft.render.triton_statements import Statements
 
 
-class Finish(Statements):
-    """Writes everything that happens once the rows are done. Its one piece are the columns of a task."""
+def write_finish(kernel: Kernel, writer: Writer) -> None:
+    """Everything that happens once the rows are done."""
+    for kept, outputs in finish_blocks(kernel).items():
+        Finish(kernel, writer, kept).write(outputs)
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
-        self.width = finish_width(kernel)
-        self.together = finish_chunks(kernel.schedule, self.width)
+
+class Finish(Statements):
+    """Writes what is done with the sums that keep some segments. Its one piece are the columns of a task."""
+
+    def __init__(self, kernel: Kernel, writer: Writer, kept: tuple[str, ...]) -> None:
+        self.kept, self.width = kept, finish_width(kernel, kept)
         self.chunks = Places(kernel).chunks()
         schedule = replace(kernel.schedule, piece_columns=self.width, pieces=1)
         super().__init__(replace(kernel, schedule=schedule), writer)
@@ -30,12 +35,8 @@ class Finish(Statements):
         self.places.spreads, self.places.early = False, None
         self.places.splits_columns = True  # a task has a block of columns, as programs have that share a row
 
-    def write(self) -> None:
-        for kept, outputs in finish_blocks(self.kernel).items():
-            self._block(kept, outputs)
-
-    def _block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
-        needed = self.needed_behind_sums(outputs)
+    def write(self, outputs: list[Output]) -> None:
+        kept, needed = self.kept, self.needed_behind_sums(outputs)
         vector = any(self.places.has_columns(o.buffer) for o in outputs)
         count = self.places.count(self.schedule.columns) if vector else 1
         blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
@@ -75,23 +76,24 @@ class Finish(Statements):
         own, columns = self._own(values[0]), sum_columns(self.kernel, values[0])
         others = self.places.count(s for s in self.schedule.segments if s not in own)
         parts = self.places.times(others, self.chunks)
-        steps = -(-parts // self.together) if isinstance(parts, int) else WRITTEN_STEPS + 1
+        together = finish_chunks(self.schedule, self.width, added_segments(self.kernel, own))
+        steps = -(-parts // together) if isinstance(parts, int) else WRITTEN_STEPS + 1
         row = f"({self.places.segment} * {parts} + part)" if own else "part"
         count = self.places.count(columns)
         place = (row if count == 1 else f"{row} * {count}") + (f" + {self.places.column}" if columns else "")
-        exact = isinstance(parts, int) and parts % self.together == 0
+        exact = isinstance(parts, int) and parts % together == 0
         found = [] if exact else [f"(part < {parts})"]
         masks = " & ".join(filter(None, [*found, self.masks(0, rows=False, columns=bool(columns))]))
         if steps == 1:
-            self.out.line(f"part = tl.arange(0, {self.together})[:, None]")
+            self.out.line(f"part = tl.arange(0, {together})[:, None]")
             for value in values:
                 self._take(value, place, masks)
         else:
             for value in values:
-                self.start_states(value, self.together, 0, alike=False)
+                self.start_states(value, together, 0, alike=False)
             unrolled = "tl.static_range" if steps <= WRITTEN_STEPS else "range"
-            with self.out.block(f"for start in {unrolled}(0, {parts}, {self.together})"):
-                self.out.line(f"part = start + tl.arange(0, {self.together})[:, None]")
+            with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
+                self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
                 for value in values:
                     self._add(value, place, masks)
         for value in values:

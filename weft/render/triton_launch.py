@@ -8,7 +8,7 @@ of the barrier if there is one, run-time parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -76,7 +76,9 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     schedule, entry = kernel.schedule, entry_of(kernel.name)
     persistent = is_persistent(kernel)
     programs = chunks_of(kernel, sizes) if persistent else 1 if completes_sums(kernel) else tiles_of(kernel, sizes)
-    grid = segment_count(kernel, sizes) * programs, column_blocks(kernel, sizes)
+    programs *= segment_count(kernel, sizes)
+    blocks = column_blocks(kernel, sizes)
+    grid = (programs * blocks, 1) if blocks_in_turn(kernel) else (programs, blocks)
     cooperative, cap = persistent and schedule.finish == "same", 0 if persistent else schedule.register_cap
     first = Launch(entry, grid, schedule.warps, schedule.stages, persistent, cooperative, cap)
     if not has_finish(kernel) or schedule.finish == "same":
@@ -106,11 +108,18 @@ def finish_blocks(kernel: Kernel) -> dict[tuple[str, ...], list[Output]]:
     return _loops(kernel).epilogue_blocks(kernel.schedule.rows)
 
 
-def finish_width(kernel: Kernel) -> int:
-    """Columns of a task of the finish."""
+def finish_width(kernel: Kernel, kept: tuple[str, ...]) -> int:
+    """Columns of a task of the finish, where these segments are kept."""
     sizes = [kernel.program.size_of(d) for d in kernel.schedule.columns]
     known = [size for size in sizes if isinstance(size, int)]
-    return finish_columns(kernel.schedule, prod(known) if len(known) == len(sizes) else None)
+    columns = prod(known) if len(known) == len(sizes) else None
+    return finish_columns(kernel.schedule, columns, added_segments(kernel, kept))
+
+
+def added_segments(kernel: Kernel, kept: Iterable[str]) -> int:
+    """Segments that are added up where some dimensions are kept; one if that is known at run time only."""
+    sizes = [kernel.program.size_of(d) for d in kernel.schedule.segments if d not in kept]
+    return prod(size if isinstance(size, int) else 1 for size in sizes)
 
 
 def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
@@ -118,7 +127,7 @@ def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]
     columns = kernel.schedule.columns
     keeps_columns = any(set(o.buffer.dims) & set(columns) for o in finish_blocks(kernel)[kept])
     width = prod(sizes[d] for d in columns) if keeps_columns else 1
-    return prod(sizes[d] for d in kept) * -(-width // finish_width(kernel))
+    return prod(sizes[d] for d in kept) * -(-width // finish_width(kernel, kept))
 
 
 def outer_values(kernel: Kernel) -> list[Value]:
@@ -170,6 +179,12 @@ def splits_columns(kernel: Kernel) -> bool:
     """Whether a row is worked on by several programs: nothing is reduced along it."""
     loops = _loops(kernel)
     return kernel.schedule.scheme != "LOOP" and bool(kernel.schedule.columns) and not any(loops.inner)
+
+
+def blocks_in_turn(kernel: Kernel) -> bool:
+    """Whether programs with neighbouring numbers have neighbouring columns of the same rows, and not rows one below the
+    other of the same columns: memory is read in the order in which it lies, and the last axis of a grid is short."""
+    return splits_columns(kernel) and kernel.schedule.scheme == "ONE_SHOT"
 
 
 def tiled_rows(kernel: Kernel) -> tuple[str, ...]:

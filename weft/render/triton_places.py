@@ -14,7 +14,7 @@ from functools import cached_property
 from weft.ir.program import Buffer, Size
 from weft.plan.beginnings import alternating_tiles, early_rows_of
 from weft.plan.kernel import VECTOR, Kernel
-from weft.render.triton_launch import completes_sums, is_persistent, splits_columns, tiled_rows
+from weft.render.triton_launch import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
@@ -31,7 +31,8 @@ class Places:
         self.row = self.rows[0] if len(self.rows) == 1 else "row"
         self.column = self.columns[0] if len(self.columns) == 1 else "column"
         self.segment = self.segments[0] if len(self.segments) == 1 else "segment"
-        self.splits_columns = splits_columns(kernel)
+        self._blocks_in_turn = blocks_in_turn(kernel)
+        self.splits_columns = splits_columns(kernel) and not (self._blocks_in_turn and self.blocks() == 1)
         self._completes_sums = completes_sums(kernel)
         self.shifted = False
         """Whether blocks of columns start at vectors of memory rather than at the first column."""
@@ -55,6 +56,18 @@ class Places:
                 return LARGEST_INDEX + 1
             total += max(size - 1, 0) * stride
         return total
+
+    @property
+    def block(self) -> str:
+        """The number of the block of columns of a program."""
+        return "block" if self._blocks_in_turn else "tl.program_id(1)"
+
+    def blocks(self) -> Size:
+        """Blocks of the columns of a row that are taken in turn; one where a program has a whole row."""
+        count, width = self.count(self.columns), self.schedule.piece_columns
+        if not self._blocks_in_turn:
+            return 1
+        return -(-count // width) if isinstance(count, int) else f"tl.cdiv({count}, {width})"
 
     @property
     def tile(self) -> str:

@@ -22,6 +22,9 @@ class Rows(ColumnSums):
         self.defined: set[str] = set()
         self.persistent = is_persistent(self.kernel)
         self.looped = self.schedule.scheme == "LOOP"
+        blocks = self.places.blocks()
+        if blocks != 1:
+            self.out.line(f"block = tl.program_id(0) % {blocks}")
         if not self.looped and not self.places.early:
             self._columns()
         with ExitStack() as stack:
@@ -40,7 +43,7 @@ class Rows(ColumnSums):
                 self._all_rows()
             else:
                 if self.places.rows:
-                    self.out.line("tile = tl.program_id(0)")
+                    self.out.line("tile = tl.program_id(0)" + (f" // {blocks}" if blocks != 1 else ""))
                 self._start_early(self.places.tile)
                 self._tile()
 
@@ -75,7 +78,7 @@ class Rows(ColumnSums):
         for value in self.outer:
             self._total(value)
         stores = self.loops.epilogue_stores
-        first = "(tl.program_id(1) == 0)" if self.places.splits_columns else ""
+        first = f"({self.places.block} == 0)" if self.places.splits_columns else ""
         self.epilogue(stores, self.needed_behind_sums(stores), first, self.defined)
 
     def _define_segment(self, text: str) -> None:
@@ -85,7 +88,8 @@ class Rows(ColumnSums):
         """Columns of each piece, the same for all rows."""
         width = self.schedule.piece_columns
         for piece, start in enumerate(self.places.piece_starts()):
-            block = "tl.cast(tl.program_id(1), tl.int64)" if self.places.has_wide_columns else "tl.program_id(1)"
+            block = self.places.block
+            block = f"tl.cast({block}, tl.int64)" if self.places.has_wide_columns else block
             text = f"{block} * {width}" if self.places.splits_columns else str(start) if start else ""
             if self.schedule.columns:
                 self.define_index(self.places.place_of(piece), width, text)

@@ -8,7 +8,15 @@ from weft.ir.program import Buffer, Output, Value
 from weft.plan.kernel import Kernel
 from weft.render.kernel_writer import KernelWriter
 from weft.render.source import Writer
-from weft.render.triton_expressions import TRITON_TYPES, constant, expression, is_rounded_again, literal, states_of
+from weft.render.triton_expressions import (
+    TRITON_TYPES,
+    constant,
+    expression,
+    is_rounded_again,
+    literal,
+    rounded_at_once,
+    states_of,
+)
 from weft.render.triton_places import Places
 
 
@@ -21,6 +29,7 @@ class Statements(KernelWriter):
         self.places = Places(kernel)
         self.computed_with = {arg for value in self.program.values for arg in value.args}
         self.rounded_again = is_rounded_again(self.program)
+        self.rounded_at_once = rounded_at_once(self.program)
         self._extents: dict[tuple[str, bool], tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
@@ -91,14 +100,16 @@ class Statements(KernelWriter):
                 return self.picked(value)
             case _:
                 operands = [self.operand(arg, piece) for arg in value.args]
-                if value.op == "div" and self.rounded_again and self._is_of_row(value):
-                    return f"{operands[0]} * tl.div_rn(1.0, {operands[1]})"
                 source = self.types[value.args[0]][0]
                 if value.op == "cast" and self._is_taken_out_again(value, source):
                     return f"w.to_f32_again({operands[0]})"
                 if value.op == "cast" and self._is_cast_in_pairs(value, source):
                     return f"w.to_{value.dtype}({operands[0]})"
-                again = self.rounded_again and self.is_vector(value.name)
+                again = value.name in self.rounded_at_once or (
+                    self.rounded_again and (self.is_vector(value.name) or not self.schedule.columns)
+                )
+                if again and (inverse := self._inverse(value, operands)):
+                    return f"{operands[0]} * {inverse}"
                 return expression(value.op, operands, value.dtype, source, rounded_again=again)
 
     def picked(self, value: Value) -> str:
@@ -131,10 +142,16 @@ class Statements(KernelWriter):
         stays = self.schedule.keeps == "inputs" and not self.extent(value.name)[0]
         return (self.again or stays) and self._is_taken_out(value, source)
 
-    def _is_of_row(self, value: Value) -> bool:
-        """Whether a float32 row is divided by one number, whose reciprocal is had once."""
+    def _inverse(self, value: Value, operands: Sequence[str]) -> str:
+        """The reciprocal, which is had once, of a number that a float32 row is divided by, or of a constant; empty if
+        this is no such division."""
+        if value.op != "div" or value.dtype != "f32":
+            return ""
         dividend, divisor = value.args
-        return value.dtype == "f32" and self.is_vector(dividend) and not self.is_vector(divisor)
+        made = self.by_name.get(divisor)
+        if made is not None and made.op == "const" and (number := float(made.attributes[0])) != 0:
+            return literal(1 / number, value.dtype)
+        return f"tl.div_rn(1.0, {operands[1]})" if self.is_vector(dividend) and not self.is_vector(divisor) else ""
 
     def load(self, buffer: Buffer, piece: int) -> None:
         """Define the elements of an input, those of a tile's rows and of a piece's columns."""
