@@ -5,7 +5,8 @@ The *regret* of a kernel (of a workload at a shape) is the time of the schedule 
 the best one measured of it. Constants of all ways to take rows are fitted together, by gradients, to two things at
 once: what is expected to be lost by a choice that takes schedules the likelier, the shorter they are predicted to be;
 and the errors of the times, near the best ones of each kernel above all. The shapes are fitted in two halves, to say
-how well those that were left out are met. ``--write`` puts the constants, fitted to all, into ``h200.json``.
+how well those that were left out are met. ``--write`` puts the constants, fitted to all, into ``h200.json``. With
+``--only WAY ...`` the constants of all other ways stay, and with them what is chosen among these.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from weft.bench.swept import FOLDER, TARGET, Swept, read
-from weft.plan.gpu_cost import FITTED, Constants, Load, Work, way_of
+from weft.plan.gpu_cost import FITTED, Constants, Load, Work, fitted_constants, way_of
 from weft.plan.resources import spills
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
@@ -156,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_fit", description=__doc__)
     parser.add_argument("--csv", type=Path, nargs="+", default=[FOLDER / f"{FITTED}.csv"])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY", help="ways to fit")
     parser.add_argument(
         "--halves", action="store_true", help="fit to one half of the shapes, and say how the other is met"
     )
@@ -164,11 +166,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.halves:
         numbers = {cell: i for i, cell in enumerate(dict.fromkeys(p.swept.cell for p in points))}
         halves = [Points([p for p in points if numbers[p.swept.cell] % 2 == k]) for k in (0, 1)]
-        found = fit(halves[0])
+        found = fit(halves[0], given.only)
         for name, half in zip(("fitted", "left out"), halves, strict=True):
             print(f"{name}:\n{describe(half, half.log_times(found))}")
     every = Points(points)
-    found = fit(every)
+    found = fit(every, given.only)
     print(f"all:\n{describe(every, every.log_times(found))}")
     if given.write:
         (FOLDER / f"{FITTED}.json").write_text(json.dumps(rounded(found), indent=2) + "\n")
@@ -189,15 +191,16 @@ def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
     return found
 
 
-def fit(points: Points, steps: int = STEPS) -> dict[str, Constants]:
-    """Constants of all ways."""
+def fit(points: Points, only: Sequence[str] = WAYS, steps: int = STEPS) -> dict[str, Constants]:
+    """Constants of all ways, those that are not fitted as they are."""
     low, high, start = (torch.tensor([b[i] for b in BOUNDS.values()], dtype=torch.float64).log() for i in range(3))
     share = (start - low) / (high - low)
-    free = torch.logit(share).repeat(len(WAYS), 1).requires_grad_()
+    free = torch.logit(share).repeat(len(only), 1).requires_grad_()
 
     def constants() -> dict[str, Constants]:
         values: Any = (low + (high - low) * free.sigmoid()).exp()
-        return {way: Constants(**dict(zip(BOUNDS, values[i], strict=True))) for i, way in enumerate(WAYS)}
+        fitted = {way: Constants(**dict(zip(BOUNDS, values[i], strict=True))) for i, way in enumerate(only)}
+        return {way: fitted.get(way) or fitted_constants()[way] for way in WAYS}
 
     optimizer = torch.optim.Adam([free], RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

@@ -49,6 +49,9 @@ UNEVEN_POWER = 4.0
 """How suddenly memory takes longer where some multiprocessors have more to move than others."""
 CROWD_BYTES = 65536
 """In flight of a multiprocessor: what the price of too many is counted in."""
+INDEX_COST = 4.0
+"""Of the index of an element along some of several dimensions, in float32 additions: quotients and remainders by
+constants are products, shifts and differences."""
 SECTOR_BYTES = 32
 """Of memory that is read or written for an element whose neighbours lie elsewhere."""
 
@@ -111,11 +114,11 @@ class Constants:
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element; tensors: that have these. single: inputs that have not, of which each element is loaded by itself. vector:
-    elements that a thread loads at once, as rows are aligned. operations: on an element, in float32 additions; again:
-    those behind an exchange that were computed before it. loops: over the columns of a row. row_sums: along rows;
-    exchanges: of these between threads. sums: column sums; added: segments that are added up for each part of the
-    finish. rows: inside a segment."""
+    element; tensors: that have these. single: inputs that have some of several dimensions along which a tile lies, of
+    which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
+    operations: on an element, in float32 additions; again: those behind an exchange that were computed before it.
+    loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums;
+    added: segments that are added up for each part of the finish. rows: inside a segment."""
 
     moved_bytes: int
     again_bytes: int
@@ -152,20 +155,22 @@ class Work:
 
         tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
         read = [b for b in program.inputs if b in tall]
-        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows)}
+        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows or columns)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
         finishing = loops.epilogue_blocks(split.rows) if sums else {}
         cost = {name: _cost(by_name[name]) for name in vectors}
         every = sum(cost.get(name, 0) for names in loops.values for name in names)
+        along = set(columns or rows)
+        single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
         return Work(
             sum(map(in_memory, program.buffers)),
             sum(in_memory(b) for used in loops.used[1:] for b in read if b.name in used),
             sum(dtypes.itemsize(b.dtype) for b in read),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
             len(tall),
-            0 if columns else sum(1 for b in program.inputs if b not in tall and set(b.dims) & set(rows)),
+            single,
             min((_vector(b, columns) for b in tall), default=1),
-            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums),
+            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums) + INDEX_COST * single,
             every - sum(cost.values()),
             len(loops.values),
             sum(map(len, loops.inner)),
