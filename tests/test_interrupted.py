@@ -79,6 +79,25 @@ def test_an_interruption_of_few_bytes_costs_next_to_nothing(target: str) -> None
     assert (regions, refusals) == (1, [])
 
 
+def scanned(parts: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps of a sequence that are put into their places of zeros, as the gradient of a tensor is made whose steps were
+    read one by one: its sums over steps and along rows."""
+    rows, steps, width = parts[0].shape[0], len(parts), parts[0].shape[-1]
+    zeros = parts[0].new_zeros(rows, steps, width)
+    placed = [torch.slice_scatter(zeros, part, 1, i, i + 1) for i, part in enumerate(parts)]
+    whole = sum(placed[1:], placed[0])
+    return (whole * weight).sum(-1), whole.sum((0, 1))
+
+
+def test_zeros_around_the_steps_of_a_sequence_are_not_put_into_memory() -> None:
+    """A kernel of its own would read as many tensors of all steps as there are steps."""
+    parts = [torch.empty(4096, 1, 2048) for _ in range(4)]
+    ((regions, refusals),) = explained(scanned, parts, torch.empty(2048), target="h200")
+    assert regions == 0
+    assert refusals
+    assert all("cut off by aten.slice_scatter.default" in r.message for r in refusals)
+
+
 def test_what_inductor_does_not_fuse_interrupts_nothing() -> None:
     """It has kernels of its own for the digamma function, whatever is around it."""
 

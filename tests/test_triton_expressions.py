@@ -15,6 +15,7 @@ import pytest
 from tests.cases import often
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.ops import OPS
+from weft.ir.parser import parse
 from weft.render.triton_expressions import (
     COMBINE,
     SIGNATURE_TYPES,
@@ -23,6 +24,7 @@ from weft.render.triton_expressions import (
     expression,
     literal,
     reduction,
+    rounded_at_once,
 )
 
 needs_triton = pytest.mark.skipif(
@@ -63,6 +65,11 @@ def test_an_operation_computes_what_torch_does(op: str) -> None:
 @pytest.mark.parametrize("source", list(TORCH_DTYPES))
 def test_casts_round_as_torch_does(source: str) -> None:
     assert wrong("interpret", "casts", source) == {}
+
+
+@needs_triton
+def test_what_becomes_a_number_of_16_bits_is_off_by_a_few_units_of_32() -> None:
+    assert wrong("interpret", "roundings") == {}
 
 
 @needs_triton
@@ -171,6 +178,27 @@ def test_a_number_alone_has_a_type() -> None:
     assert constant(1, "bf16") == "tl.full([], 1.0, tl.float32).to(tl.bfloat16)"
     with pytest.raises(TypeError, match="'rows' is no number"):
         literal("rows", "f32")
+
+
+CAPPED = """program p()
+  dim m = 8
+  input x: f32 [m:1]
+  tanh: f32{m} = tanh(x)
+  cast: bf16{m} = cast(tanh)
+  exp: f32{m} = exp(x)
+  cast_1: bf16{m} = cast(exp)
+  cast_2: f8e5m2{m} = cast(x)
+  sum: f32{} = sum[m](exp)
+  output y: bf16 [m:1] = cast
+  output z: bf16 [m:1] = cast_1
+  output e: f8e5m2 [m:1] = cast_2
+  output s: f32 [] = sum
+end
+"""
+
+
+def test_what_becomes_a_number_of_16_bits_and_nothing_else() -> None:
+    assert rounded_at_once(parse(CAPPED)) == {"tanh"}
 
 
 def test_text_of_a_reduction() -> None:

@@ -52,6 +52,7 @@ def interpreted() -> Findings:
     with np.errstate(all="ignore"):
         return {
             "eight bits": eight_bits(),
+            "roundings": roundings(),
             "values": _merged(values(dtype) for dtype in COMPUTED),
             "casts": _merged(casts(dtype) for dtype in TORCH_DTYPES),
             "reductions": _merged(reductions(dtype) for dtype in COMPUTED),
@@ -151,6 +152,20 @@ def eight_bits() -> dict[str, str | None]:
     nan = torch.where(x.abs() > 464, torch.full_like(x, NAN), x.clamp(-448, 448)).to(torch.float8_e4m3fn)
     expected = {"w.to_f8e4m3(x)": nan, "w.to_f8e4m3_saturated(x)": saturated}
     return {text: _different(_interpret(text, {"x": x}, "f8e4m3"), value) for text, value in expected.items()}
+
+
+def roundings() -> dict[str, str | None]:
+    """What is wrong with the hyperbolic tangent of what becomes a number of 16 bits: more than six units in the last
+    place of float32, and other than one, zero or no number where it is that."""
+    magnitudes = torch.logspace(-44, 2, 500, dtype=torch.float64).to(torch.float32)
+    x = torch.cat([magnitudes, -magnitudes, torch.tensor([0.0, -0.0, 0.25, -0.25, INF, -INF, NAN])])
+    x = torch.cat([x, torch.linspace(-1, 1, 1024 - len(x) % 1024)])
+    mine = _interpret("w.tanh_rounded(x)", {"x": x}, "f32")
+    if isinstance(mine, str):
+        return {"tanh": mine}
+    exact = x.double().tanh()
+    wrong = ~((mine - exact).abs() <= 6 * 2.0**-23 * exact.abs() + 2.0**-149) & ~(exact.isnan() & mine.isnan())
+    return {"tanh": _report(wrong, mine, exact)}
 
 
 def reductions(dtype: str) -> dict[str, str | None]:

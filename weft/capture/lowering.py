@@ -246,6 +246,13 @@ class NodeLowering:
         (axis,) = reduced_axes(self.node, len(self.space.axes))
         return self.group.positions(self.space.axes[axis], "i64")
 
+    def axes_of_no_operand(self) -> list[Axis]:
+        """Those along which all operands are the same."""
+        leaves = self.group.refine.leaves
+        read = [operand.axes for operand in self.space.operands if not is_constant(operand.base)]
+        known = {atom for axes in read for atom in leaves(flat(axes))}
+        return [axis for axis in self.space.axes if not known.issuperset(leaves(axis))]
+
     def _dropped(self) -> list[str]:
         dims = reduced_axes(self.node, len(self.space.axes))
         return self.group.names_of([self.space.axes[i] for i in dims])

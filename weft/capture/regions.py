@@ -110,8 +110,12 @@ def capture(graph: fx.Graph, name: str | None = None) -> Capture:
 
 def _interrupted(graph: fx.Graph, growth: Growth) -> tuple[Interrupted, ...]:
     """The groups that an operation without a lowering interrupts."""
-    refused = [node for node, refusal in growth.refusals.items() if refusal.rule != "narrows_random"]
-    opaque = dict.fromkeys(node for node in refused if is_opaque(node))
+    refused = {node for node, refusal in growth.refusals.items() if refusal.rule != "narrows_random"}
+    opaque = dict.fromkeys(node for node in graph.nodes if node in refused and is_opaque(node))
+    if opaque:  # parts that kernels write where they belong interrupt nothing
+        for assembly in {slot.assembly for slots in find_slots(growth).values() for slot in slots}:
+            for node in (assembly.whole, *assembly.absorbed):
+                opaque.pop(node, None)
     groups = _grown(graph, opaque).groups() if opaque else []
     found = (Interrupted(frozenset(group), tuple(node for node in group if node in opaque)) for group in groups)
     return tuple(group for group in found if group.opaque)

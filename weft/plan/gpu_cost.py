@@ -279,7 +279,7 @@ class Load:
         elements, threads = schedule.elements, 32 * schedule.warps
         again = work.again if schedule.keeps != "values" or looped else 0
         width = schedule.tile_columns if work.is_split or looped else work.columns
-        tile_bytes = schedule.rows_per_tile * min(width, work.columns) * work.read_bytes
+        tile_bytes = schedule.rows_per_tile * min(width, work.columns) * (work.read_bytes or work.written_bytes)
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
         early = early_rows(demand.begins, demand.width, schedule)
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
