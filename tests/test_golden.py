@@ -38,12 +38,12 @@ def test_source_for_few_rows_is_the_golden_text(name: str, update_golden: bool) 
 
 def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
     if update_golden:
-        FOLDER.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    assert path.exists(), f"{path.name} is missing: write it with `pytest tests/test_golden.py --update-golden`"
+    assert path.exists(), f"{path.name} is missing: run this test with --update-golden"
     assert text == path.read_text(), (
-        f"weft renders {name} in another way than {path.name} has it. If that is intended, run "
-        "`pytest tests/test_golden.py --update-golden` and look at the difference in git."
+        f"weft makes something else of {name} than {path.name} has. If that is intended, run this test with "
+        "--update-golden and look at the difference in git."
     )
 
 

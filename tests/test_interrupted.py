@@ -39,7 +39,7 @@ def norm_gradients(x: Tensor, dy: Tensor, weight: Tensor) -> tuple[Tensor, Tenso
     return rstd * (scaled - hat * (scaled * hat).mean(-1, keepdim=True)), torch.asinh((dy * hat).sum(0))
 
 
-def explained(function: Callable[..., Any], *inputs: Tensor, target: str = "cpu") -> list[tuple[int, list[Refusal]]]:
+def explained(function: Callable[..., Any], *inputs: Any, target: str = "cpu") -> list[tuple[int, list[Refusal]]]:
     """Of each graph of a function the number of regions, and what was left out as interrupted."""
     graphs = weft.explain(function, *inputs, target=target).graphs
     found = [graph.compilation for graph in graphs]
