@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from tests.cases import often
 from tests.zoo import __main__ as zoo
-from tests.zoo import gradients, one, training
+from tests.zoo import gradients, kernels, one, training
 from tests.zoo.entries import ENTRIES, FIVE
 from tests.zoo.exact import exact_gradients, gradients_of, grouped_mm
 from tests.zoo.gradients import compare, excess_of
 from weft.bench.training import Run, comparison_of
+from weft.ir.parser import parse
+from weft.plan.kernel import Kernel, Schedule
 
 INSTALLED = all(find_spec(name) for name in zoo.LIBRARIES)
 DTYPES = dict(zip(FIVE, ("bf16", "f32", "bf16", "f32", "bf16"), strict=True))
@@ -116,6 +118,43 @@ def test_training_that_goes_wrong_is_told() -> None:
 )
 def test_kernels_are_told_apart_by_name(name: str, kind: str) -> None:
     assert training.kind_of(name) == kind
+
+
+PRODUCTS = (
+    "program {}()\n  dim m = 8\n  input x: f32 [m:1]\n  mul: f32{{m}} = mul(x, x)\n  output y: f32 [m:1] = mul\nend"
+)
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel(parse(PRODUCTS.format(name)), Schedule("ONE_SHOT", ("m",), (), backend="triton", piece_columns=1))
+
+
+def test_kernels_of_a_profile_are_paired_with_launches() -> None:
+    launched = [kernel("a"), kernel("b"), kernel("a")]
+    profile = [("weft_a", 1.0), ("mm", 7.0), ("weft_b", 2.0), ("weft_b_finish", 0.5), ("weft_a", 3.0)]
+    own, rest = kernels.paired(profile, launched)
+    assert [(k.name, us) for k, us in own] == [("a", 1.0), ("b", 2.5), ("a", 3.0)]
+    assert rest == [("mm", 7.0)]
+    assert kernels.paired(profile[1:], launched) == ([], profile[1:])
+
+
+def test_launches_are_recorded_in_order() -> None:
+    compiled = torch.compile(lambda x: torch.softmax(torch.softmax(x, -1) @ x, -1), backend="weft")
+    x = torch.randn(1024, 1024)
+    with one.every_region_taken():
+        compiled(x)
+    found = kernels.launches_of(lambda: compiled(x))
+    assert len(found) == 2
+    assert all("exp" in kernel.name for kernel in found)
+    torch.testing.assert_close(compiled(x), torch.softmax(torch.softmax(x, -1) @ x, -1))
+
+
+def test_what_takes_longer_than_predicted_is_said() -> None:
+    as_predicted = kernels.Line("weft_a", 2, 20.0, 10.0, "program a").to_dict()
+    slow = kernels.Line("weft_b", 2, 60.0, 10.0, "program b").to_dict()
+    other = kernels.Line("triton_poi", 1, 9.0).to_dict()
+    found = {"m": {"training": {"kernels": {"weft": [slow, as_predicted, other]}}}, "n": {"bf16": {}}}
+    assert list(zoo.slower_than_predicted(found)) == ["m: weft_b 2 x 30.0 us, predicted 10.0: program b"]
 
 
 def test_a_process_that_ends_is_said_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

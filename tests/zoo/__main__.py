@@ -34,6 +34,8 @@ from weft.bench.machine import machine, versions
 from weft.bench.training import BACKENDS
 from weft.options import Options
 
+WORTH_KNOWING = 0.01
+"""Of the time of weft's kernels and of what TorchInductor wrote beside them."""
 LIBRARIES = ("transformers", "timm", "diffusers")
 Result = Mapping[str, Any]
 Results = dict[str, dict[str, Result]]
@@ -65,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 record = described(given.device, given.json, sys.argv[1:]) | {"models": found}
                 given.json.write_text(json.dumps(record, indent=1) + "\n")
     console.print(table(found, given.model))
+    for text in slower_than_predicted(found):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
     return 1 if any(wrong_in(checked) for checked in found.values()) else 0
 
 
@@ -143,10 +147,12 @@ def line(name: str, check: str, result: Mapping[str, Any]) -> str:
 
 def table(found: Results, names: Iterable[str]) -> Table:
     """A line a model; of gradients the largest error over what is allowed, of losses the largest difference from
-    eager's, in brackets TorchInductor's."""
+    eager's, in brackets TorchInductor's; of the device time outside matrix products, attention, convolutions and the
+    optimizer weft's over TorchInductor's."""
     made = Table()
     made.add_column("model")
-    for heading in ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor"):
+    headings = ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor")
+    for heading in (*headings, "other device time"):
         made.add_column(heading, justify="right")
     for name in names:
         checked = found.get(name, {})
@@ -156,8 +162,22 @@ def table(found: Results, names: Iterable[str]) -> Table:
         if trained is not None and "comparison" in trained:
             steps = {backend: run["median_ms"] for backend, run in trained["comparison"]["runs"].items()}
             cells += [f"{steps[b]:.2f}" for b in BACKENDS] + [f"{steps['weft'] / steps['inductor']:.3f}"]
+            if device := trained.get("device_us"):
+                cells.append(f"{device['weft']['other'] / device['inductor']['other']:.3f}")
         made.add_row(name, *cells)
     return made
+
+
+def slower_than_predicted(found: Results) -> Iterator[str]:
+    """weft's kernels that take much longer than was predicted, where that is a part of a step worth knowing."""
+    for name, checked in found.items():
+        lines = checked.get("training", {}).get("kernels", {}).get("weft", ())
+        least_us = WORTH_KNOWING * sum(each["us"] for each in lines)
+        for each in lines:
+            lost_us = each["us"] - each["launches"] * (each["predicted_us"] or each["us"])
+            if lost_us > least_us:
+                times = f"{each['launches']} x {each['us'] / each['launches']:.1f} us"
+                yield f"{name}: {each['name']} {times}, predicted {each['predicted_us']:.1f}: {each['text']}"
 
 
 def gradient_cell(result: Mapping[str, Any] | None) -> str:

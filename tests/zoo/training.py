@@ -14,6 +14,7 @@ from torch import Tensor
 
 import weft
 from tests.zoo.entries import Entry
+from tests.zoo.kernels import Line, Profile, launches_of, lines_of
 from weft.bench.gpu_timing import CudaDevice
 from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
 
@@ -35,12 +36,13 @@ class Trained:
 
     comparison: losses, times of steps and the most bytes held, as ``weft.bench.training`` has them. wrong: what is
     beyond its rule, and warnings of weft's. device_us: on a GPU, of a forward and backward by each backend, by kind of
-    kernel.
+    kernel. kernels: of the kind "other", by backend.
     """
 
     comparison: dict[str, Any]
     wrong: list[str]
     device_us: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    kernels: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,7 +62,14 @@ def train(entry: Entry, device: str, steps: int = STEPS) -> Trained:
     if small or steps < STEPS:
         return Trained(found.to_dict(), wrong)
     tensors = [t.to(device) for t in trainees[0].model.make_batch(*batch, STEPS)]
-    return Trained(found.to_dict(), wrong, {t.run.backend: device_us(t, tensors) for t in trainees})
+    profiles = {t.run.backend: profiled(t, tensors) for t in trainees}
+    (mine,) = (t for t in trainees if t.run.backend == "weft")
+    launched = {"weft": launches_of(lambda: differentiate_anew(mine, tensors))}
+    kernels = {
+        backend: lines_of([each for each in profile if kind_of(each[0]) == "other"], launched.get(backend, ()))
+        for backend, profile in profiles.items()
+    }
+    return Trained(found.to_dict(), wrong, {backend: by_kind(each) for backend, each in profiles.items()}, kernels)
 
 
 def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
@@ -79,11 +88,11 @@ def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
     return wrong
 
 
-def device_us(trainee: Trainee, batch: list[Tensor]) -> dict[str, float]:
-    """Device time of one forward and backward by kind of kernel, microseconds: the least of three sums."""
+def profiled(trainee: Trainee, batch: list[Tensor]) -> Profile:
+    """Kernels of one forward and backward: of three the one with the least device time."""
     device = CudaDevice(torch.device("cuda"))
-    found = [by_kind(device.kernels(lambda: differentiate_anew(trainee, batch))) for _ in range(3)]
-    return min(found, key=lambda each: sum(each.values()))
+    found = [device.kernels(lambda: differentiate_anew(trainee, batch)) for _ in range(3)]
+    return min(found, key=lambda kernels: sum(us for _, us in kernels))
 
 
 def differentiate_anew(trainee: Trainee, batch: list[Tensor]) -> None:
@@ -92,7 +101,7 @@ def differentiate_anew(trainee: Trainee, batch: list[Tensor]) -> None:
     trainee.differentiate(batch)
 
 
-def by_kind(kernels: list[tuple[str, float]]) -> dict[str, float]:
+def by_kind(kernels: Profile) -> dict[str, float]:
     """Durations summed by kind."""
     sums: Counter[str] = Counter()
     for name, duration_us in kernels:
