@@ -18,10 +18,22 @@ from weft.bench.gpu_cells import Cell, drawn_cells, parts_of, program_of
 from weft.bench.ptxas_sweep import drawn_kernels, used
 from weft.bench.swept import FOLDER, read
 from weft.bench.workloads import WORKLOADS as ALL
+from weft.ir.parser import parse
+from weft.plan.demand import Demand
+from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Plan, Resources
 from weft.plan.planner import plan
-from weft.plan.resources import RESERVED_BYTES, Weights, given_registers, most_registers, resources, weights
+from weft.plan.resources import (
+    RESERVED_BYTES,
+    Weights,
+    given_registers,
+    most_registers,
+    most_shared_bytes,
+    resources,
+    weights,
+)
+from weft.plan.split import Split
 from weft.render.backends import supports
 from weft.target import Target
 
@@ -104,6 +116,39 @@ def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExec
     predicted = [resources(k, target).registers_per_thread for target, k in chosen]
     near = [is_within(r, usage[0]["registers"]) for r, usage in zip(predicted, usages, strict=True)]
     assert sum(near) >= 0.65 * len(near)
+
+
+OF_TWO_SIZES = parse("""program p()
+  dim m = 8192
+  dim n = 8192
+  input x: f32 [m:8192, n:1]
+  input y: f32 [m:8192, n:1]
+  input z: bf16 [m:8192, n:1]
+  cast: f32{m, n} = cast(z)
+  mul: f32{m, n} = mul(x, y)
+  row: f32{m} = sum[n](mul)
+  add: f32{m, n} = add(cast, row)
+  mul_1: f32{m, n} = mul(add, x)
+  column: f32{n} = sum[m](mul_1)
+  cast_1: bf16{m, n} = cast(mul_1)
+  output out0: bf16 [m:8192, n:1] = cast_1
+  output out1: f32 [n:1] = column
+end
+""")
+
+
+def test_tiles_of_two_sizes_fit_shared_memory_with_what_moves_them(pool: ProcessPoolExecutor) -> None:
+    """A stage has 80 KB: two of them and 8 KB to have all elements in one layout would not be left to chance."""
+    split = Split.of(OF_TWO_SIZES, ("m",), ("n",), H200, {})
+    every = [s for s in candidates(split) if s.scheme == "STREAM" and s.stages > 1 and s.keeps == "values"]
+    assert every
+    bounds = {s: most_shared_bytes(Demand.of(OF_TWO_SIZES, s), s) for s in every}
+    assert max(bounds.values()) <= H200.shared_bytes
+    largest = sorted(every, key=lambda s: -bounds[s])[:2]
+    for schedule, (usage, *_) in zip(
+        largest, compiled([(Kernel(OF_TWO_SIZES, s), 90) for s in largest], pool), strict=True
+    ):
+        assert usage["shared_bytes"] <= bounds[schedule] + RESERVED_BYTES
 
 
 def test_loads_of_the_last_row_cost_the_others_no_registers(pool: ProcessPoolExecutor) -> None:

@@ -12,6 +12,7 @@ from weft.plan.demand import Demand
 from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.resources import (
     most_registers,
+    most_shared_bytes,
     most_wanted,
     registers_per_thread,
     shared_bytes,
@@ -283,6 +284,7 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
         return False
     resident = slack * most_registers(schedule.warps, per_sm, target)
     fits = per_sm == 1 or registers_per_thread(demand, schedule) <= resident
+    fits = fits and most_shared_bytes(demand, schedule) <= target.shared_bytes
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
