@@ -32,8 +32,8 @@ from weft.render.triton_places import Places
 from weft.render.triton_rows import Rows
 
 _OURS = (
-    "triton tl w tile block chunk chunks part segment row column task kept start row_exists column_exists arrived "
-    "range float start_of_row early aligned vector rest reached whole is_last apart"
+    "triton tl w tile block blocks chunk chunks part segment row column task kept start row_exists column_exists "
+    "arrived range float start_of_row early aligned vector rest reached whole is_last apart"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
 _EACH_PIECE = "column column_exists vector reached whole"

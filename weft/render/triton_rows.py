@@ -23,6 +23,9 @@ class Rows(ColumnSums):
         self.persistent = is_persistent(self.kernel)
         self.looped = self.schedule.scheme == "LOOP"
         blocks = self.places.blocks()
+        if isinstance(blocks, str):
+            self.out.line(f"blocks = tl.cast({blocks}, tl.int32)")
+            blocks = "blocks"
         if blocks != 1:
             self.out.line(f"block = tl.program_id(0) % {blocks}")
         if not self.looped and not self.places.early:
