@@ -191,6 +191,30 @@ def test_other_sums_stay(program: Program) -> None:
     assert [value.op for value in simplify(program).values].count("sum") == 1
 
 
+# sum_picked
+
+
+def test_an_element_is_picked_before_it_is_rounded() -> None:
+    """Of a row as it was loaded, not in a second loop over what is made of it."""
+    builder = Builder("p", (Dim("m", 4), Dim("n", 7)))
+    index = builder.input("index", "i64", ["m"], [1])
+    x = builder.input("x", "bf16", ["m", "n"], [7, 1])
+    row = builder.cast(x, "f32")
+    centred = builder.op("sub", row, builder.reduce("max", row, ["n"]))
+    rounded = builder.cast(builder.cast(centred, "bf16"), "f32")
+    here = builder.op("eq", builder.op("iota", dtype="i64", attributes=("n",)), index)
+    picked = builder.op("where", here, rounded, builder.const(0.0, "f32"))
+    builder.output("y", builder.reduce("sum", picked, ["n"]), "f32", ["m"], [1])
+    program = builder.finish()
+    found = simplify(program)
+    types = found.types()
+    assert [v.op for v in found.values if "n" in types[v.name][1] and v.op not in ("iota", "eq")] == ["cast", "where"]
+    inputs = {"index": torch.tensor([0, 6, -1, 7]), "x": (torch.randn(4, 7) * 100).bfloat16()}
+    first, second = (interpret(p, [inputs[b.name] for b in p.inputs], exact=False)[0] for p in (program, found))
+    assert torch.equal(first, second)
+    assert second[2:].tolist() == [0.0, 0.0]
+
+
 # where_same
 
 

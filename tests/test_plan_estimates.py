@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,9 +13,13 @@ from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir import Program
 from weft.ir.ops import ONLINE, states_of
 from weft.plan.cost import estimate, estimates, ideal
+from weft.plan.finish import finish_steps
+from weft.plan.gpu_cost import INDEX_COST, Work
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.planner import separated
+from weft.plan.split import Split
+from weft.render.backends import render
 from weft.render.triton_expressions import STATES
 from weft.target import Target
 
@@ -29,6 +34,7 @@ EXAMPLE = replace(
     strided_us_per_mega=0.0,
 )
 """Only launches and vector operations take time: a microsecond for every element and operation."""
+H200 = Target.named("h200")
 
 
 def zeroed(target: Target, *names: str) -> Target:
@@ -136,6 +142,76 @@ def test_elements_read_against_their_layout_cost_extra() -> None:
     extra = estimate(kernel, costly, {}).predicted_us - estimate(kernel, free, {}).predicted_us
     assert extra == pytest.approx(64 * 32)  # x; w lacks the columns and out0 has them side by side
     assert len({ideal(kernel, estimate(kernel, each, {}), each, {}) for each in (costly, free)}) == 1
+
+
+CAPPED = """
+  dim m = 16384
+  dim n = 32000
+  input x: bf16 [m:32000, n:1]
+  input most: f32 [m:1]
+  input scale: f32 [m:1]
+"""
+OF_ELEMENTS = """
+  cast: f32{m, n} = cast(x)
+  sub: f32{m, n} = sub(cast, most)
+  exp: f32{m, n} = exp(sub)
+  mul: f32{m, n} = mul(exp, scale)
+  cast_1: bf16{m, n} = cast(mul)
+  output y: bf16 [m:32000, n:1] = cast_1
+"""
+
+
+@pytest.mark.parametrize("flat", [((), ("m", "n")), (("m", "n"), ())], ids=["columns", "rows"])
+def test_what_each_element_loads_by_itself_is_counted(flat: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+    """Rows and columns as one dimension, of which two inputs have the rows alone."""
+    given = program(CAPPED, OF_ELEMENTS)
+    apart, together = (Work.of(Split.of(given, *dims, H200, {})) for dims in ((("m",), ("n",)), flat))
+    assert (apart.single, together.single) == (0, 2)
+    assert together.operations == apart.operations + 2 * INDEX_COST
+
+
+def test_a_kernel_that_only_writes_keeps_memory_busy() -> None:
+    """Of rows that each have a number: by Little's law nothing would be on its way if loads alone were."""
+    data = "  dim m = 65536\n  dim n = 1024\n  input x: f32 [m:1]\n"
+    body = """
+  iota: i64{n} = iota[n]()
+  cast: f32{n} = cast(iota)
+  mul: f32{m, n} = mul(cast, x)
+  output y: f32 [m:1024, n:1] = mul
+"""
+    given = program(data, body)
+    split = Split.of(given, M, N, H200, {})
+    us = 65536 * 1024 * 4 / H200.bandwidth_gbps / 1e3
+    assert us / 2 < estimate(Kernel(given, gpu_schedule(split)), H200, {}).predicted_us < 4 * us
+
+
+@pytest.mark.parametrize("positions", [64, 1024])
+def test_sums_of_all_segments_are_added_up_many_at_a_time(positions: int) -> None:
+    """As the gradient of a table of positions and that of a norm's weight: of 1024 positions each partial sum waited
+    for the one before it."""
+    data = f"""
+  dim b = 8
+  dim m = {positions}
+  dim n = 768
+  input x: f32 [b:{768 * positions}, m:768, n:1]
+"""
+    body = """
+  row: f32{b, m} = sum[n](x)
+  mul: f32{b, m, n} = mul(x, row)
+  each: f32{m, n} = sum[b](mul)
+  every: f32{n} = sum[b, m](x)
+  output of_each: f32 [m:768, n:1] = each
+  output of_every: f32 [n:1] = every
+"""
+    split = Split.of(program(data, body), ("b", "m"), N, replace(H200, exclusive=True), {})
+    schedule = gpu_schedule(split)
+    finish = render(Kernel(split.program, schedule)).text.split("_finish(")[-1]
+    steps = [
+        len(range(*map(int, found))) for found in re.findall(r"for start in \S*range\((\d+), (\d+), (\d+)\)", finish)
+    ]
+    assert schedule.segments == ("m",)
+    assert max(steps, default=1) <= 8
+    assert sum(finish_steps(schedule, 768, schedule.chunks, added) for added in (positions, 1)) <= 12
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(16, True), (2**16, False)])

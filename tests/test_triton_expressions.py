@@ -16,6 +16,8 @@ from tests.cases import often
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
+from weft.plan.kernel import Kernel, Schedule
+from weft.render import triton
 from weft.render.triton_expressions import (
     COMBINE,
     SIGNATURE_TYPES,
@@ -180,6 +182,15 @@ def test_a_number_alone_has_a_type() -> None:
         literal("rows", "f32")
 
 
+QUOTIENT = """program p()
+  dim m = 8
+  input x: f32 [m:1]
+  const: f32{{}} = const[{}]()
+  div: f32{{m}} = div(x, const)
+  cast: bf16{{m}} = cast(div)
+  output y: bf16 [m:1] = cast
+end
+"""
 CAPPED = """program p()
   dim m = 8
   input x: f32 [m:1]
@@ -195,6 +206,15 @@ CAPPED = """program p()
   output s: f32 [] = sum
 end
 """
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [("30.0", "x_row * 0.033333335"), ("1e-39", "x_row / "), ("0.0", "x_row / ")]
+)
+def test_a_quotient_is_a_product_where_the_inverse_is_a_number(number: str, text: str) -> None:
+    program = parse(QUOTIENT.format(number))
+    schedule = Schedule("ONE_SHOT", ("m",), (), backend="triton", piece_columns=1)
+    assert f"div = {text}" in triton.render(Kernel(program, schedule)).text
 
 
 def test_what_becomes_a_number_of_16_bits_and_nothing_else() -> None:

@@ -113,8 +113,9 @@ def compile_graph(
                 rendered(compiled)
     if captured.interrupted:
         pieces = [Piece(compiled.region, compiled.plan.predicted_us) for compiled in regions]
+        prices: dict[str, float | None] = {}
         left_out = check_interrupted(
-            graph, captured.interrupted, pieces, lambda region: _ordinary_us(region, symbols or {}, machines)
+            graph, captured.interrupted, pieces, lambda region: _ordinary_us(region, symbols or {}, machines, prices)
         )
         refusals += [_of_region(pieces[at].region, refusal) for at, refusal in left_out.items()]
         regions = [compiled for at, compiled in enumerate(regions) if at not in left_out]
@@ -172,12 +173,19 @@ class _Machines:
         return self.target or target_of(region.outputs[0].meta["val"].device, region.program.name, self.options)
 
 
-def _ordinary_us(region: Region, symbols: Mapping[Any, int], machines: _Machines) -> float | None:
-    """Predicted time of a region in ordinary kernels, if it can be told."""
+def _ordinary_us(
+    region: Region, symbols: Mapping[Any, int], machines: _Machines, prices: dict[str, float | None]
+) -> float | None:
+    """Predicted time of a region in ordinary kernels, if it can be told. prices: of the graph so far, by what decides
+    them."""
     machine = machines.of(region)
     if isinstance(machine, Refusal):
         return None
-    return ordinary_us(simplify(region.program), machine, _hints(region, symbols))
+    program, known = simplify(region.program), _hints(region, symbols)
+    identity = f"{program}{known}{machine}"
+    if identity not in prices:
+        prices[identity] = ordinary_us(program, machine, known)
+    return prices[identity]
 
 
 def _plan(program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules) -> Plan | Refusal:

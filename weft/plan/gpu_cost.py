@@ -155,11 +155,14 @@ class Work:
 
         tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
         read = [b for b in program.inputs if b in tall]
-        vectors = {name for names in loops.values for name in names if set(types[name][1]) & set(split.rows or columns)}
+        # without columns a pointwise kernel has no loop over them, and each row is an element
+        alone = not columns and not any(loops.outer)
+        named = [tuple(by_name)] if alone else loops.values
+        vectors = {name for names in named for name in names if set(types[name][1]) & set(split.rows or columns)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
         finishing = loops.epilogue_blocks(split.rows) if sums else {}
         cost = {name: _cost(by_name[name]) for name in vectors}
-        every = sum(cost.get(name, 0) for names in loops.values for name in names)
+        every = sum(cost.get(name, 0) for names in named for name in names)
         along = set(columns or rows)
         single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
         return Work(

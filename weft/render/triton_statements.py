@@ -19,6 +19,9 @@ from weft.render.triton_expressions import (
 )
 from weft.render.triton_places import Places
 
+LEAST_NORMAL = 2.0**-126
+"""Of float32: between it and its inverse a number has an inverse."""
+
 
 class Statements(KernelWriter):
     """Writes statements of one kernel. A value has its own name, with a letter behind it where it has columns and a row
@@ -149,8 +152,9 @@ class Statements(KernelWriter):
             return ""
         dividend, divisor = value.args
         made = self.by_name.get(divisor)
-        if made is not None and made.op == "const" and (number := float(made.attributes[0])) != 0:
-            return literal(1 / number, value.dtype)
+        if made is not None and made.op == "const":
+            number = float(made.attributes[0])
+            return literal(1 / number, value.dtype) if LEAST_NORMAL <= abs(number) <= 1 / LEAST_NORMAL else ""
         return f"tl.div_rn(1.0, {operands[1]})" if self.is_vector(dividend) and not self.is_vector(divisor) else ""
 
     def load(self, buffer: Buffer, piece: int) -> None:
