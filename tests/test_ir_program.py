@@ -338,14 +338,14 @@ def test_a_builder_like_a_program_keeps_the_names_of_its_buffers_for_buffers() -
     builder = Builder.like(program, extra=["exp"])
     assert (builder.name, builder.dims, builder.parameters) == (program.name, program.dims, program.parameters)
     assert builder.inputs == builder.values == builder.outputs == []
-    x = builder.copy_input(program.inputs[0])
+    x = builder.add_input(program.inputs[0])
     assert x == "x"
     assert builder.op("neg", x) == "neg_1"
     assert builder.op("exp", x) == "exp_1"
     assert builder.op("abs", x, name="w") == "w_1"
-    assert builder.copy_output(program.outputs[0].buffer, "neg_1") == "neg"
-    assert builder.copy_input(program.inputs[1]) == "w"
-    assert builder.copy_input(program.inputs[1]) == "w_2"
+    assert builder.add_output(program.outputs[0].buffer, "neg_1") == "neg"
+    assert builder.add_input(program.inputs[1]) == "w"
+    assert builder.add_input(program.inputs[1]) == "w_2"
     assert builder.inputs[:2] == list(program.inputs[:2])
     assert builder.outputs[0].buffer == program.outputs[0].buffer
     assert builder.finish().outputs[0].value == "neg_1"

@@ -21,7 +21,7 @@ H200 = Target.named("h200")
 def shuffled(program: Program, draw: random.Random) -> Program:
     """The same values in another order that is as good."""
     builder = Builder.like(program)
-    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    renamed = {b.name: builder.add_input(b) for b in program.inputs}
     waiting = list(program.values)
     while waiting:
         value = draw.choice([v for v in waiting if all(a in renamed for a in v.args)])
@@ -29,7 +29,7 @@ def shuffled(program: Program, draw: random.Random) -> Program:
         args = [renamed[a] for a in value.args]
         renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
     for output in program.outputs:
-        builder.copy_output(output.buffer, renamed[output.value])
+        builder.add_output(output.buffer, renamed[output.value])
     return builder.finish()
 
 

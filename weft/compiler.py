@@ -25,6 +25,7 @@ from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
 from weft.capture.regions import Capture, Region, capture
+from weft.capture.slices import read_parts_of_inputs
 from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage, warn_once
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
@@ -96,6 +97,7 @@ def compile_graph(
     """
     machines = _Machines(target, options)
     with in_stage("capture"):
+        read_parts_of_inputs(graph)
         captured: Capture = capture(graph, name)
     regions: list[CompiledRegion] = []
     refusals = list(captured.refusals)

@@ -101,7 +101,7 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
 
 
 def _made(node: fx.Node, growth: Growth) -> _Made | None:
-    if node.target is aten.cat.default:
+    if node.target is aten.cat.default and node not in growth.spaces:
         return _concatenated(node)
     return _scattered(node, growth) if node.target is aten.add.Tensor else None
 

@@ -32,12 +32,14 @@ class Operand:
 @dataclass(frozen=True)
 class Space:
     """The index space of a node (of a reduction: its operand's), the axes of its result and of its operands. opaque:
-    the node has no lowering, something else stands for it."""
+    the node has no lowering, something else stands for it. numbers: of a tensor put together of parts, the axis that
+    counts them."""
 
     axes: tuple[Axis, ...]
     result: tuple[Axis, ...]
     operands: tuple[Operand, ...]
     opaque: bool = False
+    numbers: Axis = ()
 
     @property
     def reduces(self) -> bool:

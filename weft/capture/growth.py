@@ -17,12 +17,16 @@ from torch import fx
 from torch._inductor import inductor_prims
 
 from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
-from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, reduced_axes
+from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, is_dear, reduced_axes
 from weft.capture.lowering import can_unify, flat, is_constant, unify_all
+from weft.capture.parts import joined, joined_space
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.rules import Figure
+
+SAME_FOR = 8
+"""Elements of a kernel, for each value of a table that it reads: fewer, and the value is computed with the rest."""
 
 
 class Growth:
@@ -65,7 +69,8 @@ class Growth:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor | list | tuple):
             return  # sizes and other numbers
-        if not opaque and target not in POINTWISE and target not in REDUCTIONS:
+        parts = None if opaque else joined(node)
+        if not opaque and parts is None and target not in POINTWISE and target not in REDUCTIONS:
             if target in RANDOM:
                 self.drawn.add(node)
             if not _is_view(node):
@@ -82,6 +87,8 @@ class Growth:
                     assert isinstance(source, fx.Node)
                     dims = reduced_axes(node, len(shape_of(source)))
                     space = reduction_space(node, self.refine, dims)
+                elif parts is not None:
+                    space = joined_space(node, parts, self.refine)
                 else:
                     space = replace(pointwise_space(node, self.refine), opaque=opaque)
                 self.refine.check_distinct(space.axes)
@@ -144,6 +151,8 @@ class Growth:
     def _merge(self, a: list[fx.Node], b: list[fx.Node], shared: fx.Node | None = None) -> None:
         if a is b or self._has_path_outside(a, b) or self._has_path_outside(b, a):
             return
+        if self._is_table(a, b) or self._is_table(b, a):
+            return
         inside = {*a, *b}
         try:
             with self.refine.transaction():
@@ -161,6 +170,23 @@ class Growth:
         a.extend(b)
         for node in b:
             self.group_of[node] = a
+
+    def _is_table(self, group: list[fx.Node], other: list[fx.Node]) -> bool:
+        """Whether a group is a table, values that take many instructions each and are the same for many elements of
+        the other group: sines of positions, by which all heads of all sequences are turned. It is stored."""
+        if not any(is_dear(node) for node in group) or self.reduces(group):
+            return False
+        table, reader = (max((self.spaces[n].axes for n in g), key=self._size) for g in (group, other))
+        return len(self.refine.leaves(flat(table))) > 1 and self._size(table) * SAME_FOR <= self._size(reader)
+
+    def recomputed(self) -> set[fx.Node]:
+        """Nodes that another kernel than that of their group may compute again: pointwise ones that fill no table."""
+        tables = set[fx.Node]()
+        for group in self.groups():
+            readers = {id(r): r for n in group for u in self.users[n] if (r := self.group_of.get(u)) and u not in group}
+            if any(self._is_table(group, reader) for reader in readers.values()):
+                tables.update(filter(is_dear, group))
+        return {node for node in self.spaces if node.target in POINTWISE} - tables
 
     def _check_one_space(self, nodes: Collection[fx.Node]) -> None:
         """Raises MisalignedError if no node has all dimensions that the others have: in one program dimensions are
@@ -190,13 +216,13 @@ class Growth:
         return next(o.axes for node in group for o in self.spaces[node].operands if o.base is base)
 
     def _is_full_size(self, base: fx.Node, group: list[fx.Node]) -> bool:
-        largest = max(self._elements(flat(self.spaces[node].axes)) for node in group)
-        return self._elements(flat(self._axes_read(base, group))) >= largest
+        largest = max(self._size(self.spaces[node].axes) for node in group)
+        return self._size(self._axes_read(base, group)) >= largest
 
-    def _elements(self, axis: Axis) -> int:
+    def _size(self, axes: tuple[Axis, ...]) -> int:
         """Number of elements, run-time sizes taken as large."""
         product = 1
-        for atom in self.refine.leaves(axis):
+        for atom in self.refine.leaves(flat(axes)):
             product *= _guess(self.refine.size(atom))
         return product
 

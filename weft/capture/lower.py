@@ -280,6 +280,17 @@ REDUCTIONS: dict[object, Callable[[Any], str | tuple[str, str]]] = {
     aten.gather.default: _gather,
 }
 
+_DEAR = (
+    *(getattr(aten, name).default for name in _FUNCTIONS if name not in ("floor", "ceil", "trunc", "round")),
+    *(aten.pow.Tensor_Tensor, aten.tanh.default, aten.log.default, aten.atan2.default),
+)
+
+
+def is_dear(node: fx.Node) -> bool:
+    """Whether a pointwise operation takes tens of instructions an element, where most take one."""
+    return node.target in _DEAR
+
+
 CONSTANTS = (
     aten.full.default,
     aten.scalar_tensor.default,

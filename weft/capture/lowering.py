@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import Operand, Space
+from weft.capture.axes import VIEWS, Operand, Space
 from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
 from weft.capture.opaque import lower_opaque
+from weft.capture.parts import lower_joined
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.ir import dtypes
-from weft.ir.program import Builder, Dim, Program, Size
+from weft.ir.program import Buffer, Builder, Dim, Program, Size
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -67,9 +68,16 @@ class GroupLowering:
     def run(self, outputs: Sequence[tuple[fx.Node, Strides]]) -> LoweredGroup:
         """outputs: what is written, each with strides for its axes."""
         builder = self.builder
-        for index, (base, axes, _) in enumerate(self.bindings):
+        names: dict[fx.Node, str] = {}
+        for index, (base, axes, _) in enumerate(self.bindings):  # slices are behind what they are parts of
             dims, strides = self.layout(axes, strides_of(base))
-            name = builder.input(base_name(base), dtypes.NAMES[base.meta["val"].dtype], dims, strides)
+            whole, place = sliced(base)
+            within = names.get(whole, "") if place is not None and whole is not base else ""
+            dtype = dtypes.NAMES[base.meta["val"].dtype]
+            buffer = Buffer(
+                base_name(whole), dtype, tuple(dims), tuple(strides), 0, within, (place or 0) * bool(within)
+            )
+            names[base] = name = builder.add_input(buffer)
             self.bindings[index] = (base, axes, name)
         for node in self.members:
             self.env[node] = NodeLowering(self, node).lower()
@@ -190,6 +198,8 @@ class NodeLowering:
         function = projection() if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
         if self.space.opaque:
             function = lower_opaque
+        elif self.space.numbers:
+            function = lower_joined
         found = REDUCTIONS[self.node.target](self) if function is None else function(self)
         if isinstance(found, tuple):
             return tuple(self.group.builder.cast(v, self.result_dtype) for v in found)
@@ -204,6 +214,12 @@ class NodeLowering:
         value = self.group.read(self.space.operands[self._operands[id(argument)]])
         assert isinstance(value, str)
         return self.group.builder.cast(value, dtype)
+
+    def operand(self, position: int) -> str:
+        """An operand by its position in the space, cast to the compute type of the result."""
+        value = self.group.read(self.space.operands[position])
+        assert isinstance(value, str)
+        return self.group.builder.cast(value, self.compute)
 
     def results(self, index: int) -> tuple[str, ...]:
         """All results of the node that operand ``index`` is."""
@@ -286,6 +302,16 @@ def is_constant(node: fx.Node) -> bool:
 def strides_of(node: fx.Node) -> Strides:
     """Strides of the tensor a node returns, in elements."""
     return tuple(extent(stride) for stride in node.meta["val"].stride())
+
+
+def sliced(node: fx.Node) -> tuple[fx.Node, int | None]:
+    """The tensor that a slice is a part of, and the place of its first element there if that is known; any other node
+    itself."""
+    whole: Any = node
+    while whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS):
+        whole = whole.args[0]
+    first, start = node.meta["val"].storage_offset(), whole.meta["val"].storage_offset()
+    return whole, first - start if isinstance(first, int) and isinstance(start, int) else None
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

@@ -15,7 +15,6 @@ from weft.capture.assembly import Slot, complete, find_slots, is_read_apart
 from weft.capture.axes import Space, pointwise_space
 from weft.capture.border import BorderChoice, Flow, choose_borders, compared
 from weft.capture.growth import Growth, storage_bytes
-from weft.capture.lower import POINTWISE
 from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
 from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
@@ -176,7 +175,7 @@ def _flow(growth: Growth, groups: list[list[fx.Node]]) -> Flow:
         groups,
         {node: growth.depends[node] for node in growth.spaces},
         {node: storage_bytes(node) for node in dict.fromkeys((*growth.spaces, *bases))},
-        () if growth.has_writes() else {node for node in growth.spaces if node.target in POINTWISE},
+        () if growth.has_writes() else growth.recomputed(),
         dict.fromkeys(node for node in growth.spaces if growth.is_forced(node)),
     )
 

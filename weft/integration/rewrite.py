@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from weft.capture.assembly import Slot
 from weft.capture.axes import VIEWS
 from weft.capture.lowering import is_constant, strides_of
 from weft.capture.refine import Extent, extent
@@ -125,25 +126,30 @@ class _Rewriter:
         bases: dict[fx.Node, int] = {}
         places: dict[str, Any] = {"_outputs_length": len(kernel.program.outputs)}
         written: dict[str, int] = {}
+        allocated: dict[str, fx.Node] = {}
         for i, output in enumerate(kernel.program.outputs):
-            name = output.buffer.name
+            buffer, name = output.buffer, output.buffer.within or output.buffer.name
+            place: Extent | None = buffer.place if buffer.within else None
             if (slot := self.slots.get(name)) in self.wholes:
                 assert slot is not None
-                base = self.wholes.base(slot)
-                shape = [self.sizes.get(extent(size)) for size in self.originals[name].meta["val"].shape]
-                strides = [self.sizes.get(stride) for stride in slot.strides]
-                places |= {f"_outputs_{i}_size": shape, f"_outputs_{i}_stride": strides}
-                places[f"_outputs_{i}_storage_offset"] = self.sizes.get(slot.offset)
+                base, place = self.wholes.base(slot), slot.offset + buffer.place
+            elif name not in allocated:
+                base = allocated[name] = self._allocate(name, buffer)
             else:
-                base = self._allocate(output.buffer)
+                base = allocated[name]
+            if place is not None:
+                shape, strides = self._layout(buffer, slot)
+                places |= {f"_outputs_{i}_size": shape, f"_outputs_{i}_stride": strides}
+                places[f"_outputs_{i}_storage_offset"] = self.sizes.get(place)
             written[name] = places[f"_outputs_{i}_base_index"] = bases.setdefault(base, len(bases))
+        inputs = [self.nodes[b.name] if b.name in self.nodes else self._part(b) for b in kernel.program.inputs]
         node = self.graph.call_function(
             FUNCTIONALIZED,
             (torch.ops.weft.launch.default,),
             {
                 "digest": digest_of(kernel),
                 "kernel": kernel.line,
-                "inputs": [self.nodes[b.name] for b in kernel.program.inputs],
+                "inputs": inputs,
                 "sizes": [self.sizes.get(self.expressions[p]) for p in kernel.program.parameters],
                 "options": str(self.options.of_launch(device_of(kernel))),
                 **places,
@@ -159,20 +165,39 @@ class _Rewriter:
         self.nodes.update((name, items[index]) for name, index in written.items())
         return node
 
-    def _allocate(self, buffer: Buffer) -> fx.Node:
+    def _layout(self, buffer: Buffer, slot: Slot | None) -> tuple[list[int | fx.Node], list[int | fx.Node]]:
+        """Sizes and strides of what a launch writes of a tensor: of all axes of a slot, or of a buffer's dimensions."""
+        if slot is not None and not buffer.within:
+            shape = self.originals[buffer.name].meta["val"].shape
+            return [self.sizes.get(extent(n)) for n in shape], [self.sizes.get(stride) for stride in slot.strides]
+        by_name = {d.name: d.size for d in self.compiled.program.dims}
+        sizes = [self.sizes.get(self._expression(by_name[d])) for d in buffer.dims]
+        return sizes, [self.sizes.get(self._expression(s)) for s in buffer.strides]
+
+    def _part(self, buffer: Buffer) -> fx.Node:
+        """What an input of a kernel is of the tensor that it lies within."""
+        whole = self.nodes[buffer.within]
+        sizes, strides = self._layout(buffer, None)
+        place = self.sizes.get(extent(whole.meta["val"].storage_offset()) + buffer.place)
+        node = self.graph.call_function(aten.as_strided.default, (whole, sizes, strides, place))
+        value = whole.meta["val"]
+        with value.fake_mode:
+            node.meta["val"] = value.as_strided(_values(sizes), _values(strides), *_values([place]))
+        self.nodes[buffer.name] = node
+        return node
+
+    def _allocate(self, name: str, buffer: Buffer) -> fx.Node:
         """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""
-        original = self.originals.get(buffer.name)
+        original = self.originals.get(name)
         if original is not None:
-            tensor, slot = original.meta["val"], self.slots[buffer.name]
+            tensor, slot = original.meta["val"], self.slots[name]
             strides = strides_of(original) if slot is None else slot.strides
             dtype, device, value = tensor.dtype, tensor.device, tensor if slot is None else None
             size_args = [self.sizes.get(extent(s)) for s in tensor.shape]
             stride_args = [self.sizes.get(s) for s in strides]
         else:
             value = None
-            by_name = {d.name: d.size for d in self.compiled.program.dims}
-            size_args = [self.sizes.get(self._expression(by_name[d])) for d in buffer.dims]
-            stride_args = [self.sizes.get(self._expression(s)) for s in buffer.strides]
+            size_args, stride_args = self._layout(buffer, None)
             dtype = dtypes.TORCH_DTYPES[buffer.dtype]
             device = self.compiled.region.outputs[0].meta["val"].device
         node = self.graph.call_function(

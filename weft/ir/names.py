@@ -49,7 +49,8 @@ def renamed_program(program: Program, names: Names) -> Program:
 
     def buffer(b: Buffer) -> Buffer:
         dims, strides = renamed(b.dims, names.dims), tuple(map(size, b.strides))
-        return replace(b, name=names.values[b.name], dims=dims, strides=strides)
+        within = names.values.get(b.within, b.within)
+        return replace(b, name=names.values[b.name], dims=dims, strides=strides, within=within)
 
     def value(v: Value) -> Value:
         attributes = v.attributes

@@ -43,7 +43,7 @@ def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program
     if not found:
         return program
     builder = Builder.like(program)
-    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    renamed = {b.name: builder.add_input(b) for b in program.inputs}
     for value in program.values:
         if value.name in found:
             op, operand, guarded = found[value.name]
@@ -56,7 +56,7 @@ def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program
             args = [renamed[a] for a in value.args]
             renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
     for output in program.outputs:
-        builder.copy_output(output.buffer, renamed[output.value])
+        builder.add_output(output.buffer, renamed[output.value])
     return drop_unused(builder.finish())
 
 
@@ -89,7 +89,7 @@ def _picked(program: Program, columns: tuple[str, ...]) -> Program:
     if len(columns) != 1 or not found:
         return program
     builder = Builder.like(program)
-    renamed = {b.name: builder.copy_input(b) for b in program.inputs}
+    renamed = {b.name: builder.add_input(b) for b in program.inputs}
     for value in program.values:
         if value.name not in found:
             args = [renamed[a] for a in value.args]
@@ -100,7 +100,7 @@ def _picked(program: Program, columns: tuple[str, ...]) -> Program:
         for dtype in casts:
             renamed[value.name] = builder.cast(renamed[value.name], dtype)
     for output in program.outputs:
-        builder.copy_output(output.buffer, renamed[output.value])
+        builder.add_output(output.buffer, renamed[output.value])
     return drop_unused(builder.finish())
 
 

@@ -11,7 +11,7 @@ from weft.ir.verify import verify
 _NAME = r"[A-Za-z_]\w*"
 _HEADER = re.compile(rf"program ({_NAME})\((.*)\)")
 _DIM = re.compile(rf"dim ({_NAME}) = ([0-9]+|{_NAME})", re.ASCII)
-_BUFFER = rf"({_NAME}): (\w+) \[(.*?)\](?: \+ ([0-9]+))?"
+_BUFFER = rf"({_NAME}): (\w+) \[(.*?)\](?: \+ ([0-9]+))?(?: within ({_NAME}) at ([0-9]+))?"
 _INPUT = re.compile(rf"input {_BUFFER}")
 _OUTPUT = re.compile(rf"output {_BUFFER} = ({_NAME})")
 _VALUE = re.compile(rf"({_NAME}): (\w+)\{{(.*?)\}} = ({_NAME})(?:\[(.*?)\])?\((.*?)\)")
@@ -44,9 +44,9 @@ def parse(text: str, first_line: int = 1) -> Program:
             elif m := _DIM.fullmatch(line):
                 dims.append(Dim(m[1], _size(m[2])))
             elif m := _INPUT.fullmatch(line):
-                inputs.append(_buffer(m[1], m[2], m[3], m[4]))
+                inputs.append(_buffer(*m.groups()))
             elif m := _OUTPUT.fullmatch(line):
-                outputs.append(Output(_buffer(m[1], m[2], m[3], m[4]), m[5]))
+                outputs.append(Output(_buffer(*m.groups()[:-1]), m[7]))
             elif m := _VALUE.fullmatch(line):
                 attributes = tuple(_number(a) if m[4] == "const" else a for a in _names(m[5] or ""))
                 values.append(Value(m[1], m[4], _names(m[6]), attributes, m[2], _names(m[3])))
@@ -67,11 +67,12 @@ def _size(text: str) -> Size:
     return int(text) if re.fullmatch(r"[0-9]+", text) else text
 
 
-def _buffer(name: str, dtype: str, axes: str, offset: str | None) -> Buffer:
+def _buffer(name: str, dtype: str, axes: str, offset: str | None, within: str | None, place: str | None) -> Buffer:
     pairs = [axis.split(":") for axis in _names(axes)]
     if any(len(pair) != 2 for pair in pairs):
         raise ParseError(f"an axis of buffer {name} reads dim:stride")
-    return Buffer(name, dtype, tuple(p[0] for p in pairs), tuple(_size(p[1]) for p in pairs), int(offset or 0))
+    dims, strides = tuple(pair[0] for pair in pairs), tuple(_size(pair[1]) for pair in pairs)
+    return Buffer(name, dtype, dims, strides, int(offset or 0), within or "", int(place or 0))
 
 
 def _number(text: str) -> Attribute:

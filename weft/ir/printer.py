@@ -16,10 +16,12 @@ def print_program(program: Program) -> str:
 
 
 def print_buffer(buffer: Buffer) -> str:
-    """``x: bf16 [m:4096, n:1]``: dimension and stride in elements; an offset follows if there is one."""
+    """``x: bf16 [m:4096, n:1]``: dimension and stride in elements; an offset follows if there is one, and the tensor
+    that has all elements, with the place of the first: ``x_1: bf16 [m:4096, n:1] within x at 64``."""
     axes = ", ".join(f"{dim}:{stride}" for dim, stride in zip(buffer.dims, buffer.strides, strict=True))
     offset = f" + {buffer.offset}" if buffer.offset else ""
-    return f"{buffer.name}: {buffer.dtype} [{axes}]{offset}"
+    within = f" within {buffer.within} at {buffer.place}" if buffer.within else ""
+    return f"{buffer.name}: {buffer.dtype} [{axes}]{offset}{within}"
 
 
 def print_value(value: Value) -> str:

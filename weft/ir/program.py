@@ -7,7 +7,7 @@ drops some; there is no broadcast and no reshape. Strides live only on buffers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.errors import VerificationError
 from weft.ir import dtypes
@@ -31,7 +31,9 @@ class Buffer:
     """A strided tensor at the edge of a program. Strides and offset are in elements, one stride a dimension.
 
     An input buffer may leave out dimensions: its value does not vary over them. The offset counts from the first
-    element of the tensor that is bound to the buffer.
+    element of the tensor that is bound to the buffer. within: the tensor that has all elements of this one, in the same
+    memory, if there is one, and place: which of its elements is the first here. An input within another one is loaded
+    and moves no further bytes; what is within a tensor that is no buffer of the program is a part of a region's.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Buffer:
     dims: tuple[str, ...]
     strides: tuple[Size, ...]
     offset: int = 0
+    within: str = ""
+    place: int = 0
 
     @property
     def stride_of(self) -> dict[str, Size]:
@@ -86,6 +90,12 @@ class Program:
     def buffers(self) -> tuple[Buffer, ...]:
         """Inputs, then outputs."""
         return (*self.inputs, *(o.buffer for o in self.outputs))
+
+    @property
+    def moved_inputs(self) -> tuple[Buffer, ...]:
+        """Inputs but for those whose elements another one has as well."""
+        names = {buffer.name for buffer in self.inputs}
+        return tuple(buffer for buffer in self.inputs if buffer.within not in names)
 
     def size_of(self, dim: str) -> Size:
         return next(d.size for d in self.dims if d.name == dim)
@@ -137,16 +147,20 @@ class Builder:
         return name
 
     def input(self, name: str, dtype: str, dims: Sequence[str], strides: Sequence[Size], offset: int = 0) -> str:
-        buffer = Buffer(self._buffer_name(name), dtype, tuple(dims), tuple(strides), offset)
+        return self.add_input(Buffer(name, dtype, tuple(dims), tuple(strides), offset))
+
+    def add_input(self, buffer: Buffer) -> str:
+        """The input, under a name that is free."""
+        buffer = replace(buffer, name=self._buffer_name(buffer.name))
         self.inputs.append(buffer)
-        self._types[buffer.name] = (dtype, frozenset(dims))
+        self._types[buffer.name] = (buffer.dtype, frozenset(buffer.dims))
         return buffer.name
 
-    def copy_input(self, buffer: Buffer) -> str:
-        return self.input(buffer.name, buffer.dtype, buffer.dims, buffer.strides, buffer.offset)
-
-    def copy_output(self, buffer: Buffer, value: str) -> str:
-        return self.output(buffer.name, value, buffer.dtype, buffer.dims, buffer.strides, buffer.offset)
+    def add_output(self, buffer: Buffer, value: str) -> str:
+        """The output, under a name that is free."""
+        buffer = replace(buffer, name=self._buffer_name(buffer.name))
+        self.outputs.append(Output(buffer, value))
+        return buffer.name
 
     def _buffer_name(self, name: str) -> str:
         if name not in self._reserved:
@@ -158,9 +172,7 @@ class Builder:
     def output(
         self, name: str, value: str, dtype: str, dims: Sequence[str], strides: Sequence[Size], offset: int = 0
     ) -> str:
-        buffer = Buffer(self._buffer_name(name), dtype, tuple(dims), tuple(strides), offset)
-        self.outputs.append(Output(buffer, value))
-        return buffer.name
+        return self.add_output(Buffer(name, dtype, tuple(dims), tuple(strides), offset), value)
 
     def value(self, name: str) -> Value | None:
         """The value of that name; None for an input."""

@@ -27,7 +27,7 @@ def _rewrite(program: Program) -> Program:
     builder = Builder.like(program)
     renamed: dict[str, str] = {}
     for b in program.inputs:
-        renamed[b.name] = builder.copy_input(b)
+        renamed[b.name] = builder.add_input(b)
     for value in program.values:
         args = tuple(renamed[arg] for arg in value.args)
         new = next((found for rule in RULES if (found := rule(builder, value, args)) is not None), None)
@@ -35,7 +35,7 @@ def _rewrite(program: Program) -> Program:
             new = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
         renamed[value.name] = new
     for o in program.outputs:
-        builder.copy_output(o.buffer, renamed[o.value])
+        builder.add_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 
@@ -49,13 +49,13 @@ def drop_unused(program: Program) -> Program:
     renamed: dict[str, str] = {}
     for b in program.inputs:
         if b.name in needed:
-            renamed[b.name] = builder.copy_input(b)
+            renamed[b.name] = builder.add_input(b)
     for v in program.values:
         if v.name in needed:
             args = [renamed[a] for a in v.args]
             renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
     for o in program.outputs:
-        builder.copy_output(o.buffer, renamed[o.value])
+        builder.add_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 
@@ -172,6 +172,14 @@ def where_same(builder: Builder, value: Value, args: tuple[str, ...]) -> str | N
     return args[1] if same and builder.dims_of(args[0]) <= builder.dims_of(args[1]) else None
 
 
+def where_known(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """where(True, x, y) is x, where(False, x, y) is y."""
+    condition = builder.value(args[0]) if value.op == "where" else None
+    if condition is None or condition.op != "const":
+        return None
+    return args[1] if condition.attributes[0] else args[2]
+
+
 def sum_one_element(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """A sum along a dimension of what is not zero at one position only is what stands there, if that is a position.
 
@@ -265,6 +273,7 @@ RULES: tuple[Rule, ...] = (
     multiply_by_power_of_two,
     narrow_positions,
     where_same,
+    where_known,
     sum_one_element,
     sum_picked,
 )

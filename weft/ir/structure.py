@@ -65,7 +65,7 @@ def split_straddling(program: Program, rows: tuple[str, ...], columns: tuple[str
     builder = Builder.like(program)
     renamed: dict[str, str] = {}
     for b in program.inputs:
-        renamed[b.name] = builder.copy_input(b)
+        renamed[b.name] = builder.add_input(b)
     for v in program.values:
         args = [renamed[a] for a in v.args]
         dims = {str(a) for a in v.attributes}
@@ -75,7 +75,7 @@ def split_straddling(program: Program, rows: tuple[str, ...], columns: tuple[str
         else:
             renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
     for o in program.outputs:
-        builder.copy_output(o.buffer, renamed[o.value])
+        builder.add_output(o.buffer, renamed[o.value])
     return builder.finish()
 
 

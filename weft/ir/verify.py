@@ -63,6 +63,8 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
     _expect(set(buffer.dims) <= known, buffer.name, f"unknown dimension in {buffer.dims}")
     _expect(buffer.name.isidentifier(), buffer.name, "is no name")
     _expect(buffer.offset >= 0, buffer.name, f"its offset {buffer.offset} is negative")
+    _expect(buffer.place >= 0, buffer.name, f"its place {buffer.place} is negative")
+    _expect(buffer.within != buffer.name, buffer.name, "is within itself")
     for stride in buffer.strides:
         _check_size(program, buffer.name, stride)
 

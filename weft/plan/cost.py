@@ -39,7 +39,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: 
     counts = Estimate(
         kernel=kernel.name,
         launches=2 if schedule.finish == "separate" else 1,
-        bytes_read=sum(map(sizes.bytes, program.inputs)),
+        bytes_read=sum(map(sizes.bytes, program.moved_inputs)),
         bytes_written=sum(sizes.bytes(o.buffer) for o in program.outputs),
         workspace_bytes=_workspace_bytes(kernel, sizes),
         starts=_starts(kernel, target),

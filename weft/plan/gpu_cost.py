@@ -166,7 +166,7 @@ class Work:
         along = set(columns or rows)
         single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
         return Work(
-            sum(map(in_memory, program.buffers)),
+            sum(map(in_memory, program.moved_inputs)) + sum(in_memory(o.buffer) for o in program.outputs),
             sum(in_memory(b) for used in loops.used[1:] for b in read if b.name in used),
             sum(dtypes.itemsize(b.dtype) for b in read),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),

@@ -99,7 +99,7 @@ def _assemble(
     given = [value for value in given if value in used - needed]
     builder = Builder.like(program, extra=(saved_name(v) for v in {*given, *saved}))
     builder.name = name
-    renamed = {b.name: builder.copy_input(b) for b in program.inputs if b.name in used}
+    renamed = {b.name: builder.add_input(b) for b in program.inputs if b.name in used}
     for value in given:
         dtype, dims = types[value]
         renamed[value] = builder.input(saved_name(value), dtype, dims, _contiguous(program, dims, products))
@@ -108,7 +108,7 @@ def _assemble(
             args = [renamed[a] for a in value.args]
             renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
     for output in outputs:
-        builder.copy_output(output.buffer, renamed[output.value])
+        builder.add_output(output.buffer, renamed[output.value])
     for value in saved:
         dtype, dims = types[value]
         strides = _contiguous(program, dims, products)

@@ -11,6 +11,7 @@ from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
 from weft.ir.structure import analyse, is_outer, split_straddling
+from weft.ir.unroll import unrolled
 from weft.plan.cost import estimates, ideal
 from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
@@ -62,6 +63,22 @@ def ordinary_us(program: Program, target: Target, hints: Mapping[str, int]) -> f
 
 
 def _best(program: Program, target: Target, hints: Mapping[str, int]) -> Plan | Refusal:
+    """The plan with the shortest predicted time over all splits, or why there is none. Parts of an axis that are turned
+    around are values of their own, if they stay in one kernel."""
+    if (parts := unrolled(program)) is not program:
+        found = _best_split(parts, target, hints)
+        if isinstance(found, Plan) and has_whole_outputs(found):
+            return found
+    return _best_split(program, target, hints)
+
+
+def has_whole_outputs(plan: Plan) -> bool:
+    """Whether the parts of each tensor that is written by parts are written by one kernel."""
+    written = [{o.buffer.within for o in kernel.program.outputs} - {""} for kernel in plan.kernels]
+    return len(set[str]().union(*written)) == sum(map(len, written))
+
+
+def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or why there is none."""
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"

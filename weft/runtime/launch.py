@@ -25,7 +25,7 @@ from weft.render.source import Source
 from weft.runtime import failures, launcher
 from weft.runtime.backends import calls_of
 from weft.runtime.executable import Executable, digest_of, reason_of
-from weft.runtime.layout import allocate
+from weft.runtime.layout import allocate, part_of
 from weft.runtime.resource_usage import ResourceUsage
 
 _LIBRARY = torch.library.Library("weft", "DEF")
@@ -181,9 +181,16 @@ def launch_plan(
             sizes[name] *= resolve(factor, sizes)
     tensors = {b.name: t for b, t in zip(program.inputs, inputs, strict=True)}
     device = inputs[0].device if inputs else torch.device("cpu")
+    whole = {o.buffer.name: o.buffer for o in program.outputs}
     for kernel in plan.kernels:
-        for output in kernel.program.outputs:
-            tensors[output.buffer.name] = allocate(output.buffer, sizes, device)
+        for buffer in (o.buffer for o in kernel.program.outputs):
+            if buffer.within and buffer.within not in tensors:
+                tensors[buffer.within] = allocate(whole[buffer.within], sizes, device)
+            elif not buffer.within:
+                tensors[buffer.name] = allocate(buffer, sizes, device)
+        for buffer in kernel.program.buffers:
+            if buffer.name not in tensors:
+                tensors[buffer.name] = part_of(tensors[buffer.within], buffer, sizes)
         find(digest_of(kernel), kernel.line)(
             [tensors[b.name] for b in kernel.program.inputs],
             [tensors[o.buffer.name] for o in kernel.program.outputs],

@@ -162,6 +162,13 @@ def allocate(buffer: Buffer, sizes: dict[str, int], device: torch.device) -> Ten
     return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[buffer.dtype], device=device)
 
 
+def part_of(whole: Tensor, buffer: Buffer, sizes: dict[str, int]) -> Tensor:
+    """What a buffer is of the tensor that it lies within."""
+    shape = [sizes[d] for d in buffer.dims]
+    strides = [resolve(s, sizes) for s in buffer.strides]
+    return whole.as_strided(shape, strides, int(whole.storage_offset()) + buffer.place)
+
+
 def address_of_empty(tensor: Tensor) -> int:
     """Where the elements are, or would be. ``data_ptr`` of a tensor without elements is null, but a kernel may read an
     expanded one of no rows once, for a result that does not vary over rows; without memory it reads zeros."""

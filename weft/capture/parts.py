@@ -1,0 +1,194 @@
+"""Tensors that are put together of parts of an axis, all equally long.
+
+A rotation of queries and keys reads the two halves of each head, turns them around and puts them together again; its
+gradient puts halves into zeros. An axis that is cut into equal parts is two, the number of the part and the place in
+it, and what is put together is a choice by number: ``where(number == 0, first, second)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from weft.capture.axes import VIEWS, Space, follow, shape_of
+from weft.capture.lower import POINTWISE
+from weft.capture.refine import Refinement
+
+if TYPE_CHECKING:
+    from weft.capture.lowering import NodeLowering
+
+aten = torch.ops.aten
+
+MOST_PARTS = 4
+"""An element is chosen from that many, all of which are computed."""
+MOST_ELEMENTS = 512
+"""Of the axis: each part is read for every other one, and must still be in the cache of level 1 then. The halves of a
+head are; those of a row of 8192 columns, which a program reads piece by piece, are not."""
+MOST_NODES = 64
+"""That are looked at behind a part."""
+
+
+SLICES = (aten.slice.Tensor, aten.select.int)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a slice takes: every ``step``-th element from start to stop along an axis."""
+
+    axis: int
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def length(self) -> int:
+        return len(range(self.start, self.stop, self.step))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis in ``count`` parts of ``length``. interleaved: part i has the elements i, i + count, ..., else those from
+    i * length on."""
+
+    axis: int
+    count: int
+    length: int
+    interleaved: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of the axis."""
+        return self.count * self.length
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A tensor put together of parts. sources: each with the number of its part; all others are those of ``base``."""
+
+    cut: Cut
+    sources: tuple[tuple[int, fx.Node], ...]
+    base: fx.Node | None = None
+
+
+def joined(node: fx.Node) -> Joined | None:
+    """How a node is put together of parts that are computed from slices as long as these; None if it is not."""
+    if node.target is aten.cat.default:
+        found = _concatenated(node)
+    elif node.target is aten.slice_scatter.default:
+        found = _scattered(node)
+    else:
+        return None
+    if found is None or found.cut.count > MOST_PARTS or found.cut.elements > MOST_ELEMENTS:
+        return None
+    return found if slices_behind(found) else None
+
+
+def slices_behind(found: Joined) -> list[fx.Node]:
+    """The slices that pointwise operations and views make the parts of a joined tensor from, where these have as many
+    parts of an axis as the tensor has."""
+    slices: list[fx.Node] = []
+    seen = dict.fromkeys(source for _, source in found.sources)
+    pending = list(seen)
+    while pending and len(seen) < MOST_NODES:
+        node = pending.pop()
+        if node.target in SLICES:
+            cut, _ = cut_of(node, 1) or (None, 0)
+            if cut is not None and _alike(cut, found.cut):
+                slices.append(node)
+        elif node.target in POINTWISE or node.target in VIEWS:
+            fresh = [operand for operand in node.all_input_nodes if operand not in seen]
+            seen.update(dict.fromkeys(fresh))
+            pending += fresh
+    return slices
+
+
+def _alike(one: Cut, other: Cut) -> bool:
+    """Whether axes are cut in the same way; every second element is the first or the last of pairs, too."""
+    lengths = (one.length, other.length)
+    return one.count == other.count and one.elements <= MOST_ELEMENTS and (1 in lengths or one.length == other.length)
+
+
+def cut_of(node: fx.Node, position: int) -> tuple[Cut, int] | None:
+    """The cut of an axis of the first operand of a node of which what it takes or writes is one part, and the number of
+    that part; None if it is none. position: of the axis among the arguments."""
+    part = part_of(node, position)
+    if part is None:
+        return None
+    size = shape_of(node.args[0])[part.axis]  # type: ignore[arg-type]
+    if not isinstance(size, int) or not 0 < part.length < size or size % part.length:
+        return None
+    count = size // part.length
+    if part.step == count and part.start < count:
+        return Cut(part.axis, count, part.length, interleaved=part.length > 1), part.start
+    if part.step == 1 and part.start % part.length == 0:
+        return Cut(part.axis, count, part.length), part.start // part.length
+    return None
+
+
+def part_of(node: fx.Node, position: int = 1) -> Part | None:
+    """What a slice, or a selection, takes of its first operand; None if that is known at run time only. position: of
+    the axis among the arguments; the index, or start, stop and step, are behind it."""
+    arguments: tuple[Any, ...] = (*node.args[position:], *(0, None, None, 1)[len(node.args) - position :])
+    shape = shape_of(node.args[0])  # type: ignore[arg-type]
+    if node.kwargs or any(isinstance(argument, fx.Node) for argument in arguments):
+        return None
+    axis = arguments[0] % len(shape)
+    size = shape[axis]
+    if not isinstance(size, int):
+        return None
+    if node.target is aten.select.int:
+        return Part(axis, arguments[1] % size, arguments[1] % size + 1, 1)
+    return Part(axis, *slice(*arguments[1:]).indices(size))
+
+
+def joined_space(node: fx.Node, found: Joined, refinement: Refinement) -> Space:
+    """Its operands are the base, if there is one, and the parts, which have only the places of the axis."""
+    cut = found.cut
+    numbers, places = refinement.fresh_axis(cut.count), refinement.fresh_axis(cut.length)
+    whole = [refinement.fresh_axis(size) for size in shape_of(node)]
+    whole[cut.axis] = (*places, *numbers) if cut.interleaved else (*numbers, *places)
+    part = [*whole]
+    part[cut.axis] = places
+    read = [] if found.base is None else [(found.base, tuple(whole))]
+    read += [(source, tuple(part)) for _, source in found.sources]
+    operands = tuple(follow(i, operand, axes, refinement) for i, (operand, axes) in enumerate(read))
+    return Space(tuple(whole), tuple(whole), operands, numbers=numbers)
+
+
+def lower_joined(node: NodeLowering) -> str:
+    """A choice by the number of the part."""
+    found = joined(node.node)
+    assert found is not None
+    *base, value = [node.operand(i) for i in range(len(node.space.operands))]
+    builder = node.group.builder
+    position = node.group.positions(node.space.numbers, "i32")
+    if found.base is None:  # whatever is no other part is the last one
+        chosen = list(zip([number for number, _ in found.sources[:-1]], base, strict=True))
+    else:
+        chosen, value = [(found.sources[0][0], value)], base[0]
+    for number, part in reversed(chosen):
+        value = builder.op("where", builder.op("eq", position, builder.const(number, "i32")), part, value)
+    return value
+
+
+def _concatenated(node: fx.Node) -> Joined | None:
+    operands: Any = node.args[0]
+    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
+    shapes = [shape_of(operand) for operand in operands]
+    size = shape_of(node)[axis]
+    if len(operands) < 2 or any(shape != shapes[0] for shape in shapes) or not isinstance(size, int):
+        return None
+    cut = Cut(axis % len(shapes[0]), len(operands), size // len(operands))
+    return Joined(cut, tuple(enumerate(operands)))
+
+
+def _scattered(node: fx.Node) -> Joined | None:
+    base, source, *_ = node.args
+    found = cut_of(node, 2)
+    if found is None or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
+        return None
+    cut, number = found
+    return Joined(cut, ((number, source),), base)

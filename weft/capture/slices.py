@@ -1,0 +1,230 @@
+"""Has slices of pointwise values computed from slices of what these are made from.
+
+What a program reads by parts (``parts.py``) is in memory: a slice of an input is a view of it, a slice of a value is
+not. ``f(x, y)[..., :n]`` is ``f(x[..., :n], y[..., :n])``, and so on through views, up to what is no pointwise value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.capture.axes import shape_of
+from weft.capture.lower import POINTWISE, is_dear
+from weft.capture.parts import Part, joined, part_of, slices_behind
+from weft.capture.refine import Extent, same_extent
+
+aten = torch.ops.aten
+
+
+def read_parts_of_inputs(graph: fx.Graph) -> None:
+    """No slice that a joined tensor is made from is one of a pointwise value afterwards."""
+    slicing = _Slicing(graph)
+    for node in graph.nodes:
+        if (found := joined(node)) is not None:
+            for part in slices_behind(found):
+                slicing.replace(part)
+
+
+class _Slicing:
+    """Makes slices of values, each once."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.made: dict[tuple[fx.Node, Part], fx.Node] = {}
+
+    def replace(self, node: fx.Node) -> None:
+        """Put what a slice takes in its place."""
+        source, part = node.args[0], part_of(node)
+        assert isinstance(source, fx.Node)
+        assert part is not None
+        if source.target not in _RULES:
+            return
+        made = self.part(source, part, elements(node))
+        if node.target is aten.select.int:
+            made = self.call(node, aten.squeeze.dim, (made, part.axis))
+        node.replace_all_uses_with(made)
+        self.graph.erase_node(node)
+
+    def part(self, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+        """A part of a value. wanted: elements of the value that it is needed for."""
+        if (node, part) not in self.made:
+            # sines of positions that all heads are turned by are better read than computed for each head
+            stored = is_dear(node) and elements(node) < wanted
+            rule = None if stored or node.op != "call_function" else _RULES.get(node.target)
+            made = None if rule is None else rule(self, node, part, wanted)
+            self.made[node, part] = made or self.call(
+                node, aten.slice.Tensor, (node, part.axis, part.start, part.stop, part.step)
+            )
+        return self.made[node, part]
+
+    def call(
+        self, whole: fx.Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> fx.Node:
+        """A new node, right behind the node of which it is a part."""
+        with self.graph.inserting_after(whole):
+            node = self.graph.call_function(target, tuple(args), dict(kwargs or {}))
+        node.meta = {key: value for key, value in whole.meta.items() if key in KEPT}
+        mode = getattr(whole.meta["val"], "fake_mode", None) or nullcontext()
+        with mode:
+            node.meta["val"] = target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
+        return node
+
+
+KEPT = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stack", "original_aten")
+"""Of what a node says about where it comes from."""
+
+
+def elements(node: fx.Node) -> int:
+    """Number of elements, run-time sizes taken as one."""
+    product = 1
+    for size in shape_of(node):
+        product *= size if isinstance(size, int) else 1
+    return product
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta["val"]
+
+
+# of each operation, how a part of its result is made; None if a slice of it has to do
+
+Rule = Callable[[_Slicing, fx.Node, Part, int], fx.Node | None]
+
+
+def _pointwise(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+    behind = len(shape_of(node)) - part.axis  # axes are aligned at the last one
+
+    def sliced(argument: fx.Node) -> fx.Node:
+        shape = shape_of(argument) if isinstance(argument.meta.get("val"), torch.Tensor) else ()
+        if len(shape) < behind or shape[-behind] == 1:
+            return argument
+        return slicing.part(argument, replace(part, axis=len(shape) - behind), wanted)
+
+    return slicing.call(node, node.target, fx.map_arg(node.args, sliced), node.kwargs)
+
+
+def _constant(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+    del wanted
+    shape: list[Any] = list(node.args[0])  # type: ignore[arg-type]
+    shape[part.axis] = part.length
+    return slicing.call(node, node.target, (shape, *node.args[1:]), node.kwargs)
+
+
+def _permute(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+    source, rank = node.args[0], len(shape_of(node))
+    assert isinstance(source, fx.Node)
+    order = list(range(rank))
+    if node.target is aten.permute.default:
+        order = [int(d) % rank for d in node.args[1]]  # type: ignore[union-attr,arg-type]
+    elif rank > 1:
+        first, second = (int(d) % rank for d in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
+        order[first], order[second] = second, first
+    made = slicing.part(source, replace(part, axis=order[part.axis]), wanted)
+    return slicing.call(node, node.target, (made, *node.args[1:]))
+
+
+def _expand(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    own, sizes = shape_of(source), list(node.args[1])  # type: ignore[arg-type]
+    axis = part.axis - (len(sizes) - len(own))
+    sizes[part.axis] = part.length
+    if axis >= 0 and own[axis] != 1:
+        source = slicing.part(source, replace(part, axis=axis), wanted)
+    return slicing.call(node, node.target, (source, sizes))
+
+
+def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    shape = shape_of(node)
+    found = _behind_reshape(shape, shape_of(source), part)
+    if found is None:
+        return None
+    sizes: list[Any] = list(shape)
+    if any(not isinstance(size, int) for size in shape):
+        if node.target not in _WITH_SIZES:
+            return None
+        sizes = list(node.args[1])  # type: ignore[arg-type]
+    sizes[part.axis] = part.length
+    return slicing.call(node, aten.reshape.default, (slicing.part(source, found, wanted), sizes))
+
+
+def _behind_reshape(shape: Sequence[Extent], own: Sequence[Extent], part: Part) -> Part | None:
+    """The part of a tensor that becomes a part of another shape, where the axis is one of the tensor's, two of these or
+    one of two that are one of these."""
+    at, size = part.axis, shape[part.axis]
+    if not isinstance(size, int):
+        return None
+
+    def ends_alike(axis: int, behind: int) -> bool:
+        return same_extent(_product(own[axis:]), _product(shape[behind:]))
+
+    for axis, have in enumerate(own):
+        if have == size and ends_alike(axis + 1, at + 1):
+            return replace(part, axis=axis)
+        if not isinstance(have, int):
+            continue
+        minor = own[axis + 1] if axis + 1 < len(own) else 0
+        if isinstance(minor, int) and have * minor == size and ends_alike(axis + 2, at + 1):
+            if part.step == 1 and part.start % minor == 0 == part.length % minor:
+                return Part(axis, part.start // minor, part.stop // minor, 1)
+            if part.step == minor and part.start < minor and part.length == have:
+                return Part(axis + 1, part.start, part.start + 1, 1)
+        if at > 0 and part.length == 1 and shape[at - 1] * size == have and ends_alike(axis + 1, at + 1):
+            return Part(axis, part.start, have, size)
+        if at + 1 < len(shape) and part.step == 1 and size * shape[at + 1] == have and ends_alike(axis + 1, at + 2):
+            return Part(axis, part.start * (have // size), part.stop * (have // size), 1)
+    return None
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    product: Any = 1
+    for size in sizes:
+        product = product * size
+    return product
+
+
+def _same(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return slicing.part(source, part, wanted)
+
+
+def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+    """One of the operands, or parts of all, but not some elements of several."""
+    operands: Any = node.args[0]
+    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # type: ignore[arg-type]
+    if axis != part.axis:
+        return slicing.call(node, node.target, ([slicing.part(operand, part, wanted) for operand in operands], axis))
+    start = 0
+    for operand in operands:
+        size = shape_of(operand)[axis]
+        if not isinstance(size, int):
+            return None
+        if start <= part.start and part.stop <= start + size and part.step == 1:
+            found = replace(part, start=part.start - start, stop=part.stop - start)
+            return operand if found.length == size else slicing.part(operand, found, wanted)
+        start += size
+    return None
+
+
+_WITH_SIZES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+_RULES: dict[Any, Rule] = {
+    **dict.fromkeys(POINTWISE, _pointwise),
+    aten.full.default: _constant,
+    aten.permute.default: _permute,
+    aten.transpose.int: _permute,
+    aten.t.default: _permute,
+    aten.expand.default: _expand,
+    **dict.fromkeys((*_WITH_SIZES, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims), _reshape),
+    aten.alias.default: _same,
+    aten.detach.default: _same,
+    aten.cat.default: _concatenated,
+}

@@ -1,0 +1,98 @@
+"""Programs without the dimensions that number the parts of an axis.
+
+Where the halves of a row are turned around, each value is one of the first half and one of the second: no element is
+chosen from two, and none is loaded for both. A buffer with such a dimension becomes as many, within one tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import count
+
+from weft.ir.ops import lookup
+from weft.ir.program import Buffer, Builder, Program, Value
+from weft.ir.simplify import simplify
+
+MOST_UNROLLED = 4
+"""Of a dimension: each of its values is computed so many times over."""
+_COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
+"""What makes one result of those of parts, by reduction."""
+
+
+def unrolled(program: Program) -> Program:
+    """The program without its short dimensions that something is chosen by; the same one where there are none."""
+    for dim in program.dims:
+        if isinstance(dim.size, int) and dim.size <= MOST_UNROLLED and _can_unroll(program, dim.name):
+            return unrolled(simplify(_unroll(program, dim.name, dim.size)))
+    return program
+
+
+def _can_unroll(program: Program, dim: str) -> bool:
+    """Whether indices of the dimension are compared, parts lie in known places, in which neighbours stay neighbours,
+    and each reduction can be combined."""
+    places = [b.stride_of[dim] for b in program.buffers if dim in b.dims]
+    reductions = [v.op for v in program.values if lookup(v.op).kind == "reduction" and dim in v.attributes]
+    is_index = any(v.op == "iota" and dim in v.attributes for v in program.values)
+    is_gathered = any(lookup(v.op).kind == "gather" and dim in v.attributes for v in program.values)
+    known = all(isinstance(place, int) and place > 1 for place in places) and all(op in _COMBINED for op in reductions)
+    return is_index and known and not is_gathered
+
+
+def _unroll(program: Program, dim: str, size: int) -> Program:
+    """Each value with the dimension as ``size`` values without it."""
+    dims = tuple(d for d in program.dims if d.name != dim)
+    builder = Builder.like(replace(program, dims=dims))
+    parts: dict[str, list[str]] = {}
+    known: dict[Buffer, str] = {}
+    for buffer in sorted(program.inputs, key=lambda b: dim in b.dims):
+        names: list[str] = []
+        for part in _parts(program, buffer, dim, size):
+            same = replace(part, name="")
+            if same not in known or not part.within:
+                known[same] = builder.add_input(part)
+            names.append(known[same])
+        parts[buffer.name] = names
+    for value in program.values:
+        parts[value.name] = _values(builder, value, parts, dim, size)
+    for output in program.outputs:
+        for number, part in enumerate(_parts(program, output.buffer, dim, size)):
+            builder.add_output(part, parts[output.value][number % len(parts[output.value])])
+    return builder.finish()
+
+
+def _parts(program: Program, buffer: Buffer, dim: str, size: int) -> list[Buffer]:
+    """What a buffer is without the dimension: itself, or as many within it, whose names no buffer has."""
+    if dim not in buffer.dims:
+        return [buffer]
+    step = buffer.stride_of[dim]
+    assert isinstance(step, int)
+    kept = [(d, s) for d, s in zip(buffer.dims, buffer.strides, strict=True) if d != dim]
+    part = replace(buffer, dims=tuple(d for d, _ in kept), strides=tuple(s for _, s in kept))
+    taken = {b.name for b in program.buffers} | {b.within for b in program.buffers}
+    base = next(b for n in count() if (b := buffer.name + "_" * n) and not {f"{b}_{i}" for i in range(size)} & taken)
+    within = buffer.within or buffer.name
+    return [
+        replace(part, name=f"{base}_{number}", within=within, place=buffer.place + number * step)
+        for number in range(size)
+    ]
+
+
+def _values(builder: Builder, value: Value, parts: dict[str, list[str]], dim: str, size: int) -> list[str]:
+    """The values of one, one for each index if it has the dimension."""
+    if value.op == "iota" and dim in value.attributes:
+        return [builder.const(number, value.dtype) for number in range(size)]
+    copies = max((len(parts[arg]) for arg in value.args), default=1)
+    attributes = tuple(a for a in value.attributes if a != dim or not lookup(value.op).names_dims)
+    found: list[str] = []
+    for number in range(copies):
+        args = [parts[arg][number % len(parts[arg])] for arg in value.args]
+        if lookup(value.op).kind == "reduction" and not attributes:
+            found.append(args[0])  # only this dimension is dropped
+        else:
+            found.append(builder.op(value.op, *args, dtype=value.dtype, attributes=attributes))
+    if lookup(value.op).kind == "reduction" and dim in value.attributes:
+        return [reduce(lambda a, b: builder.op(_COMBINED[value.op], a, b), found)]
+    if value.op == "size" and dim in value.attributes:
+        return [builder.op("mul", found[0], builder.const(size, value.dtype))]
+    return found
