@@ -11,6 +11,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.capture.regions import Capture, Region, capture
+from weft.capture.slices import read_parts_of_inputs
 from weft.capture.trace import trace
 from weft.errors import Refusal
 from weft.ir.interpret import interpret
@@ -47,6 +48,7 @@ def values_of(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> dict[fx.Node, 
 def checked(function: Function, *inputs: Tensor, views: bool = True) -> Capture:
     """The regions of a function, each of them compared with what its nodes compute, and ordered without a cycle."""
     graph = traced(function, inputs) if views else trace(function, inputs)
+    read_parts_of_inputs(graph.graph)
     found = capture(graph.graph, "f")
     values = values_of(graph, inputs)
     parameters: tuple[int, ...] = ()

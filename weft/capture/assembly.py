@@ -2,13 +2,14 @@
 
 A ``cat`` (a ``stack`` is one) of column sums, or a sum of slices scattered into zeros, is what the gradient of a
 ``chunk`` or of an indexed parameter looks like. Where every part comes from a region, the parts become slots: outputs
-with the strides and the offset they have in the whole, and nothing is left to copy.
+with the strides and the offset they have in the whole, and nothing is left to copy. A large result that is padded with
+a few zeros, as the gradient of shifted logits, is a slot as well, and so is each row of zeros.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,9 @@ from weft.capture.lowering import Strides, flat, is_constant, strides_of
 from weft.capture.refine import Axis, Extent, same_extent
 
 aten = torch.ops.aten
+
+MOST_ZEROS = 4
+"""Rows of zeros beside a part, each of which is written as one more result of its kernel."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,24 @@ class Assembly:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a part lies in the whole: one stride for each axis of the part, and the offset, in elements."""
+    """Where a part lies in the whole: one stride for each axis of the part, and the offset, in elements. is_zero: what
+    is written there are zeros; along the axis that lacks them the stride is 0."""
 
     assembly: Assembly
     strides: Strides
     offset: Extent
+    is_zero: bool = False
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """An operand of an assembly: all of ``source``, which lies in the whole with these strides (one an axis)."""
+    """An operand of an assembly: all of ``source``, which lies in the whole with these strides (one an axis), or, with
+    a stride of 0, zeros beside it."""
 
     source: fx.Node
     strides: Strides
     offset: Extent
+    is_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,9 +109,10 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
 
 
 def _made(node: fx.Node, growth: Growth) -> _Made | None:
-    if node.target is aten.cat.default and node not in growth.spaces:
-        return _concatenated(node)
-    return _scattered(node, growth) if node.target is aten.add.Tensor else None
+    if node.target is aten.add.Tensor:
+        return _scattered(node, growth)
+    rule = _RULES.get(node.target)
+    return None if rule is None or node in growth.spaces else rule(node)
 
 
 def _concatenated(node: fx.Node) -> _Made | None:
@@ -120,6 +129,42 @@ def _concatenated(node: fx.Node) -> _Made | None:
         pieces.append(_Piece(operand, strides, start * strides[axis]))
         start = start + shape[axis]
     return _Made(tuple(pieces))
+
+
+def _padded(node: fx.Node) -> _Made | None:
+    """One slice among zeros that are a few rows of it."""
+    if node.target is aten.slice_scatter.default:
+        base, source, axis = node.args[0], node.args[1], _axis(node)
+        span = _span(node, shape_of(node)[axis]) if _is_zero(base) else None
+    else:
+        source, axis, span = _padding(node)
+    shape, strides = shape_of(node), strides_of(node)
+    if span is None or not isinstance(source, fx.Node):
+        return None
+    zeros = [*range(span[0]), *range(span[1], int(shape[axis]))]
+    if len(zeros) > MOST_ZEROS:
+        return None
+    beside = (*strides[:axis], 0, *strides[axis + 1 :])
+    pieces = [_Piece(source, strides, span[0] * strides[axis])]
+    pieces += [_Piece(source, beside, at * strides[axis], is_zero=True) for at in zeros]
+    return _Made(tuple(pieces))
+
+
+def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None]:
+    """What is padded with zeros along one axis, the axis, and its first index and the one behind the last."""
+    source, pad, *value = node.args
+    assert isinstance(source, fx.Node)
+    numbers: Any = pad
+    sizes, rank = shape_of(node), len(shape_of(node))
+    padded = [i for i, each in enumerate(numbers) if each != 0]
+    axes = {rank - 1 - i // 2 for i in padded}
+    if len(axes) != 1 or (value and value[0] != 0) or any(not isinstance(n, int) or n < 0 for n in numbers):
+        return None, 0, None
+    (axis,) = axes
+    size, place = sizes[axis], 2 * (rank - 1 - axis)
+    if not isinstance(size, int):
+        return None, axis, None
+    return source, axis, (numbers[place], size - numbers[place + 1])
 
 
 def _scattered(node: fx.Node, growth: Growth) -> _Made | None:
@@ -170,6 +215,11 @@ def _terms(node: fx.Node) -> list[fx.Node] | None:
     return found
 
 
+_RULES: dict[Any, Callable[[fx.Node], _Made | None]] = {
+    aten.cat.default: _concatenated,
+    aten.slice_scatter.default: _padded,
+    aten.constant_pad_nd.default: _padded,
+}
 _SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
 
 
@@ -217,9 +267,11 @@ def _place(piece: _Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, 
     if member not in growth.spaces or not isinstance(member.meta["val"], torch.Tensor):
         return None
     strides = _strides_behind_views(member, operand.axes, axes, piece.strides, growth)
-    if strides is None or not growth.reduces(growth.group_of[member]) or not _is_as_simple(member, strides, growth):
+    if strides is None or not growth.reduces(growth.group_of[member]):
         return None
-    return member, Slot(assembly, strides, piece.offset)
+    if not piece.is_zero and not _is_as_simple(member, strides, growth):
+        return None
+    return member, Slot(assembly, strides, piece.offset, piece.is_zero)
 
 
 def _strides_behind_views(
@@ -228,11 +280,7 @@ def _strides_behind_views(
     """The strides of a member, of which a piece with ``axes`` and ``strides`` is a view. None if the piece is not all
     of the member, each element once, or an axis has no one stride."""
     refine = growth.refine
-    steps: dict[int, Extent] = {}
-    for axis, step in zip(axes, strides, strict=True):
-        for atom in reversed(refine.leaves(axis)):
-            steps[atom] = step
-            step = step * refine.size(atom)
+    steps = _steps(axes, strides, growth)
     atoms = refine.leaves(flat(own))
     if set(atoms) != set(steps) or len(atoms) != len(steps):
         return None
@@ -264,14 +312,31 @@ def _is_as_simple(member: fx.Node, strides: Strides, growth: Growth) -> bool:
 
 
 def _are_apart(major: Axis, minor: Axis, growth: Growth, group: Sequence[fx.Node]) -> bool:
-    """Whether something in a group has one of two neighbouring axes without the other, or a third one in between."""
-    last, first = growth.refine.leaves(major)[-1], growth.refine.leaves(minor)[0]
+    """Whether something in a group has one of two neighbouring axes without the other, a third one in between, or reads
+    a tensor in which they do not lie as one."""
+    refine = growth.refine
+    last, inner = refine.leaves(major)[-1], refine.leaves(minor)
     for node in group:
         space = growth.spaces[node]
         for axes in (space.axes, space.result, *(operand.axes for operand in space.operands)):
-            leaves = growth.refine.leaves(flat(axes))
-            if (last in leaves) != (first in leaves):
+            leaves = refine.leaves(flat(axes))
+            if (last in leaves) != (inner[0] in leaves):
                 return True
-            if last in leaves and leaves.index(first) != leaves.index(last) + 1:
+            if last in leaves and leaves.index(inner[0]) != leaves.index(last) + 1:
                 return True
+        for operand in space.operands:
+            if operand.base not in growth.spaces and not is_constant(operand.base):
+                steps = _steps(operand.axes, strides_of(operand.base), growth)
+                if last in steps and not same_extent(steps[last], steps[inner[0]] * refine.size(inner[0])):
+                    return True
     return False
+
+
+def _steps(axes: Sequence[Axis], strides: Strides, growth: Growth) -> dict[int, Extent]:
+    """The stride of each dimension of a tensor."""
+    steps: dict[int, Extent] = {}
+    for axis, step in zip(axes, strides, strict=True):
+        for atom in reversed(growth.refine.leaves(axis)):
+            steps[atom] = step
+            step = step * growth.refine.size(atom)
+    return steps

@@ -65,8 +65,8 @@ class GroupLowering:
         dims = tuple(Dim(self.dim_names[a], self.parameters.size(refine.size(a))) for a in atoms)
         self.builder = Builder(name, dims)
 
-    def run(self, outputs: Sequence[tuple[fx.Node, Strides]]) -> LoweredGroup:
-        """outputs: what is written, each with strides for its axes."""
+    def run(self, outputs: Sequence[tuple[fx.Node, Strides, bool]]) -> LoweredGroup:
+        """outputs: what is written, each with strides for its axes, and whether it is zeros beside it."""
         builder = self.builder
         names: dict[fx.Node, str] = {}
         for index, (base, axes, _) in enumerate(self.bindings):  # slices are behind what they are parts of
@@ -81,9 +81,12 @@ class GroupLowering:
             self.bindings[index] = (base, axes, name)
         for node in self.members:
             self.env[node] = NodeLowering(self, node).lower()
-        for node, wanted in outputs:
+        for node, wanted, is_zero in outputs:
             value = self.env[node]
             assert isinstance(value, str)
+            if is_zero:
+                dtype = builder.dtype(value)
+                value = builder.cast(builder.const(0, dtypes.compute_dtype(dtype)), dtype)
             dims, strides = self.layout(self.spaces[node].result, wanted)
             builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
         builder.parameters = tuple(self.parameters.expressions)

@@ -7,6 +7,8 @@ it, and what is put together is a choice by number: ``where(number == 0, first, 
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,13 @@ from torch import fx
 
 from weft.capture.axes import VIEWS, Space, follow, shape_of
 from weft.capture.lower import POINTWISE
-from weft.capture.refine import Refinement
+from weft.capture.refine import Extent, Refinement
 
 if TYPE_CHECKING:
     from weft.capture.lowering import NodeLowering
 
 aten = torch.ops.aten
+_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 
 MOST_PARTS = 4
 """An element is chosen from that many, all of which are computed."""
@@ -29,9 +32,6 @@ MOST_ELEMENTS = 512
 head are; those of a row of 8192 columns, which a program reads piece by piece, are not."""
 MOST_NODES = 64
 """That are looked at behind a part."""
-
-
-SLICES = (aten.slice.Tensor, aten.select.int)
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def slices_behind(found: Joined) -> list[fx.Node]:
     pending = list(seen)
     while pending and len(seen) < MOST_NODES:
         node = pending.pop()
-        if node.target in SLICES:
-            cut, _ = cut_of(node, 1) or (None, 0)
-            if cut is not None and _alike(cut, found.cut):
+        if (read := slice_of(node)) is not None:
+            cut = _cut(read[1], shape_of(read[0]))
+            if cut is not None and _alike(cut[0], found.cut):
                 slices.append(node)
         elif node.target in POINTWISE or node.target in VIEWS:
             fresh = [operand for operand in node.all_input_nodes if operand not in seen]
@@ -111,14 +111,58 @@ def _alike(one: Cut, other: Cut) -> bool:
     return one.count == other.count and one.elements <= MOST_ELEMENTS and (1 in lengths or one.length == other.length)
 
 
-def cut_of(node: fx.Node, position: int) -> tuple[Cut, int] | None:
-    """The cut of an axis of the first operand of a node of which what it takes or writes is one part, and the number of
-    that part; None if it is none. position: of the axis among the arguments."""
-    part = part_of(node, position)
-    if part is None:
+def slice_of(node: fx.Node) -> tuple[fx.Node, Part] | None:
+    """What a slice, a selection or one of the results of a split is a part of, and which; None for anything else, or if
+    that is known at run time only."""
+    source: Any = node.args[0] if node.args else None
+    arguments: list[Any] = [*node.args[1:]]
+    if node.target is operator.getitem and source.target in _SPLITS:
+        arguments = _of_split(source, *arguments)
+        source = source.args[0]
+    elif node.target is aten.select.int:
+        arguments = _single(*arguments)
+    elif node.target is not aten.slice.Tensor:
         return None
-    size = shape_of(node.args[0])[part.axis]  # type: ignore[arg-type]
-    if not isinstance(size, int) or not 0 < part.length < size or size % part.length:
+    part = _part(shape_of(source), arguments)
+    return None if part is None else (source, part)
+
+
+def drops_axis(node: fx.Node) -> bool:
+    """Whether what is taken of an axis is an element of it."""
+    taken: Any = node.args[0]
+    return node.target is aten.select.int or (node.target is operator.getitem and taken.target is aten.unbind.int)
+
+
+def _of_split(split: fx.Node, number: int) -> list[Any]:
+    """Axis, start and stop of one of the results of a split."""
+    if split.target is aten.unbind.int:
+        return _single(split.args[1] if len(split.args) > 1 else 0, number)
+    sizes: Any = split.args[1]
+    axis = split.args[2] if len(split.args) > 2 else 0
+    if isinstance(sizes, int):
+        return [axis, number * sizes, (number + 1) * sizes]
+    return [axis, sum(sizes[:number]), sum(sizes[: number + 1])]
+
+
+def _single(axis: Any, index: Any) -> list[Any]:
+    """Axis, start and stop of an element; the index -1 ends with the axis."""
+    return [axis, index, index + 1 or None]
+
+
+def _part(shape: Sequence[Extent], arguments: Sequence[Any]) -> Part | None:
+    """arguments: the axis, and start, stop and step as far as they are given."""
+    given: tuple[Any, ...] = (*arguments, *(0, None, None, 1)[len(arguments) :])
+    axis, start, stop, step = given
+    size = shape[axis]
+    if not isinstance(size, int) or any(isinstance(argument, fx.Node) for argument in (start, stop, step)):
+        return None
+    return Part(axis % len(shape), *slice(start, stop, step).indices(size))
+
+
+def _cut(part: Part | None, shape: Sequence[Extent]) -> tuple[Cut, int] | None:
+    """The cut of an axis of which a slice is one part, and the number of that part; None if it is none."""
+    size = None if part is None else shape[part.axis]
+    if part is None or not isinstance(size, int) or not 0 < part.length < size or size % part.length:
         return None
     count = size // part.length
     if part.step == count and part.start < count:
@@ -126,22 +170,6 @@ def cut_of(node: fx.Node, position: int) -> tuple[Cut, int] | None:
     if part.step == 1 and part.start % part.length == 0:
         return Cut(part.axis, count, part.length), part.start // part.length
     return None
-
-
-def part_of(node: fx.Node, position: int = 1) -> Part | None:
-    """What a slice, or a selection, takes of its first operand; None if that is known at run time only. position: of
-    the axis among the arguments; the index, or start, stop and step, are behind it."""
-    arguments: tuple[Any, ...] = (*node.args[position:], *(0, None, None, 1)[len(node.args) - position :])
-    shape = shape_of(node.args[0])  # type: ignore[arg-type]
-    if node.kwargs or any(isinstance(argument, fx.Node) for argument in arguments):
-        return None
-    axis = arguments[0] % len(shape)
-    size = shape[axis]
-    if not isinstance(size, int):
-        return None
-    if node.target is aten.select.int:
-        return Part(axis, arguments[1] % size, arguments[1] % size + 1, 1)
-    return Part(axis, *slice(*arguments[1:]).indices(size))
 
 
 def joined_space(node: fx.Node, found: Joined, refinement: Refinement) -> Space:
@@ -187,7 +215,7 @@ def _concatenated(node: fx.Node) -> Joined | None:
 
 def _scattered(node: fx.Node) -> Joined | None:
     base, source, *_ = node.args
-    found = cut_of(node, 2)
+    found = _cut(_part(shape_of(node), node.args[2:]), shape_of(node))
     if found is None or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
         return None
     cut, number = found

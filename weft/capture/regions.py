@@ -274,7 +274,7 @@ def _lower(growth: Growth, spaces: dict[fx.Node, Space], outputs: Sequence[_Outp
     """Raises MisalignedError, or a WeftError that names this stage for whatever else goes wrong."""
     with in_stage("capture"):
         try:
-            written = [(output.node, output.strides) for output in outputs]
+            written = [(o.node, o.strides, o.slot is not None and o.slot.is_zero) for o in outputs]
             lowered = GroupLowering(name or "region", list(spaces), spaces, growth.refine).run(written)
             program, parameters = merge_dimensions(lowered.program, lowered.parameters)
             if name is None:

@@ -16,7 +16,7 @@ from torch import fx
 
 from weft.capture.axes import shape_of
 from weft.capture.lower import POINTWISE, is_dear
-from weft.capture.parts import Part, joined, part_of, slices_behind
+from weft.capture.parts import Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
@@ -40,13 +40,13 @@ class _Slicing:
 
     def replace(self, node: fx.Node) -> None:
         """Put what a slice takes in its place."""
-        source, part = node.args[0], part_of(node)
-        assert isinstance(source, fx.Node)
-        assert part is not None
+        found = slice_of(node)
+        assert found is not None
+        source, part = found
         if source.target not in _RULES:
             return
         made = self.part(source, part, elements(node))
-        if node.target is aten.select.int:
+        if drops_axis(node):
             made = self.call(node, aten.squeeze.dim, (made, part.axis))
         node.replace_all_uses_with(made)
         self.graph.erase_node(node)

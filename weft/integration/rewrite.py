@@ -169,7 +169,9 @@ class _Rewriter:
         """Sizes and strides of what a launch writes of a tensor: of all axes of a slot, or of a buffer's dimensions."""
         if slot is not None and not buffer.within:
             shape = self.originals[buffer.name].meta["val"].shape
-            return [self.sizes.get(extent(n)) for n in shape], [self.sizes.get(stride) for stride in slot.strides]
+            along = [slot.is_zero and stride == 0 for stride in slot.strides]
+            sizes = [1 if zero else self.sizes.get(extent(n)) for n, zero in zip(shape, along, strict=True)]
+            return sizes, [self.sizes.get(stride) for stride in slot.strides]
         by_name = {d.name: d.size for d in self.compiled.program.dims}
         sizes = [self.sizes.get(self._expression(by_name[d])) for d in buffer.dims]
         return sizes, [self.sizes.get(self._expression(s)) for s in buffer.strides]

@@ -81,6 +81,10 @@ MOST_COLUMN_ELEMENTS = 32
 """Of a thread where a program has all rows of some columns."""
 LOOP_WARPS, LOOP_PIECES, LOOP_STAGES = (2, 4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
 """Of programs that loop over the columns of a row, in blocks of pieces that have a vector for each thread."""
+COLUMN_WIDTHS, POINTWISE_WIDTHS = (32, 64, 128, 256, 512, 1024), (2048, 4096)
+"""Columns of programs that share a row; the second where nothing is added up, and a program has numbers of its rows to
+compute before the first of 8 elements of each of its threads: 39 instructions an element in the gradient of a
+cross-entropy, 21 with 32 elements."""
 NARROWEST_LOOP = 8192
 """Columns of rows that may be looped over though they fit the registers."""
 
@@ -297,7 +301,8 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
     start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
     if can_complete_sums(split):
         yield from _all_rows(replace(start, finish="none"), wide, split)
-    widths = [w for w in (32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
+    every = COLUMN_WIDTHS if outer else (*COLUMN_WIDTHS, *POINTWISE_WIDTHS)
+    widths = [w for w in every if w < 2 * wide] or [power_of_two(wide)]
     for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
         if 1 < count >= 2 * tall:
             continue  # most of a tile would be rows that there are not
