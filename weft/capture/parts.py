@@ -1,7 +1,7 @@
 """Tensors that are put together of parts of an axis, all equally long.
 
 A rotation of queries and keys reads the two halves of each head, turns them around and puts them together again; its
-gradient puts halves into zeros. An axis that is cut into equal parts is two, the number of the part and the place in
+gradient puts halves into zeros. An axis that is divided into equal parts is two, the number of the part and the place in
 it, and what is put together is a choice by number: ``where(number == 0, first, second)``.
 """
 
@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Division:
     """An axis in ``count`` parts of ``length``. interleaved: part i has the elements i, i + count, ..., else those from
     i * length on."""
 
@@ -68,7 +68,7 @@ class Cut:
 class Joined:
     """A tensor put together of parts. sources: each with the number of its part; all others are those of ``base``."""
 
-    cut: Cut
+    division: Division
     sources: tuple[tuple[int, fx.Node], ...]
     base: fx.Node | None = None
 
@@ -81,7 +81,7 @@ def joined(node: fx.Node) -> Joined | None:
         found = _scattered(node)
     else:
         return None
-    if found is None or found.cut.count > MOST_PARTS or found.cut.elements > MOST_ELEMENTS:
+    if found is None or found.division.count > MOST_PARTS or found.division.elements > MOST_ELEMENTS:
         return None
     return found if slices_behind(found) else None
 
@@ -95,8 +95,8 @@ def slices_behind(found: Joined) -> list[fx.Node]:
     while pending and len(seen) < MOST_NODES:
         node = pending.pop()
         if (read := slice_of(node)) is not None:
-            cut = _cut(read[1], shape_of(read[0]))
-            if cut is not None and _alike(cut[0], found.cut):
+            division = _division(read[1], shape_of(read[0]))
+            if division is not None and _alike(division[0], found.division):
                 slices.append(node)
         elif node.target in POINTWISE or node.target in VIEWS:
             fresh = [operand for operand in node.all_input_nodes if operand not in seen]
@@ -105,8 +105,8 @@ def slices_behind(found: Joined) -> list[fx.Node]:
     return slices
 
 
-def _alike(one: Cut, other: Cut) -> bool:
-    """Whether axes are cut in the same way; every second element is the first or the last of pairs, too."""
+def _alike(one: Division, other: Division) -> bool:
+    """Whether axes are divided in the same way; every second element is the first or the last of pairs, too."""
     lengths = (one.length, other.length)
     return one.count == other.count and one.elements <= MOST_ELEMENTS and (1 in lengths or one.length == other.length)
 
@@ -159,27 +159,27 @@ def _part(shape: Sequence[Extent], arguments: Sequence[Any]) -> Part | None:
     return Part(axis % len(shape), *slice(start, stop, step).indices(size))
 
 
-def _cut(part: Part | None, shape: Sequence[Extent]) -> tuple[Cut, int] | None:
-    """The cut of an axis of which a slice is one part, and the number of that part; None if it is none."""
+def _division(part: Part | None, shape: Sequence[Extent]) -> tuple[Division, int] | None:
+    """The division of an axis of which a slice is one part, and the number of that part; None if it is none."""
     size = None if part is None else shape[part.axis]
     if part is None or not isinstance(size, int) or not 0 < part.length < size or size % part.length:
         return None
     count = size // part.length
     if part.step == count and part.start < count:
-        return Cut(part.axis, count, part.length, interleaved=part.length > 1), part.start
+        return Division(part.axis, count, part.length, interleaved=part.length > 1), part.start
     if part.step == 1 and part.start % part.length == 0:
-        return Cut(part.axis, count, part.length), part.start // part.length
+        return Division(part.axis, count, part.length), part.start // part.length
     return None
 
 
 def joined_space(node: fx.Node, found: Joined, refinement: Refinement) -> Space:
     """Its operands are the base, if there is one, and the parts, which have only the places of the axis."""
-    cut = found.cut
-    numbers, places = refinement.fresh_axis(cut.count), refinement.fresh_axis(cut.length)
+    division = found.division
+    numbers, places = refinement.fresh_axis(division.count), refinement.fresh_axis(division.length)
     whole = [refinement.fresh_axis(size) for size in shape_of(node)]
-    whole[cut.axis] = (*places, *numbers) if cut.interleaved else (*numbers, *places)
+    whole[division.axis] = (*places, *numbers) if division.interleaved else (*numbers, *places)
     part = [*whole]
-    part[cut.axis] = places
+    part[division.axis] = places
     read = [] if found.base is None else [(found.base, tuple(whole))]
     read += [(source, tuple(part)) for _, source in found.sources]
     operands = tuple(follow(i, operand, axes, refinement) for i, (operand, axes) in enumerate(read))
@@ -209,14 +209,14 @@ def _concatenated(node: fx.Node) -> Joined | None:
     size = shape_of(node)[axis]
     if len(operands) < 2 or any(shape != shapes[0] for shape in shapes) or not isinstance(size, int):
         return None
-    cut = Cut(axis % len(shapes[0]), len(operands), size // len(operands))
-    return Joined(cut, tuple(enumerate(operands)))
+    division = Division(axis % len(shapes[0]), len(operands), size // len(operands))
+    return Joined(division, tuple(enumerate(operands)))
 
 
 def _scattered(node: fx.Node) -> Joined | None:
     base, source, *_ = node.args
-    found = _cut(_part(shape_of(node), node.args[2:]), shape_of(node))
+    found = _division(_part(shape_of(node), node.args[2:]), shape_of(node))
     if found is None or not isinstance(base, fx.Node) or not isinstance(source, fx.Node):
         return None
-    cut, number = found
-    return Joined(cut, ((number, source),), base)
+    division, number = found
+    return Joined(division, ((number, source),), base)

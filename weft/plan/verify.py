@@ -30,13 +30,13 @@ def verify_plan(plan: Plan, program: Program) -> Plan:
         if schedule.backend == "triton" and is_held and schedule.tile_columns < prod(width):
             raise VerificationError(f"{kernel.name}: {schedule.tile_columns} columns hold no row of {prod(width)}")
         for buffer in kernel.program.inputs:
-            if not {buffer.name, buffer.within} & available:
+            if buffer.name not in available and buffer.within not in available:
                 raise VerificationError(f"{kernel.name}: reads {buffer.name} before it is written")
         for output in kernel.program.outputs:
             if output.buffer.name in available:
                 raise VerificationError(f"{kernel.name}: {output.buffer.name} is written twice")
             available.add(output.buffer.name)
-        available |= {output.buffer.within for output in kernel.program.outputs}
+        available |= {output.buffer.within for output in kernel.program.outputs} - {""}
     missing = {o.buffer.name for o in program.outputs} - available
     if missing:
         raise VerificationError(f"{program.name}: {sorted(missing)} are never written")
