@@ -1,8 +1,8 @@
 """Tensors that are put together of parts of an axis, all equally long.
 
 A rotation of queries and keys reads the two halves of each head, turns them around and puts them together again; its
-gradient puts halves into zeros. An axis that is divided into equal parts is two, the number of the part and the place in
-it, and what is put together is a choice by number: ``where(number == 0, first, second)``.
+gradient puts halves into zeros. An axis that is divided into equal parts is two, the number of the part and the place
+in it, and what is put together is a choice by number: ``where(number == 0, first, second)``.
 """
 
 from __future__ import annotations
