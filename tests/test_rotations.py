@@ -33,9 +33,9 @@ def pairs(x: Tensor) -> Tensor:
 
 
 def selected(x: Tensor) -> Tensor:
-    """Pairs, as elements of a last axis."""
-    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((-second, first), -1).flatten(-2)
+    """Halves, as elements of an axis."""
+    first, second = x.unflatten(-1, (2, -1)).unbind(-2)
+    return torch.cat((-second, first), -1)
 
 
 def thirds(x: Tensor) -> Tensor:
@@ -67,14 +67,14 @@ def inputs() -> list[Tensor]:
     return [rows(BATCH, TOKENS, HEADS * WIDTH), rows(WIDTH), *angles]
 
 
-@pytest.mark.parametrize("turn", [halves, pairs, selected])
+@pytest.mark.parametrize("turn", [halves, selected])
 def test_a_rotation_is_part_of_the_region_of_its_norm(turn: Turn) -> None:
     region = only(checked(of_normed(turn), *inputs()))
     assert {str(node.target) for node in region.members} >= {"aten.cat.default", "aten.rsqrt.default"}
     assert not any(node.target is aten.cat.default for node in region.inputs)
 
 
-@pytest.mark.parametrize("turn", [halves, pairs, selected])
+@pytest.mark.parametrize("turn", [halves, selected])
 def test_its_gradient_stores_no_halves_among_zeros(turn: Turn) -> None:
     given = [*inputs(), rows(BATCH, HEADS, TOKENS, WIDTH)]
     found = checked(with_gradient(turn), *given)
@@ -83,8 +83,9 @@ def test_its_gradient_stores_no_halves_among_zeros(turn: Turn) -> None:
     assert not [refusal for refusal in found.refusals if refusal.rule == "unsupported_op"]
 
 
-def test_parts_of_other_lengths_stay_outside() -> None:
-    found = checked(of_normed(lambda x: torch.cat((-x[..., 6:], x[..., :6]), -1)), *inputs())
+@pytest.mark.parametrize("turn", [lambda x: torch.cat((-x[..., 6:], x[..., :6]), -1), pairs])
+def test_parts_of_other_lengths_and_pairs_stay_outside(turn: Turn) -> None:
+    found = checked(of_normed(turn), *inputs())
     assert [refusal.subject for refusal in found.refusals if refusal.rule == "unsupported_op"]
 
 
@@ -239,7 +240,8 @@ def test_compiled_rotations_are_right(turn: Turn, monkeypatch: pytest.MonkeyPatc
         y = q * cos + turn(q) * sin
         return y, y.sum((0, 1, 2))
 
-    given = [integers(BATCH, TOKENS, HEADS * WIDTH), integers(TOKENS, WIDTH), integers(TOKENS, WIDTH)]
+    angles = integers(2, TOKENS, WIDTH).unbind(0)  # the second does not begin where its memory does
+    given = [integers(BATCH, TOKENS, HEADS * WIDTH), *angles]
     graph, done = rewritten(turned, given)
     assert done.regions
     same(graph, turned, *given)
@@ -256,7 +258,8 @@ def test_training_through_rotations(turn: Turn, monkeypatch: pytest.MonkeyPatch)
 
     compiled = torch.compile(loss, backend="weft", dynamic=True)
     for batch in (2, 5):
-        x, weight, cos, sin = (t.float() for t in (rows(batch, TOKENS, HEADS * WIDTH), *inputs()[1:]))
+        x, weight = rows(batch, TOKENS, HEADS * WIDTH).float(), rows(WIDTH).float()
+        cos, sin = rows(2, TOKENS, WIDTH).float().unbind(0)  # which does not begin where its memory does
         x.requires_grad_()
         weight.requires_grad_()
         mine = torch.autograd.grad(compiled(x, weight, cos, sin), (x, weight))

@@ -177,16 +177,39 @@ class _Rewriter:
         return sizes, [self.sizes.get(self._expression(s)) for s in buffer.strides]
 
     def _part(self, buffer: Buffer) -> fx.Node:
-        """What an input of a kernel is of the tensor that it lies within."""
-        whole = self.nodes[buffer.within]
-        sizes, strides = self._layout(buffer, None)
-        place = self.sizes.get(extent(whole.meta["val"].storage_offset()) + buffer.place)
-        node = self.graph.call_function(aten.as_strided.default, (whole, sizes, strides, place))
-        value = whole.meta["val"]
-        with value.fake_mode:
-            node.meta["val"] = value.as_strided(_values(sizes), _values(strides), *_values([place]))
+        """What an input of a kernel is of the tensor that it lies within, as views of that. The place that is given to
+        ``as_strided`` TorchInductor counts from where a graph's input begins, PyTorch from where its memory does."""
+        node = self.nodes[buffer.within]
+        (whole,) = (b for b in self.compiled.program.buffers if b.name == buffer.within)
+        sizes, place = {d.name: d.size for d in self.compiled.program.dims}, buffer.place
+        steps = {d: s for d, s in whole.stride_of.items() if d not in buffer.dims and isinstance(s, int)}
+        for dim, step in sorted(steps.items(), key=lambda each: -each[1]):
+            node = self._selected(node, step, sizes[dim], place // step)
+            place %= step
+        if place:
+            raise VerificationError(f"{buffer.name} is no part of {buffer.within}")
         self.nodes[buffer.name] = node
         return node
+
+    def _selected(self, node: fx.Node, step: int, count: Size, number: int) -> fx.Node:
+        """One of ``count`` parts of an axis, whose neighbours are ``step`` elements of memory apart."""
+        value = node.meta["val"]
+        shape = [extent(size) for size in value.shape]
+        for axis, (size, stride) in enumerate(zip(shape, map(extent, value.stride()), strict=True)):
+            if isinstance(size, int) and isinstance(stride, int) and isinstance(count, int) and stride > 0:
+                inner, rest = divmod(step, stride)
+                if rest == 0 and inner > 0 and size % (inner * count) == 0:
+                    outer = size // (inner * count)
+                    split = [*shape[:axis], outer, count, inner, *shape[axis + 1 :]]
+                    node = self._view(node, aten.view.default, [self.sizes.get(each) for each in split])
+                    return self._view(node, aten.select.int, axis + 1, number)
+        raise VerificationError(f"{node} has no axis of {count} parts that are {step} elements apart")
+
+    def _view(self, node: fx.Node, target: Any, *args: Any) -> fx.Node:
+        view = self.graph.call_function(target, (node, *args))
+        with node.meta["val"].fake_mode:
+            view.meta["val"] = target(node.meta["val"], *(_values(a) if isinstance(a, list) else a for a in args))
+        return view
 
     def _allocate(self, name: str, buffer: Buffer) -> fx.Node:
         """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""

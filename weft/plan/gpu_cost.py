@@ -195,9 +195,12 @@ def _cost(value: Value) -> float:
 
 
 def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:
-    """Elements of 16 bytes, or as few of them as let each row begin with a whole vector."""
+    """Elements of 16 bytes, or as few of them as let each row begin with a whole vector; one where neighbours are not
+    beside each other, or are the same."""
     strides = buffer.stride_of
     if columns and strides.get(columns[-1], 1) not in (0, 1):
+        return 1
+    if columns and columns[-1] not in strides and set(columns) & set(strides):
         return 1
     known = [s for d, s in strides.items() if d not in columns[-1:] and isinstance(s, int)]
     return math.gcd(VECTOR_BYTES // dtypes.itemsize(buffer.dtype), buffer.offset, *known)
