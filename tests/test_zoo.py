@@ -179,7 +179,8 @@ def test_a_process_that_ends_is_said_and_the_others_go_on(tmp_path: Path, monkey
 def test_the_command_says_what_hangs(tmp_path: Path) -> None:
     runner = zoo.Runner("cpu", 1, tmp_path, patience_s=0.01)
     (found,) = runner("f32", ["llama"])
-    assert found["wrong"] == ["the process ended with 1"]
+    # with 1; what is at work, as here, may change the frames while they are written, and ends with a signal then
+    assert found["wrong"] in (["the process ended with 1"], ["the process ended with -11"])
     assert "most recent call first" in found["stderr"]
 
 
