@@ -22,6 +22,7 @@ from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
 from weft.integration.wholes import FUNCTIONALIZED
 from weft.options import Options
+from weft.plan import planner
 from weft.runtime.counters import counters
 
 aten = torch.ops.aten
@@ -340,3 +341,46 @@ def test_a_function_of_nothing_but_parts_is_taken_whole() -> None:
     assert torch.equal(weft.fuse(function, strict=True)(x), function(x))
     with pytest.raises(RefusedError, match="cat"):
         weft.fuse(lambda x: torch.cat([x.sum(0), x[0]]), strict=True)(x)
+
+
+def padded(pad: Sequence[int], value: float = 0.0) -> Function:
+    def function(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x * x.sum(-1, keepdim=True), pad, value=value)
+
+    return function
+
+
+@pytest.mark.parametrize("pad", [(0, 0, 0, 1), (0, 0, 2, 1), (0, 0, 0, 0, 1, 0)], ids=str)
+def test_a_few_rows_of_zeros_are_written_beside_a_result(pad: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
+    x = integers(3, 5, 24)
+    graph, _ = rewritten(padded(pad), [x])
+    assert not graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    rubbish = torch.full_like(graph(x), torch.nan)
+    del rubbish  # its memory is what is free next
+    same(graph, padded(pad), x)
+
+
+@pytest.mark.parametrize(
+    ("pad", "value"), [((0, 0, 0, 5), 0.0), ((0, 0, 0, 1), 1.0), ((0, 1, 0, 1), 0.0), ((0, 0, -1, 1), 0.0)], ids=str
+)
+def test_other_padding_stays(pad: Sequence[int], value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
+    x = integers(3, 5, 24)
+    graph, _ = rewritten(padded(pad, value), [x])
+    assert graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    same(graph, padded(pad, value), x)
+
+
+def test_a_number_to_pad_with_may_be_a_keyword() -> None:
+    def function(x: Tensor) -> Tensor:
+        return aten.constant_pad_nd.default(x * x.sum(-1, keepdim=True), (0, 0, 0, 1), value=2.0)
+
+    x = integers(5, 24)
+    graph = trace(function, [x])
+    (pad,) = graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    pad.args, pad.kwargs = pad.args[:2], {"value": 2.0}
+    graph.recompile()
+    rewrite(graph.graph, build(compile_graph(graph.graph), Options.read()))
+    graph.recompile()
+    same(graph, function, x)

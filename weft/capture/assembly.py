@@ -152,13 +152,14 @@ def _padded(node: fx.Node) -> _Made | None:
 
 def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None]:
     """What is padded with zeros along one axis, the axis, and its first index and the one behind the last."""
-    source, pad, *value = node.args
+    source, pad, *given = node.args
     assert isinstance(source, fx.Node)
     numbers: Any = pad
+    value = given[0] if given else node.kwargs.get("value", 0)
     sizes, rank = shape_of(node), len(shape_of(node))
     padded = [i for i, each in enumerate(numbers) if each != 0]
     axes = {rank - 1 - i // 2 for i in padded}
-    if len(axes) != 1 or (value and value[0] != 0) or any(not isinstance(n, int) or n < 0 for n in numbers):
+    if len(axes) != 1 or value not in (0, None) or any(not isinstance(n, int) or n < 0 for n in numbers):
         return None, 0, None
     (axis,) = axes
     size, place = sizes[axis], 2 * (rank - 1 - axis)

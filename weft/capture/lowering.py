@@ -308,13 +308,15 @@ def strides_of(node: fx.Node) -> Strides:
 
 
 def sliced(node: fx.Node) -> tuple[fx.Node, int | None]:
-    """The tensor that a slice is a part of, and the place of its first element there if that is known; any other node
-    itself."""
+    """The tensor that a slice is a part of, and the place of its first element there, None if that is not known or is
+    in other memory, as behind a view that had to copy; any other node itself."""
     whole: Any = node
     while whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS):
         whole = whole.args[0]
-    first, start = node.meta["val"].storage_offset(), whole.meta["val"].storage_offset()
-    return whole, first - start if isinstance(first, int) and isinstance(start, int) else None
+    mine, its = node.meta["val"], whole.meta["val"]
+    place = mine.storage_offset() - its.storage_offset()
+    known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
+    return whole, place if known else None
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

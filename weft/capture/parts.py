@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.capture.lowering import NodeLowering
 
 aten = torch.ops.aten
-_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 
 MOST_PARTS = 4
 """An element is chosen from that many, all of which are computed."""
@@ -36,27 +36,24 @@ MOST_NODES = 64
 
 @dataclass(frozen=True)
 class Part:
-    """What a slice takes: every ``step``-th element from start to stop along an axis."""
+    """What a slice takes of an axis."""
 
     axis: int
     start: int
     stop: int
-    step: int
 
     @property
     def length(self) -> int:
-        return len(range(self.start, self.stop, self.step))
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Division:
-    """An axis in ``count`` parts of ``length``. interleaved: part i has the elements i, i + count, ..., else those from
-    i * length on."""
+    """An axis in ``count`` parts of ``length``: part i has the elements from i * length on."""
 
     axis: int
     count: int
     length: int
-    interleaved: bool = False
 
     @property
     def elements(self) -> int:
@@ -83,7 +80,7 @@ def joined(node: fx.Node) -> Joined | None:
         found = _scattered(node)
     else:
         return None
-    if found is None or found.division.interleaved or found.division.length == 1:
+    if found is None or found.division.length == 1:
         return None
     if found.division.count > MOST_PARTS or found.division.elements > MOST_ELEMENTS:
         return None
@@ -110,7 +107,7 @@ def slices_behind(found: Joined) -> list[fx.Node]:
 
 
 def _alike(one: Division, other: Division) -> bool:
-    """Whether axes are divided in the same way; every second element is the first or the last of pairs, too."""
+    """Whether axes are divided in the same way, or one of them counts the parts."""
     lengths = (one.length, other.length)
     return one.count == other.count and one.elements <= MOST_ELEMENTS and (1 in lengths or one.length == other.length)
 
@@ -120,7 +117,7 @@ def slice_of(node: fx.Node) -> tuple[fx.Node, Part] | None:
     that is known at run time only."""
     source: Any = node.args[0] if node.args else None
     arguments: list[Any] = [*node.args[1:]]
-    if node.target is operator.getitem and source.target in _SPLITS:
+    if node.target is operator.getitem and source.target in SPLITS:
         arguments = _of_split(source, *arguments)
         source = source.args[0]
     elif node.target is aten.select.int:
@@ -158,22 +155,21 @@ def _part(shape: Sequence[Extent], arguments: Sequence[Any]) -> Part | None:
     given: tuple[Any, ...] = (*arguments, *(0, None, None, 1)[len(arguments) :])
     axis, start, stop, step = given
     size = shape[axis]
-    if not isinstance(size, int) or any(isinstance(argument, fx.Node) for argument in (start, stop, step)):
+    if not isinstance(size, int) or step != 1 or isinstance(start, fx.Node) or isinstance(stop, fx.Node):
         return None
-    return Part(axis % len(shape), *slice(start, stop, step).indices(size))
+    first, behind, _ = slice(start, stop).indices(size)
+    return Part(axis % len(shape), first, max(first, behind))
 
 
 def _division(part: Part | None, shape: Sequence[Extent]) -> tuple[Division, int] | None:
-    """The division of an axis of which a slice is one part, and the number of that part; None if it is none."""
+    """The division of an axis of which a slice is one part, and the number of that part; None if it is none. Elements
+    of the last axis are none: whoever takes them takes what is apart in memory."""
     size = None if part is None else shape[part.axis]
-    if part is None or not isinstance(size, int) or not 0 < part.length < size or size % part.length:
+    if part is None or not isinstance(size, int) or not 0 < part.length < size:
         return None
-    count = size // part.length
-    if part.step == count and part.start < count:
-        return Division(part.axis, count, part.length, interleaved=part.length > 1), part.start
-    if part.step == 1 and part.start % part.length == 0:
-        return Division(part.axis, count, part.length), part.start // part.length
-    return None
+    if size % part.length or part.start % part.length or (part.length == 1 and part.axis == len(shape) - 1):
+        return None
+    return Division(part.axis, size // part.length, part.length), part.start // part.length
 
 
 def joined_space(node: fx.Node, found: Joined, refinement: Refinement) -> Space:

@@ -16,7 +16,7 @@ from torch import fx
 
 from weft.capture.axes import shape_of
 from weft.capture.lower import POINTWISE, is_dear
-from weft.capture.parts import Part, drops_axis, joined, slice_of, slices_behind
+from weft.capture.parts import SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
@@ -49,7 +49,16 @@ class _Slicing:
         if drops_axis(node):
             made = self.call(node, aten.squeeze.dim, (made, part.axis))
         node.replace_all_uses_with(made)
-        self.graph.erase_node(node)
+        self._erase(node)
+
+    def _erase(self, node: fx.Node) -> None:
+        """Without a node that nobody reads any more, and what only led to it."""
+        known = node.target in _RULES or slice_of(node) is not None or node.target in SPLITS
+        if known and not node.users and node not in self.made.values():
+            operands = node.all_input_nodes
+            self.graph.erase_node(node)
+            for operand in operands:
+                self._erase(operand)
 
     def part(self, node: fx.Node, part: Part, wanted: int) -> fx.Node:
         """A part of a value. wanted: elements of the value that it is needed for."""
@@ -58,9 +67,7 @@ class _Slicing:
             stored = is_dear(node) and elements(node) < wanted
             rule = None if stored or node.op != "call_function" else _RULES.get(node.target)
             made = None if rule is None else rule(self, node, part, wanted)
-            self.made[node, part] = made or self.call(
-                node, aten.slice.Tensor, (node, part.axis, part.start, part.stop, part.step)
-            )
+            self.made[node, part] = made or self.call(node, aten.slice.Tensor, (node, part.axis, part.start, part.stop))
         return self.made[node, part]
 
     def call(
@@ -158,7 +165,7 @@ def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.No
 
 def _behind_reshape(shape: Sequence[Extent], own: Sequence[Extent], part: Part) -> Part | None:
     """The part of a tensor that becomes a part of another shape, where the axis is one of the tensor's, two of these or
-    one of two that are one of these."""
+    the first of two that are one of these."""
     at, size = part.axis, shape[part.axis]
     if not isinstance(size, int):
         return None
@@ -171,16 +178,13 @@ def _behind_reshape(shape: Sequence[Extent], own: Sequence[Extent], part: Part) 
             return replace(part, axis=axis)
         if not isinstance(have, int):
             continue
+        if at + 1 < len(shape) and size * shape[at + 1] == have and ends_alike(axis + 1, at + 2):
+            return Part(axis, part.start * (have // size), part.stop * (have // size))
         minor = own[axis + 1] if axis + 1 < len(own) else 0
-        if isinstance(minor, int) and have * minor == size and ends_alike(axis + 2, at + 1):
-            if part.step == 1 and part.start % minor == 0 == part.length % minor:
-                return Part(axis, part.start // minor, part.stop // minor, 1)
-            if part.step == minor and part.start < minor and part.length == have:
-                return Part(axis + 1, part.start, part.start + 1, 1)
-        if at > 0 and part.length == 1 and shape[at - 1] * size == have and ends_alike(axis + 1, at + 1):
-            return Part(axis, part.start, have, size)
-        if at + 1 < len(shape) and part.step == 1 and size * shape[at + 1] == have and ends_alike(axis + 1, at + 2):
-            return Part(axis, part.start * (have // size), part.stop * (have // size), 1)
+        if not isinstance(minor, int) or have * minor != size or not ends_alike(axis + 2, at + 1):
+            continue
+        if part.start % minor == 0 == part.length % minor:
+            return Part(axis, part.start // minor, part.stop // minor)
     return None
 
 
@@ -208,7 +212,7 @@ def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> 
         size = shape_of(operand)[axis]
         if not isinstance(size, int):
             return None
-        if start <= part.start and part.stop <= start + size and part.step == 1:
+        if start <= part.start and part.stop <= start + size:
             found = replace(part, start=part.start - start, stop=part.stop - start)
             return operand if found.length == size else slicing.part(operand, found, wanted)
         start += size

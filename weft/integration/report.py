@@ -57,6 +57,12 @@ class ReportedRegion:
         return ReportedRegion(*own, len(region.members), inputs, gradients, region.places, region.reduced_at)
 
 
+def _shown(buffers: Iterable[Buffer], names: Mapping[str, str]) -> str:
+    """Names of buffers for a reader; the parts of a tensor are one."""
+    wholes = (names.get(b.name) or names.get(b.within) or b.within or b.name for b in buffers)
+    return ", ".join(dict.fromkeys(wholes))
+
+
 def _noted(key: str, buffers: Sequence[Buffer], nodes: Sequence[fx.Node]) -> dict[str, tuple[str, ...]]:
     """The names that are noted on the nodes behind buffers, by buffer."""
     bound = zip(buffers, nodes, strict=True)
@@ -147,8 +153,8 @@ def region_lines(equal: Sequence[ReportedRegion]) -> list[str]:
         moved = (estimate.bytes_read + estimate.bytes_written) / 1e6
         lines += [
             f"  {kind} kernel, {kernel.schedule.scheme}, {moved:.2f} MB, {estimate.predicted_us:.0f} us predicted",
-            f"    reads {', '.join(names.get(b.name, b.name) for b in kernel.program.inputs)}",
-            f"    writes {', '.join(names.get(o.buffer.name, o.buffer.name) for o in kernel.program.outputs)}",
+            f"    reads {_shown(kernel.program.inputs, names)}",
+            f"    writes {_shown((o.buffer for o in kernel.program.outputs), names)}",
         ]
     lines += [f"  {line}" for line in reasons(plan)]
     return lines + [f"  from {line}" for line in lines_of(equal)[:SHOWN_LINES]]

@@ -49,8 +49,9 @@ def renamed_program(program: Program, names: Names) -> Program:
 
     def buffer(b: Buffer) -> Buffer:
         dims, strides = renamed(b.dims, names.dims), tuple(map(size, b.strides))
-        within = names.values.get(b.within, b.within)
-        return replace(b, name=names.values[b.name], dims=dims, strides=strides, within=within)
+        within = names.values.get(b.within, "")  # what is no buffer of the program has no name here
+        place = b.place if within else 0
+        return replace(b, name=names.values[b.name], dims=dims, strides=strides, within=within, place=place)
 
     def value(v: Value) -> Value:
         attributes = v.attributes
