@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
 from tests.assembly_slots import Function, _apart, slots_of  # noqa: F401
-from weft.capture.assembly import Assembly
+from weft.capture.assembly import Assembly, _padding
 from weft.capture.trace import trace
 from weft.compiler import Compilation, build, compile_graph
 from weft.errors import RefusedError
@@ -353,7 +353,7 @@ def padded(pad: Sequence[int], value: float = 0.0) -> Function:
 @pytest.mark.parametrize("pad", [(0, 0, 0, 1), (0, 0, 2, 1), (0, 0, 0, 0, 1, 0)], ids=str)
 def test_a_few_rows_of_zeros_are_written_beside_a_result(pad: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
-    x = integers(3, 5, 24)
+    x = integers(3, 6, 24)[:, :-1]  # its rows and batches are no one dimension
     graph, _ = rewritten(padded(pad), [x])
     assert not graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
     rubbish = torch.full_like(graph(x), torch.nan)
@@ -361,15 +361,19 @@ def test_a_few_rows_of_zeros_are_written_beside_a_result(pad: Sequence[int], mon
     same(graph, padded(pad), x)
 
 
-@pytest.mark.parametrize(
-    ("pad", "value"), [((0, 0, 0, 5), 0.0), ((0, 0, 0, 1), 1.0), ((0, 1, 0, 1), 0.0), ((0, 0, -1, 1), 0.0)], ids=str
-)
+@pytest.mark.parametrize(("pad", "value"), [((0, 0, 0, 5), 0.0), ((0, 0, 0, 1), 1.0), ((0, 1, 0, 1), 0.0)], ids=str)
 def test_other_padding_stays(pad: Sequence[int], value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
-    x = integers(3, 5, 24)
+    x = integers(3, 6, 24)[:, :-1]
     graph, _ = rewritten(padded(pad, value), [x])
     assert graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
     same(graph, padded(pad, value), x)
+
+
+def test_what_is_cut_off_is_no_padding() -> None:
+    graph = trace(padded((0, 0, -1, 1)), [integers(3, 5, 24)]).graph
+    (pad,) = graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    assert _padding(pad)[2] is None
 
 
 def test_a_number_to_pad_with_may_be_a_keyword() -> None:
