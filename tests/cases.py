@@ -115,7 +115,7 @@ def _result(node: fx.Node, outputs: Sequence[fx.Node]) -> tuple[int, tuple[fx.No
     while node not in outputs:
         assert node.target in VIEWS, f"{node} is no view of an output"
         views.append(node)
-        (node,) = node.all_input_nodes
+        node = node.args[0]  # type: ignore[assignment]
     return outputs.index(node), (node, *reversed(views))
 
 

@@ -298,6 +298,18 @@ def _(*_: Any) -> Refusal:
     return refused(lambda x: x.sum(-1), torch.randn(8, 16), target=STARTS_ONLY)
 
 
+@says("fused_further: region: Inductor fuses it with aten.hypot.default, which is in no kernel of weft")
+def _(*_: Any) -> Refusal:
+    def turned(x: Tensor, y: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.hypot(torch.cat((-second, first), -1), y)
+
+    found = compiled(turned, *[torch.randn(4, 8)] * 2)
+    assert not found.regions
+    (refusal,) = [r for r in found.refusals if r.rule == "fused_further"]
+    return refusal
+
+
 @says(
     "interrupted: row_max_exp_row_sum: cut off by aten.hypot.default: with what is left around it predicted to be no "
     "faster than without fusion (20.0 us predicted, 10.0 us left to Inductor)",

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
+from weft.capture.pointwise import check_alone
+from weft.capture.prepare import prepare
 from weft.capture.regions import Capture, Region, capture
-from weft.capture.slices import read_parts_of_inputs
 from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage, warn_once
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
@@ -97,12 +98,14 @@ def compile_graph(
     """
     machines = _Machines(target, options)
     with in_stage("capture"):
-        read_parts_of_inputs(graph)
+        prepare(graph)
         captured: Capture = capture(graph, name)
     regions: list[CompiledRegion] = []
     refusals = list(captured.refusals)
     plans: dict[str, Plan | Refusal] = {}
-    for region in captured.regions:
+    apart = check_alone(captured.regions)
+    refusals += apart.values()
+    for region in (region for at, region in enumerate(captured.regions) if at not in apart):
         try:
             compiled = compile_region(region, symbols or {}, machines, plans, tuned)
         except Exception as error:  # a defect of weft: the region is left out, the rest goes on
@@ -113,6 +116,9 @@ def compile_graph(
             regions.append(compiled)
             if rendered is not None and not captured.interrupted:
                 rendered(compiled)
+    apart = check_alone([compiled.region for compiled in regions])
+    refusals += apart.values()
+    regions = [compiled for at, compiled in enumerate(regions) if at not in apart]
     if captured.interrupted:
         pieces = [Piece(compiled.region, compiled.plan.predicted_us) for compiled in regions]
         prices: dict[str, float | None] = {}

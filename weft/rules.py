@@ -213,6 +213,13 @@ _TABLE = (
         ),
     ),
     Rule(
+        "fused_further",
+        "plan",
+        "A rotation would be a kernel of its own, but TorchInductor computes it in one kernel with what reads it or what "
+        "it reads: something that is never stored now would be.",
+        NOTHING,
+    ),
+    Rule(
         "interrupted",
         "plan",
         "An operation that weft has no lowering for stands in what would be one region, and TorchInductor "

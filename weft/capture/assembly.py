@@ -53,7 +53,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """An operand of an assembly: all of ``source``, which lies in the whole with these strides (one an axis), or, with
     a stride of 0, zeros beside it."""
 
@@ -64,10 +64,10 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """How a node is put together: pieces that cover it, and nodes in between."""
 
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[Piece, ...]
     absorbed: tuple[fx.Node, ...] = ()
 
 
@@ -76,15 +76,30 @@ def find_slots(growth: Growth) -> dict[fx.Node, list[Slot]]:
     found: dict[fx.Node, list[Slot]] = {}
     absorbed: set[fx.Node] = set()
     for node in reversed(growth.order):  # of a sum of sums the last one is the whole
-        if node in absorbed or (made := _made(node, growth)) is None:
+        made = None if node in absorbed or _is_in_region(node, growth) else made_of(node)
+        if made is None:
             continue
         assembly = Assembly(node, made.absorbed, len(made.pieces))
-        placed = [_place(piece, assembly, growth) for piece in made.pieces]
-        if all(slot is not None for slot in placed):
+        placed = [*filter(None, (_place(piece, assembly, growth) for piece in made.pieces))]
+        if len(placed) == len(made.pieces) and _is_worthwhile([member for member, _ in placed], growth):
             absorbed.update(made.absorbed)
-            for member, slot in filter(None, placed):
+            for member, slot in placed:
                 found.setdefault(member, []).append(slot)
     return found
+
+
+def _is_in_region(node: fx.Node, growth: Growth) -> bool:
+    """Whether a node is in a region, or a region could compute it again: it is no border then."""
+    if node.target is not aten.add.Tensor:
+        return node in growth.spaces
+    return any(n in growth.spaces and growth.is_taken(growth.group_of[n]) for n in (node, *growth.readers(node)))
+
+
+def _is_worthwhile(members: Sequence[fx.Node], growth: Growth) -> bool:
+    """Whether all parts come from kernels that are there anyway, or some from a rotation, which TorchInductor would
+    compute once more for each element of the other parts."""
+    groups = [growth.group_of[member] for member in members]
+    return all(map(growth.reduces, groups)) or any(map(growth.joins, groups))
 
 
 def complete(slots: Iterable[Slot]) -> set[Assembly]:
@@ -108,30 +123,29 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
 # how a node is put together
 
 
-def _made(node: fx.Node, growth: Growth) -> _Made | None:
-    if node.target is aten.add.Tensor:
-        return _scattered(node, growth)
+def made_of(node: fx.Node) -> Made | None:
+    """How a node is put together of pieces; None if it is not."""
     rule = _RULES.get(node.target)
-    return None if rule is None or node in growth.spaces else rule(node)
+    return None if rule is None else rule(node)
 
 
-def _concatenated(node: fx.Node) -> _Made | None:
+def _concatenated(node: fx.Node) -> Made | None:
     operands: Any = node.args[0]
     axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
     strides = strides_of(node)
     axis %= len(strides)
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     start: Extent = 0
     for operand in operands:
         shape = shape_of(operand)
         if len(shape) != len(strides):
             return None  # an empty operand of rank one
-        pieces.append(_Piece(operand, strides, start * strides[axis]))
+        pieces.append(Piece(operand, strides, start * strides[axis]))
         start = start + shape[axis]
-    return _Made(tuple(pieces))
+    return Made(tuple(pieces))
 
 
-def _padded(node: fx.Node) -> _Made | None:
+def _padded(node: fx.Node) -> Made | None:
     """One slice among zeros that are a few rows of it."""
     if node.target is aten.slice_scatter.default:
         base, source, axis = node.args[0], node.args[1], _axis(node)
@@ -145,9 +159,9 @@ def _padded(node: fx.Node) -> _Made | None:
     if len(zeros) > MOST_ZEROS:
         return None
     beside = (*strides[:axis], 0, *strides[axis + 1 :])
-    pieces = [_Piece(source, strides, span[0] * strides[axis])]
-    pieces += [_Piece(source, beside, at * strides[axis], is_zero=True) for at in zeros]
-    return _Made(tuple(pieces))
+    pieces = [Piece(source, strides, span[0] * strides[axis])]
+    pieces += [Piece(source, beside, at * strides[axis], is_zero=True) for at in zeros]
+    return Made(tuple(pieces))
 
 
 def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None]:
@@ -168,13 +182,13 @@ def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None
     return source, axis, (numbers[place], size - numbers[place + 1])
 
 
-def _scattered(node: fx.Node, growth: Growth) -> _Made | None:
+def _scattered(node: fx.Node) -> Made | None:
     """A sum of slices scattered into zeros, if the slices cover the whole and do not meet.
 
     A number plus zero is that number; of a sum of zeros the sign is not kept.
     """
     terms = _terms(node)
-    if terms is None or _is_reduced_later(node, growth):
+    if terms is None:
         return None
     scatters = [term for term in terms if term.target is not aten.add.Tensor]
     axes = {_axis(scatter) for scatter in scatters}
@@ -182,7 +196,7 @@ def _scattered(node: fx.Node, growth: Growth) -> _Made | None:
         return None
     (axis,) = axes
     shape, strides = shape_of(node), strides_of(node)
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     spans: list[tuple[int, int]] = []
     for scatter in scatters:
         source = scatter.args[1]
@@ -191,10 +205,10 @@ def _scattered(node: fx.Node, growth: Growth) -> _Made | None:
             return None
         spans.append(span)
         kept = strides if scatter.target is aten.slice_scatter.default else (*strides[:axis], *strides[axis + 1 :])
-        pieces.append(_Piece(source, kept, span[0] * strides[axis]))
+        pieces.append(Piece(source, kept, span[0] * strides[axis]))
     spans.sort()
     covers = spans[0][0] == 0 and spans[-1][1] == shape[axis] and all(a[1] == b[0] for a, b in pairwise(spans))
-    return _Made(tuple(pieces), tuple(terms[1:])) if covers else None
+    return Made(tuple(pieces), tuple(terms[1:])) if covers else None
 
 
 def _terms(node: fx.Node) -> list[fx.Node] | None:
@@ -216,7 +230,8 @@ def _terms(node: fx.Node) -> list[fx.Node] | None:
     return found
 
 
-_RULES: dict[Any, Callable[[fx.Node], _Made | None]] = {
+_RULES: dict[Any, Callable[[fx.Node], Made | None]] = {
+    aten.add.Tensor: _scattered,
     aten.cat.default: _concatenated,
     aten.slice_scatter.default: _padded,
     aten.constant_pad_nd.default: _padded,
@@ -248,15 +263,10 @@ def _span(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
     return (first, behind) if first < behind else None
 
 
-def _is_reduced_later(node: fx.Node, growth: Growth) -> bool:
-    """Whether a sum is in a region, or a region could compute it again: it is no border then."""
-    return any(n in growth.spaces and growth.reduces(growth.group_of[n]) for n in (node, *growth.readers(node)))
-
-
 # where a part lies
 
 
-def _place(piece: _Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, Slot] | None:
+def _place(piece: Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, Slot] | None:
     """The member of a region behind a piece, with its slot; None if there is none, or its kernel would get worse."""
     value = piece.source.meta["val"]
     whole = assembly.whole.meta["val"]
@@ -268,9 +278,7 @@ def _place(piece: _Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, 
     if member not in growth.spaces or not isinstance(member.meta["val"], torch.Tensor):
         return None
     strides = _strides_behind_views(member, operand.axes, axes, piece.strides, growth)
-    if strides is None or not growth.reduces(growth.group_of[member]):
-        return None
-    if not piece.is_zero and not _is_as_simple(member, strides, growth):
+    if strides is None or not (piece.is_zero or _is_as_simple(member, strides, growth)):
         return None
     return member, Slot(assembly, strides, piece.offset, piece.is_zero)
 

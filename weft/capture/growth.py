@@ -7,7 +7,7 @@ merge is refused when it would close a cycle through nodes outside or identify t
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,10 +16,10 @@ import torch
 from torch import fx
 from torch._inductor import inductor_prims
 
-from weft.capture.axes import VIEWS, Space, pointwise_space, projection_space, reduction_space, shape_of
+from weft.capture.axes import VIEWS, Operand, Space, pointwise_space, projection_space, reduction_space, shape_of
 from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, is_dear, reduced_axes
 from weft.capture.lowering import can_unify, flat, is_constant, unify_all
-from weft.capture.parts import joined, joined_space
+from weft.capture.parts import drops_axis, joined, joined_space, slice_of
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.capture.sources import origin
 from weft.errors import Refusal
@@ -194,13 +194,10 @@ class Growth:
         that read a tensor do so along the same dimensions, if they can."""
         if self._have_one_space(nodes):
             return
-        read: dict[fx.Node, tuple[Axis, ...]] = {}
         spaces = [self.spaces[node] for node in nodes]
-        for operand in (operand for space in spaces for operand in space.operands if not is_constant(operand.base)):
-            for source, axes in ((operand.base, operand.axes), (operand.argument, operand.argument_axes)):
-                first = read.setdefault(source, axes)
-                if first is not axes and source not in nodes:
-                    can_unify(self.refine, first, axes, spaces)
+        operands = [operand for space in spaces for operand in space.operands if not is_constant(operand.base)]
+        for first, axes in _read_alike(operands, nodes):
+            can_unify(self.refine, first, axes, spaces)
         if not self._have_one_space(nodes):
             raise MisalignedError("no operation varies over all dimensions")
 
@@ -211,6 +208,15 @@ class Growth:
     def reduces(self, nodes: Iterable[fx.Node]) -> bool:
         """Whether one of the nodes reduces something."""
         return any(self.spaces[node].reduces for node in nodes)
+
+    def joins(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether one of the nodes is put together of parts of an axis."""
+        return any(self.spaces[node].numbers for node in nodes)
+
+    def is_taken(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether the nodes are worth a program of their own."""
+        nodes = [*nodes]
+        return self.reduces(nodes) or self.joins(nodes)
 
     def _axes_read(self, base: fx.Node, group: list[fx.Node]) -> tuple[Axis, ...]:
         return next(o.axes for node in group for o in self.spaces[node].operands if o.base is base)
@@ -266,6 +272,26 @@ class Growth:
             user not in self.spaces or all(operand.base is not node for operand in self.spaces[user].operands)
             for user in users_behind_views(node)
         )
+
+
+def _read_alike(
+    operands: Iterable[Operand], inside: Collection[fx.Node]
+) -> Iterator[tuple[Sequence[Axis], Sequence[Axis]]]:
+    """Axes along which one tensor is read, and those along which it is read elsewhere: all, or those that are not
+    divided where a part of it is read."""
+    read: dict[fx.Node, tuple[Axis, ...]] = {}
+    parts: list[tuple[fx.Node, int, Sequence[Axis]]] = []
+    for operand in operands:
+        for source, axes in ((operand.base, operand.axes), (operand.argument, operand.argument_axes)):
+            first = read.setdefault(source, axes)
+            if first is not axes and source not in inside:
+                yield first, axes
+            if (found := slice_of(source)) is not None and not drops_axis(source):
+                parts.append((found[0], found[1].axis, axes))
+    for source, axis, axes in parts:
+        if source in read:
+            whole = read[source]
+            yield [*whole[:axis], *whole[axis + 1 :]], [*axes[:axis], *axes[axis + 1 :]]
 
 
 def storage_bytes(node: fx.Node) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,12 +71,10 @@ class GroupLowering:
         names: dict[fx.Node, str] = {}
         for index, (base, axes, _) in enumerate(self.bindings):  # slices are behind what they are parts of
             dims, strides = self.layout(axes, strides_of(base))
-            whole, place = sliced(base)
+            whole, place = sliced(base, names)
             within = names.get(whole, "") if place is not None and whole is not base else ""
-            dtype = dtypes.NAMES[base.meta["val"].dtype]
-            buffer = Buffer(
-                base_name(whole), dtype, tuple(dims), tuple(strides), 0, within, (place or 0) * bool(within)
-            )
+            dtype, name = dtypes.NAMES[base.meta["val"].dtype], base_name(sliced(base)[0])
+            buffer = Buffer(name, dtype, tuple(dims), tuple(strides), 0, within, (place or 0) * bool(within))
             names[base] = name = builder.add_input(buffer)
             self.bindings[index] = (base, axes, name)
         for node in self.members:
@@ -307,16 +305,19 @@ def strides_of(node: fx.Node) -> Strides:
     return tuple(extent(stride) for stride in node.meta["val"].stride())
 
 
-def sliced(node: fx.Node) -> tuple[fx.Node, int | None]:
+def sliced(node: fx.Node, known: Container[fx.Node] = ()) -> tuple[fx.Node, int | None]:
     """The tensor that a slice is a part of, and the place of its first element there, None if that is not known or is
-    in other memory, as behind a view that had to copy; any other node itself."""
+    in other memory, as behind a view that had to copy; any other node itself. known: of slices of slices, the tensors
+    to stop at."""
     whole: Any = node
     while whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS):
         whole = whole.args[0]
+        if whole in known:
+            break
     mine, its = node.meta["val"], whole.meta["val"]
     place = mine.storage_offset() - its.storage_offset()
-    known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
-    return whole, place if known else None
+    is_known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
+    return whole, place if is_known else None
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

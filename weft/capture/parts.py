@@ -8,7 +8,7 @@ in it, and what is put together is a choice by number: ``where(number == 0, firs
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def joined(node: fx.Node) -> Joined | None:
     if node.target is aten.cat.default:
         found = _concatenated(node)
     elif node.target is aten.slice_scatter.default:
-        found = _scattered(node)
+        found = _scattered(node) if all(map(_scattered, _added(node))) else None
     else:
         return None
     if found is None or found.division.length == 1:
@@ -85,6 +85,14 @@ def joined(node: fx.Node) -> Joined | None:
     if found.division.count > MOST_PARTS or found.division.elements > MOST_ELEMENTS:
         return None
     return found if slices_behind(found) else None
+
+
+def _added(node: fx.Node) -> Iterator[fx.Node]:
+    """What else is put into zeros and added: the parts of one tensor, which are all alike or are written each into its
+    place."""
+    for user in node.users:
+        if user.target is aten.add.Tensor:
+            yield from (n for n in user.all_input_nodes if n is not node and n.target is aten.slice_scatter.default)
 
 
 def slices_behind(found: Joined) -> list[fx.Node]:

@@ -1,7 +1,7 @@
 """Finds the regions of a graph: groups of nodes that become programs.
 
 Groups are grown (growth.py), what crosses their borders is chosen (border.py), and each group with a reduction is
-lowered to a program (lowering.py). Groups without a reduction stay with Inductor.
+lowered to a program (lowering.py). Groups without a reduction stay with Inductor, but for rotations.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAX_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a graph with at least one reduction, and its program.
+    """A part of a graph with a reduction or a rotation, or beside one, and its program.
 
     members: the nodes it computes, in graph order. One of them may be a member of other regions or stay in the graph as
     well, where computing it again moves fewer bytes than storing it. inputs, outputs: the nodes behind the program's
     buffers, in order; slots: for each output where it lies if it is a part of a larger tensor, else None; parameters:
     the expression over the graph's symbols behind each run-time parameter; places: of the user's program, of all
-    members; reduced_at: of its reductions.
+    members; reduced_at: of its reductions. is_beside: it is taken only for what it is a part of, with other regions.
     """
 
     program: Program
@@ -47,6 +47,7 @@ class Region:
     parameters: dict[str, Extent]
     places: tuple[Place, ...]
     reduced_at: tuple[Place, ...]
+    is_beside: bool = False
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -156,13 +157,17 @@ def _lower_all(
         for kernel, group in enumerate(groups):
             # what nobody needs stays where it is, so that it goes with the rest of its group
             computed = borders.computed[kernel] | {node for node in group if node not in needed}
-            if (every and computed) or growth.reduces(computed):
+            is_beside = not (every or growth.is_taken(computed))
+            if computed and (not is_beside or not slots.keys().isdisjoint(computed)):
                 outputs = [
                     output for node in group if node in computed & borders.stored for output in _outputs(node, slots)
                 ]
+                if not outputs:
+                    continue  # nobody reads what it computes
                 lowered = _lower_group(growth, name, group, computed, outputs)
                 banned |= {(kernel, node) for node in lowered.impossible}
-                found.append((group, lowered.result))
+                result = lowered.result
+                found.append((group, replace(result, is_beside=is_beside) if isinstance(result, Region) else result))
         if len(banned) == before:
             return compared(flow, borders), found
     raise AssertionError("without anything to compute again nothing is impossible")

@@ -6,6 +6,7 @@ not. ``f(x, y)[..., :n]`` is ``f(x[..., :n], y[..., :n])``, and so on through vi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,8 +16,8 @@ import torch
 from torch import fx
 
 from weft.capture.axes import shape_of
-from weft.capture.lower import POINTWISE, is_dear
-from weft.capture.parts import SPLITS, Part, drops_axis, joined, slice_of, slices_behind
+from weft.capture.lower import POINTWISE, is_dear, reduced_axes
+from weft.capture.parts import MOST_PARTS, SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
@@ -219,6 +220,24 @@ def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> 
     return None
 
 
+def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+    """A sum of few elements each, along other axes: what several queries add to the gradient of a key."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    shape = shape_of(source)
+    dropped = reduced_axes(node, len(shape))
+    added = [shape[axis] for axis in dropped]
+    if any(not isinstance(size, int) for size in added) or not 0 < math.prod(added) <= MOST_PARTS:  # type: ignore[arg-type]
+        return None
+    keeps = len(shape_of(node)) == len(shape)
+    axis = part.axis if keeps else [axis for axis in range(len(shape)) if axis not in dropped][part.axis]
+    if axis in dropped:
+        return None
+    return slicing.call(
+        node, node.target, (slicing.part(source, replace(part, axis=axis), wanted), *node.args[1:]), node.kwargs
+    )
+
+
 _WITH_SIZES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, _pointwise),
@@ -231,4 +250,5 @@ _RULES: dict[Any, Rule] = {
     aten.alias.default: _same,
     aten.detach.default: _same,
     aten.cat.default: _concatenated,
+    aten.sum.dim_IntList: _sum,
 }

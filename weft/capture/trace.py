@@ -25,8 +25,10 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], *, dynamic_rows: 
     def functional(mode: Literal["fake", "real"], *args: Any) -> fx.GraphModule:
         # Decomposing may bring in-place operations back (rms_norm's add_ does): functionalize what came out of it.
         graph = make_fx(function, decomposition_table=table, tracing_mode=mode)(*args)
-        again = torch.func.functionalize(graph, remove="mutations_and_views")
-        return _named(make_fx(again, decomposition_table=table, tracing_mode=mode)(*args), function)
+        again = torch.func.functionalize(graph, remove="mutations")
+        found = make_fx(again, decomposition_table=table, tracing_mode=mode)(*args)
+        found.graph.eliminate_dead_code()
+        return _named(found, function)
 
     if not dynamic_rows:
         return functional("fake", *inputs)

@@ -1,7 +1,8 @@
-"""Programs without the dimensions that number the parts of an axis.
+"""Programs without the short dimensions that something is chosen by, or that are added up.
 
 Where the halves of a row are turned around, each value is one of the first half and one of the second: no element is
-chosen from two, and none is loaded for both. A buffer with such a dimension becomes as many, within one tensor.
+chosen from two, and none is loaded for both. The gradient of a key is a sum over the few queries that share it: each is
+loaded and added. A buffer with such a dimension becomes as many, within one tensor.
 """
 
 from __future__ import annotations
@@ -16,27 +17,36 @@ from weft.ir.simplify import simplify
 
 MOST_UNROLLED = 4
 """Of a dimension: each of its values is computed so many times over."""
+MOST_SUMMED = 8
+"""Of a dimension that is dropped: what has it is loaded so many times."""
 _COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
 """What makes one result of those of parts, by reduction."""
 
 
 def unrolled(program: Program) -> Program:
-    """The program without its short dimensions that something is chosen by; the same one where there are none."""
+    """The program without its short dimensions that something is chosen by, or that are dropped before anything is
+    written; the same one where there are none."""
     for dim in program.dims:
-        if isinstance(dim.size, int) and dim.size <= MOST_UNROLLED and _can_unroll(program, dim.name):
+        if isinstance(dim.size, int) and _can_unroll(program, dim.name, dim.size):
             return unrolled(simplify(_unroll(program, dim.name, dim.size)))
     return program
 
 
-def _can_unroll(program: Program, dim: str) -> bool:
-    """Whether indices of the dimension are compared, parts lie in known places, in which neighbours stay neighbours,
-    and each reduction can be combined."""
+def _can_unroll(program: Program, dim: str, size: int) -> bool:
+    """Whether indices of the dimension are compared, or nothing that is written has it and whatever drops it drops
+    nothing else; and parts lie in known places, in which neighbours stay neighbours, and each reduction can be
+    combined."""
+    using = [v for v in program.values if dim in v.attributes]
+    reductions = [v for v in using if lookup(v.op).kind == "reduction"]
+    if any(v.op == "iota" for v in using):
+        most = MOST_UNROLLED
+    elif all(v.attributes == (dim,) for v in reductions) and all(dim not in o.buffer.dims for o in program.outputs):
+        most = MOST_SUMMED
+    else:
+        return False
     places = [b.stride_of[dim] for b in program.buffers if dim in b.dims]
-    reductions = [v.op for v in program.values if lookup(v.op).kind == "reduction" and dim in v.attributes]
-    is_index = any(v.op == "iota" and dim in v.attributes for v in program.values)
-    is_gathered = any(lookup(v.op).kind == "gather" and dim in v.attributes for v in program.values)
-    known = all(isinstance(place, int) and place > 1 for place in places) and all(op in _COMBINED for op in reductions)
-    return is_index and known and not is_gathered
+    known = all(isinstance(place, int) and place > 1 for place in places) and all(v.op in _COMBINED for v in reductions)
+    return size <= most and known and not any(lookup(v.op).kind == "gather" for v in using)
 
 
 def _unroll(program: Program, dim: str, size: int) -> Program:
