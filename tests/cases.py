@@ -122,7 +122,8 @@ def _result(node: fx.Node, outputs: Sequence[fx.Node]) -> tuple[int, tuple[fx.No
 def _viewed(made: Tensor, nodes: Sequence[fx.Node]) -> Tensor:
     """A buffer with the dimensions of its program, as the tensor of its node and then of the views of that."""
     base, *views = nodes
-    made = made.reshape(base.meta["val"].shape)
+    value = base.meta["val"]
+    made = torch.empty_strided(value.shape, value.stride(), dtype=made.dtype).copy_(made.reshape(value.shape))
     for view in views:
         made = view.target(made, *view.args[1:])  # type: ignore[operator]
     return made

@@ -215,8 +215,8 @@ _TABLE = (
     Rule(
         "fused_further",
         "plan",
-        "A rotation would be a kernel of its own, but TorchInductor computes it in one kernel with what reads it or what "
-        "it reads: something that is never stored now would be.",
+        "A rotation would be a kernel of its own, but TorchInductor computes it in one kernel with what reads it, or "
+        "with what it reads: something that is never stored now would be.",
         NOTHING,
     ),
     Rule(
