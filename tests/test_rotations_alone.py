@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,8 @@ from tests.test_assembly import compiled_graph, integers, rewritten, same
 from tests.test_rotations import halves
 from weft.capture.prepare import prepare
 from weft.compiler import compile_graph
+from weft.integration.rewrite import rewrite
+from weft.integration.wholes import FUNCTIONALIZED
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.ir.unroll import MOST_SUMMED, unrolled
@@ -111,7 +114,9 @@ def test_what_lies_beside_rotations_is_written_into_its_place(function: Function
     assert len(done.regions) == 3
     (assembly,) = {slot.assembly for slot in slots_of(done)}
     assert assembly.parts == 3
-    del graph
+    rewrite(graph.graph, done)
+    written = [n for n in graph.graph.nodes if n.target is operator.getitem and n.args[0].target is FUNCTIONALIZED]
+    assert len({n.meta["val"].untyped_storage()._cdata for n in written}) == len(written) == 3, "or they are copied"
 
 
 def test_what_several_queries_add_to_a_key_is_added_where_it_is_turned() -> None:

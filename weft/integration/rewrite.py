@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -156,11 +157,11 @@ class _Rewriter:
                 "_all_bases": [*bases],
             },
         )
-        node.meta["val"] = (None, *(base.meta["val"] for base in bases))
+        node.meta["val"] = (None, *(_like(base.meta["val"]) for base in bases))
         items: list[fx.Node] = []
-        for base, index in bases.items():
+        for index in bases.values():
             item = self.graph.call_function(operator.getitem, (node, 1 + index))
-            item.meta["val"] = base.meta["val"]
+            item.meta["val"] = node.meta["val"][1 + index]
             items.append(item)
         self.nodes.update((name, items[index]) for name, index in written.items())
         return node
@@ -237,6 +238,14 @@ class _Rewriter:
 
     def _expression(self, size: Size) -> Extent:
         return self.expressions[size] if isinstance(size, str) else size
+
+
+def _like(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same layout in memory of its own, as a functional operation returns. TorchInductor lets a launch
+    write over what nobody reads later, nor anything in the same memory; torch 2.11 takes the graph's word for that."""
+    mode = getattr(value, "fake_mode", None)
+    with mode or nullcontext():
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def verify_texts(graph: fx.Graph) -> None:
