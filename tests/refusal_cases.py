@@ -298,7 +298,7 @@ def _(*_: Any) -> Refusal:
     return refused(lambda x: x.sum(-1), torch.randn(8, 16), target=STARTS_ONLY)
 
 
-@says("fused_further: region: Inductor fuses it with aten.hypot.default, which is in no kernel of weft")
+@says("fused_further: pointwise: Inductor fuses it with aten.hypot.default, which is in no kernel of weft")
 def _(*_: Any) -> Refusal:
     def turned(x: Tensor, y: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)

@@ -144,9 +144,21 @@ class Growth:
         for base, nodes in readers.items():
             for first, second in pairwise(nodes):
                 a, b = self.group_of[first], self.group_of[second]
-                full_size = a is not b and self._is_full_size(base, a) and self._is_full_size(base, b)
-                if full_size and self.reduces((*a, *b)):
+                if a is not b and (self._share_rows(base, a, b) or self._turn_alike(a, b)):
                     self._merge(a, b, shared=base)
+
+    def _share_rows(self, base: fx.Node, a: list[fx.Node], b: list[fx.Node]) -> bool:
+        """Whether two groups read a tensor that is as large as anything they compute on, and one of them reduces it."""
+        return self._is_full_size(base, a) and self._is_full_size(base, b) and self.reduces((*a, *b))
+
+    def _turn_alike(self, *groups: list[fx.Node]) -> bool:
+        """Whether two groups turn tensors of one shape and do nothing else, as those of queries and keys. Along which
+        axes is what both have in common then."""
+        if any(self.reduces(group) or not self.joins(group) for group in groups):
+            return False
+        one, other = ({shape_of(n): self.spaces[n].result for n in g if self.spaces[n].numbers} for g in groups)
+        spaces = [self.spaces[node] for group in groups for node in group]
+        return one.keys() == other.keys() and all(can_unify(self.refine, one[s], other[s], spaces) for s in one)
 
     def _merge(self, a: list[fx.Node], b: list[fx.Node], shared: fx.Node | None = None) -> None:
         if a is b or self._has_path_outside(a, b) or self._has_path_outside(b, a):

@@ -19,11 +19,11 @@ FASTEST = "n"
 
 def name_of(program: Program) -> str:
     """Its reductions and functions in order, each once: ``row_max_exp_row_sum`` is a softmax. A row reduction drops the
-    dimension that is fastest in memory, a column reduction others, a total both."""
+    dimension that is fastest in memory, a column reduction others, a total both. ``pointwise`` has none of either."""
     found = dict.fromkeys(word for value in program.values if (word := _word(value)))
     words = [*found]
     reductions = [word for word in words if word.startswith(DIRECTIONS)]
-    return "_".join(words if len(words) <= MAX_WORDS else reductions) or "region"
+    return "_".join(words if len(words) <= MAX_WORDS else reductions) or "pointwise"
 
 
 def _word(value: Value) -> str | None:
