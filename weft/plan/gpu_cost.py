@@ -52,6 +52,9 @@ CROWD_BYTES = 65536
 INDEX_COST = 4.0
 """Of the index of an element along some of several dimensions, in float32 additions: quotients and remainders by
 constants are products, shifts and differences."""
+BANKS = 32
+"""Of shared memory. A tile that is copied element by element, of which threads have elements of several rows but of one
+column, Triton 3.6 lays out by columns: a warp has all elements of a row in one bank, one access after the other."""
 SECTOR_BYTES = 32
 """Of memory that is read or written for an element whose neighbours lie elsewhere."""
 
@@ -118,7 +121,8 @@ class Work:
     which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
     operations: on an element, in float32 additions; again: those behind an exchange that were computed before it.
     loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums;
-    added: segments that are added up for each part of the finish. rows: inside a segment."""
+    added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
+    of rows and columns that are copied ahead, where they are, one element at a time."""
 
     moved_bytes: int
     again_bytes: int
@@ -138,6 +142,7 @@ class Work:
     columns: int
     segments: int
     is_split: bool
+    copied: int
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -184,6 +189,7 @@ class Work:
             max(1, split.width),
             split.segment_count,
             bool(columns) and not split.has_inner,
+            sum(1 for b in program.inputs if _is_copied_singly(b, split)),
         )
 
 
@@ -204,6 +210,12 @@ def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:
         return 1
     known = [s for d, s in strides.items() if d not in columns[-1:] and isinstance(s, int)]
     return math.gcd(VECTOR_BYTES // dtypes.itemsize(buffer.dtype), buffer.offset, *known)
+
+
+def _is_copied_singly(buffer: Buffer, split: Split) -> bool:
+    """Whether loads that run ahead copy elements of a tile one by one, as those of 4 bytes in rows of odd width."""
+    varies = set(buffer.dims) & set(split.inside) and set(buffer.dims) & set(split.columns)
+    return bool(varies) and dtypes.itemsize(buffer.dtype) >= COPIED_BYTES and _vector(buffer, split.columns) == 1
 
 
 Count = Any
@@ -306,6 +318,8 @@ class Load:
         if demand.begins and not (early or looped):
             apart = min(32 * vector, schedule.piece_columns)
         added = work.added if work.sums and schedule.finish != "none" else ()
+        banked = persistent and schedule.stages > 1 and not looped and schedule.piece_columns <= threads
+        conflicts = 2 * BANKS * SCHEDULERS * work.copied * banked  # shared memory is one for all schedulers
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
             moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
@@ -317,7 +331,7 @@ class Load:
             rounds=rounds,
             scheduled=math.ceil(resident * schedule.warps / SCHEDULERS),
             elements=elements,
-            operations=work.operations * share,
+            operations=work.operations * share + conflicts,
             again=again * share,
             accesses=elements
             * (work.tensors / vector + work.single + (0 if stay else len(demand.live.lasting) / (beside * part.rows)))

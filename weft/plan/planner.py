@@ -165,7 +165,20 @@ def separated(
 ) -> Sequence[Split]:
     """What ``separate`` makes of a pass."""
     parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
-    return [whole.part(part) for part in parts]
+    return [_widened(whole.part(part)) for part in parts]
+
+
+def _widened(part: Split) -> Split:
+    """What is only summed up over rows, with all that its sums keep as columns if that is predicted to take less time:
+    short rows of neighbouring segments lie beside each other."""
+    sums = [value for value in part.program.values if lookup(value.op).kind == "reduction"]
+    if part.target.kind == "cpu" or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
+        return part
+    kept = part.program.in_order((*part.segments, *part.columns))
+    if kept == part.columns:
+        return part
+    wide = Split.of(part.program, part.inside, kept, part.target, dict(part.hints))
+    return min((part, wide), key=lambda split: _predicted_us([split]))
 
 
 def _predicted_us(parts: Sequence[Split]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 
 from weft.ir.program import Buffer, Size
 from weft.plan.beginnings import alternating_tiles, early_rows_of
@@ -183,6 +184,17 @@ class Places:
     def has_columns(self, buffer: Buffer) -> bool:
         return self._varies(buffer, self.columns)
 
+    def is_uniform(self, buffer: Buffer) -> bool:
+        """Whether all rows of a tile read the same elements of an input, other tiles others: angles of a position, by
+        which all heads are turned. The input lacks the fastest dimensions of the rows, which are whole tiles."""
+        each, uncertain = self.schedule.rows_per_tile, any(isinstance(self.dims[d], str) for d in self.rows[1:])
+        tiled = each > 1 and not self.has_one_tile and self.schedule.scheme in ("ONE_SHOT", "STREAM")
+        if not tiled or uncertain or self.early or self.phases > 1 or buffer not in self.program.inputs:
+            return False
+        same = takewhile(lambda dim: not self._varies(buffer, [dim]), reversed(self.rows))
+        count = self.count(same) if self.has_rows(buffer) and self.has_columns(buffer) else 1
+        return isinstance(count, int) and count % each == 0
+
     @staticmethod
     def _varies(buffer: Buffer, dims: Sequence[str]) -> bool:
         """Whether elements along some dimensions are not all the same one, as those of an expanded tensor are."""
@@ -192,8 +204,11 @@ class Places:
         """The part of an address that does not depend on the column; empty if there is none. row: index of another row
         than those of the tile."""
         terms = [str(buffer.offset)] if buffer.offset else []
-        for dims, flat in ((self.segments, self.segment), (self.rows, row or self.row)):
-            terms += self._terms(buffer, dims, flat)
+        terms += self._terms(buffer, self.segments, self.segment)
+        if not row and self.is_uniform(buffer):
+            terms += self._terms(buffer, self.rows, self.tile, self.schedule.rows_per_tile)
+        else:
+            terms += self._terms(buffer, self.rows, row or self.row)
         return " + ".join(terms)
 
     def column_offset(self, buffer: Buffer, piece: int) -> str:
@@ -210,8 +225,9 @@ class Places:
         yield self.rows, self.row
         yield self.columns, self.column_of(piece)
 
-    def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
-        """Products of indices and strides; neighbouring dimensions that lie as one are one index."""
+    def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str, step: int = 1) -> list[str]:
+        """Products of indices and strides; neighbouring dimensions that lie as one are one index. step: elements that
+        the running index counts as one."""
         groups: list[tuple[str, str, Size]] = []
         for dim in dims:
             stride = buffer.stride_of.get(dim, 0)
@@ -222,7 +238,8 @@ class Places:
         terms: list[str] = []
         for first, last, stride in groups:
             if stride != 0:
-                index = _part(flat, *self._split(dims, first, last))
+                divisor, modulus = self._split(dims, first, last)
+                index = _part(flat, divisor // step if isinstance(divisor, int) else divisor, modulus)
                 terms.append(index if stride == 1 else f"{index} * {stride}")
         return terms
 

@@ -137,14 +137,11 @@ class Rows(ColumnSums):
         else:
             for buffer in self._row_buffers():
                 self._point(buffer)
-        for buffer in self._used_inputs():
+        for buffer in self._in_order(self._used_inputs()):
             rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
-            wanted = not columns or (rows and not self.looped)
+            wanted = not columns or (not self.looped and (rows or self.schedule.hoisted))
             if wanted and buffer.name not in self.defined:
                 self._load_pieces(buffer)
-        if self.schedule.hoisted and not self.looped:
-            for stage in range(len(self.loops.values)):
-                self._load_late(stage)
         self._scalars()
         for stage in range(len(self.loops.values)):
             if self.looped:
@@ -154,6 +151,18 @@ class Rows(ColumnSums):
             self._results(stage)
         self.defined = outside
         self.pointers = pointers
+
+    def _in_order(self, inputs: list[Buffer]) -> list[Buffer]:
+        """What a tile loads first: what all of its rows have in common, and tiles then. Triton moves what is loaded
+        first to meet what is loaded last. A single row is loaded before weights, for which nobody waits as long."""
+        several = self.schedule.rows_per_tile > 1
+
+        def place(buffer: Buffer) -> int:
+            if several:
+                return int(self.places.has_rows(buffer) and not self.places.is_uniform(buffer))
+            return int(not self.places.has_rows(buffer) and self.places.has_columns(buffer))
+
+        return sorted(inputs, key=place)
 
     def _row_index(self) -> None:
         if not self.places.rows:

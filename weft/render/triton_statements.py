@@ -54,7 +54,9 @@ class Statements(KernelWriter):
 
     def _extent(self, name: str, *, spread: bool) -> tuple[bool, bool]:
         if name in self.inputs:
-            rows, columns = self.places.has_rows(self.inputs[name]), self.places.has_columns(self.inputs[name])
+            buffer = self.inputs[name]
+            rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
+            rows = rows and not self.places.is_uniform(buffer)
             return rows or (spread and columns and self.places.spreads_weights), columns
         if (name, spread) not in self._extents:
             value = self.by_name[name]
