@@ -119,6 +119,22 @@ def test_what_lies_beside_rotations_is_written_into_its_place(function: Function
     assert len({n.meta["val"].untyped_storage()._cdata for n in written}) == len(written) == 2, "or they are copied"
 
 
+def test_a_tensor_that_is_written_by_parts_is_allocated_for_the_first_of_them() -> None:
+    """Those of all layers, allocated when a backward begins, would be there at a time."""
+
+    def twice(*args: Tensor) -> tuple[Tensor, ...]:
+        (first,) = gradient(packed)(*args)
+        products = first @ first.mT
+        (second,) = gradient(packed)(*args[:3], *(g * products[0, 0, 0] for g in args[3:]))
+        return products, second @ second.mT
+
+    graph, done = rewritten(twice, given(3 * KEYS, 3))
+    assert len({slot.assembly for slot in slots_of(done)}) == 2
+    bases = [n for n in graph.graph.nodes if n.target is aten.empty_strided.default]
+    assert len(bases) == 2
+    assert all(n.next.target is FUNCTIONALIZED for n in bases)
+
+
 def test_what_several_queries_add_to_a_key_is_added_where_it_is_turned() -> None:
     inputs = given(KEYS, 1, HEADS * SHARED)
     _, done = compiled_graph(gradient(shared), inputs)

@@ -20,7 +20,7 @@ FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 
 
 class Wholes:
-    """The tensors behind the slots of a graph, allocated at its beginning when the first slot is written.
+    """The tensors behind the slots of a graph, allocated when the first slot is written.
 
     slots: of all regions that are about to be rewritten. An assembly some of whose parts are not among them stays as it
     is, which ``refusals`` say; those parts that are become tensors of their own.
@@ -76,8 +76,9 @@ class Wholes:
         """In a sorted graph, let the launches of each whole take its base from each other, and its readers the last."""
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         for assembly, base in self._bases.items():
-            current = base
-            for launch in sorted(base.users, key=order.__getitem__):
+            current, launches = base, sorted(base.users, key=order.__getitem__)
+            launches[0].prepend(base)  # TorchInductor allocates where it is told to
+            for launch in launches:
                 bases = list(launch.kwargs["_all_bases"])  # type: ignore[arg-type]
                 index = bases.index(base)
                 bases[index] = current
