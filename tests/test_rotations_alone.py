@@ -167,6 +167,19 @@ def test_preparing_a_graph_changes_no_result() -> None:
             torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
 
 
+def test_what_a_graph_returns_stays_in_memory_of_its_own() -> None:
+    def same(x: Tensor) -> tuple[Tensor, ...]:
+        return x + torch.zeros_like(x), (x * 2 + torch.zeros_like(x)).sum()
+
+    graph = traced(same, [rows(4, 8)])
+    before = len([n for n in graph.graph.nodes if n.target is aten.add.Tensor])
+    prepare(graph.graph)
+    kept = [n for n in graph.graph.nodes if n.target is aten.add.Tensor]
+    assert (before, len(kept)) == (2, 1), "what is read in the graph only is the sum's operand"
+    (returned, _), *_ = (n.args[0] for n in graph.graph.nodes if n.op == "output")
+    assert returned is kept[0]
+
+
 def test_slices_of_slices_are_parts_of_what_is_read_as_a_whole() -> None:
     found = checked(packed, *(t.double() for t in given(3 * KEYS)))
     (region,) = found.regions

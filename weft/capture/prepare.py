@@ -11,6 +11,7 @@ from torch import fx
 
 from weft.capture.assembly import made_of
 from weft.capture.axes import VIEWS
+from weft.capture.growth import users_behind_views
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.parts import MOST_NODES, joined
 from weft.capture.slices import KEPT, read_parts_of_inputs
@@ -35,9 +36,14 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
         elif node.target is aten.add.Tensor and not node.kwargs:
             first, second = node.args
             same = first if _is_zero(second) else second if _is_zero(first) else None
-        if isinstance(same, fx.Node) and _is_alike(same, node):
+        if isinstance(same, fx.Node) and _is_alike(same, node) and not _leaves(node):
             node.replace_all_uses_with(same)
             _erase_unread(node)
+
+
+def _leaves(node: fx.Node) -> bool:
+    """Whether a graph returns a node or a view of it: in memory of its own, which no other tensor may be in."""
+    return any(user.op != "call_function" for user in users_behind_views(node))
 
 
 def _erase_unread(node: fx.Node) -> None:
