@@ -36,7 +36,10 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def partly(x: Tensor, cos: Tensor, sin: Tensor, count: int = 4) -> Tensor:
     """Only some elements of each head."""
-    x = x.unflatten(-1, (-1, WIDTH)).transpose(1, 2)
+    return partly_turned(x.unflatten(-1, (-1, WIDTH)).transpose(1, 2), cos, sin, count)
+
+
+def partly_turned(x: Tensor, cos: Tensor, sin: Tensor, count: int = 4) -> Tensor:
     first, rest = x[..., :count], x[..., count:]
     first = first * cos[..., :count] + halves(first) * sin[..., :count]
     return torch.cat((first, rest), -1)
@@ -57,6 +60,13 @@ def packed(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
 def stacked(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
     query, key, value = (each.flatten(-2) for each in x.unflatten(-1, (3, HEADS, WIDTH)).unbind(-3))
     return turned(query, cos, sin), turned(key, cos, sin), value.unflatten(-1, (-1, WIDTH)).transpose(1, 2)
+
+
+def packed_heads(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values beside each other in each head, of which some elements are turned, in 16 bits."""
+    query, key, value = x.unflatten(-1, (-1, 3 * WIDTH)).transpose(1, 2).chunk(3, -1)
+    turned = (partly_turned(each, cos, sin).to(torch.bfloat16) for each in (query, key))
+    return *turned, value
 
 
 def gradient(function: Callable[..., Tensor | tuple[Tensor, ...]]) -> Function:
@@ -93,6 +103,13 @@ CASES: dict[str, tuple[Function, list[Tensor]]] = {
     "gradient of shared ones": (gradient(shared), given(KEYS, 1, HEADS * SHARED)),
     "gradient of packed ones": (gradient(packed), given(3 * KEYS, 3)),
     "gradient of stacked ones": (gradient(stacked), given(3 * KEYS, 3)),
+    "parts of each head": (lambda *args: (partly(*args).to(torch.bfloat16),), given(KEYS)),
+    "gradient of parts of each head": (gradient(partly), given(KEYS, 1)),
+    "forward of packed heads": (packed_heads, given(3 * KEYS)),
+    "gradient of packed heads": (
+        gradient(lambda *args: tuple(t.to(args[0].dtype) for t in packed_heads(*args))),
+        given(3 * KEYS, 3),
+    ),
     "all of each head": (gradient(lambda *args: partly(*args, WIDTH)), given(KEYS, 1)),
 }
 

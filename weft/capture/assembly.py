@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, follow, shape_of
+from weft.capture.axes import ORDERS, VIEWS, follow, order_of, shape_of
 from weft.capture.growth import Growth
+from weft.capture.lower import POINTWISE
 from weft.capture.lowering import Strides, flat, is_constant, strides_of
 from weft.capture.refine import Axis, Extent, same_extent
 
@@ -90,9 +91,8 @@ def find_slots(growth: Growth) -> dict[fx.Node, list[Slot]]:
 
 def _is_in_region(node: fx.Node, growth: Growth) -> bool:
     """Whether a node is in a region, or a region could compute it again: it is no border then."""
-    if node.target is not aten.add.Tensor:
-        return node in growth.spaces
-    return any(n in growth.spaces and growth.is_taken(growth.group_of[n]) for n in (node, *growth.readers(node)))
+    readers = growth.readers(node) if node.target in POINTWISE else ()
+    return any(n in growth.spaces and growth.is_taken(growth.group_of[n]) for n in (node, *readers))
 
 
 def _is_worthwhile(members: Sequence[fx.Node], growth: Growth) -> bool:
@@ -124,15 +124,43 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
 
 
 def made_of(node: fx.Node) -> Made | None:
-    """How a node is put together of pieces; None if it is not."""
+    """How a node is put together of pieces, and these of others if nobody else reads them; None if it is not."""
+    return _made(node, strides_of(node)) if node.target in _RULES else None
+
+
+def _made(node: fx.Node, strides: Strides) -> Made | None:
+    """strides: of the node in the tensor that is made."""
     rule = _RULES.get(node.target)
-    return None if rule is None else rule(node)
+    made = None if rule is None else rule(node, strides)
+    if made is None or any(piece.is_zero for piece in made.pieces):
+        return made
+    pieces, absorbed = list[Piece](), [*made.absorbed]
+    for piece in made.pieces:
+        inner = _made(piece.source, piece.strides) if len(piece.source.users) == 1 else None
+        if inner is None:
+            pieces.append(piece)
+        else:
+            pieces += [replace(each, offset=piece.offset + each.offset) for each in inner.pieces]
+            absorbed += [piece.source, *inner.absorbed]
+    return Made(tuple(pieces), tuple(absorbed))
 
 
-def _concatenated(node: fx.Node) -> Made | None:
+def _copied(node: fx.Node, strides: Strides) -> Made | None:
+    """A tensor that is copied into another order of its axes: it can be made in that order."""
+    base: Any = node.args[0]
+    between: list[fx.Node] = []
+    while base.target in ORDERS and len(base.users) == 1:
+        order, own = order_of(base), strides
+        strides = tuple(own[order.index(axis)] for axis in range(len(own)))
+        between.append(base)
+        base = base.args[0]
+    made = _made(base, strides) if len(base.users) == 1 else None
+    return None if made is None else Made(made.pieces, (*between, base, *made.absorbed))
+
+
+def _concatenated(node: fx.Node, strides: Strides) -> Made | None:
     operands: Any = node.args[0]
     axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
-    strides = strides_of(node)
     axis %= len(strides)
     pieces: list[Piece] = []
     start: Extent = 0
@@ -145,14 +173,14 @@ def _concatenated(node: fx.Node) -> Made | None:
     return Made(tuple(pieces))
 
 
-def _padded(node: fx.Node) -> Made | None:
+def _padded(node: fx.Node, strides: Strides) -> Made | None:
     """One slice among zeros that are a few rows of it."""
     if node.target is aten.slice_scatter.default:
         base, source, axis = node.args[0], node.args[1], _axis(node)
         span = _span(node, shape_of(node)[axis]) if _is_zero(base) else None
     else:
         source, axis, span = _padding(node)
-    shape, strides = shape_of(node), strides_of(node)
+    shape = shape_of(node)
     if span is None or not isinstance(source, fx.Node):
         return None
     zeros = [*range(span[0]), *range(span[1], int(shape[axis]))]
@@ -182,7 +210,7 @@ def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None
     return source, axis, (numbers[place], size - numbers[place + 1])
 
 
-def _scattered(node: fx.Node) -> Made | None:
+def _scattered(node: fx.Node, strides: Strides) -> Made | None:
     """A sum of slices scattered into zeros, if the slices cover the whole and do not meet.
 
     A number plus zero is that number; of a sum of zeros the sign is not kept.
@@ -195,7 +223,7 @@ def _scattered(node: fx.Node) -> Made | None:
     if len(axes) != 1:
         return None
     (axis,) = axes
-    shape, strides = shape_of(node), strides_of(node)
+    shape = shape_of(node)
     pieces: list[Piece] = []
     spans: list[tuple[int, int]] = []
     for scatter in scatters:
@@ -230,7 +258,8 @@ def _terms(node: fx.Node) -> list[fx.Node] | None:
     return found
 
 
-_RULES: dict[Any, Callable[[fx.Node], Made | None]] = {
+_RULES: dict[Any, Callable[[fx.Node, Strides], Made | None]] = {
+    aten.clone.default: _copied,
     aten.add.Tensor: _scattered,
     aten.cat.default: _concatenated,
     aten.slice_scatter.default: _padded,
@@ -313,6 +342,8 @@ def _is_as_simple(member: fx.Node, strides: Strides, growth: Growth) -> bool:
     ]
     if any(old == 1 and new != 1 for _, _, old, new in axes):
         return False
+    if not growth.reduces(growth.group_of[member]):
+        return True  # a copy of anything, with an index of some more divisions
     for (major, _, old, new), (minor, size, old_minor, new_minor) in pairwise(axes):
         torn = same_extent(old, old_minor * size) and not same_extent(new, new_minor * size)
         if torn and not _are_apart(major, minor, growth, growth.group_of[member]):

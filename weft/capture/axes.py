@@ -164,3 +164,17 @@ VIEWS: dict[object, Inverse] = {
     aten.alias.default: _same,
     aten.detach.default: _same,
 }
+
+ORDERS = (aten.permute.default, aten.transpose.int, aten.t.default)
+
+
+def order_of(node: fx.Node) -> list[int]:
+    """The axes of its operand, in the order in which one of ``ORDERS`` has them."""
+    rank = len(shape_of(node))
+    order = list(range(rank))
+    if node.target is aten.permute.default:
+        return [int(axis) % rank for axis in node.args[1]]  # type: ignore[union-attr,arg-type]
+    if rank > 1:
+        first, second = (int(axis) % rank for axis in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
+        order[first], order[second] = second, first
+    return order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import fx
 from weft.capture.axes import VIEWS, Operand, Space
 from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
 from weft.capture.opaque import lower_opaque
-from weft.capture.parts import lower_joined
+from weft.capture.parts import lower_joined, slice_of
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Builder, Dim, Program, Size
@@ -98,7 +98,9 @@ class GroupLowering:
                 if operand.base not in self.spaces and not is_constant(operand.base):
                     self._bind(operand)
         order = {node: i for i, node in enumerate(self.members[0].graph.nodes)}
-        self.bindings.sort(key=lambda binding: order[binding[0]])
+        bases = [base for base, _, _ in self.bindings]
+        # what is a part of a larger slice comes behind it
+        self.bindings.sort(key=lambda each: (_larger_slice(each[0], bases) is not each[0], order[each[0]]))
         spaces = sorted(
             (self.spaces[node].axes for node in self.members), key=lambda axes: -len(self.refine.leaves(flat(axes)))
         )
@@ -305,19 +307,27 @@ def strides_of(node: fx.Node) -> Strides:
     return tuple(extent(stride) for stride in node.meta["val"].stride())
 
 
-def sliced(node: fx.Node, known: Container[fx.Node] = ()) -> tuple[fx.Node, int | None]:
+def sliced(node: fx.Node, known: Collection[fx.Node] = ()) -> tuple[fx.Node, int | None]:
     """The tensor that a slice is a part of, and the place of its first element there, None if that is not known or is
-    in other memory, as behind a view that had to copy; any other node itself. known: of slices of slices, the tensors
-    to stop at."""
-    whole: Any = node
-    while whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS):
+    in other memory, as behind a view that had to copy; any other node itself. known: tensors to prefer, of slices of
+    slices or of larger slices of the same tensor."""
+    whole: Any = _larger_slice(node, known)
+    while whole not in known and (whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS)):
         whole = whole.args[0]
-        if whole in known:
-            break
     mine, its = node.meta["val"], whole.meta["val"]
     place = mine.storage_offset() - its.storage_offset()
     is_known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
     return whole, place if is_known else None
+
+
+def _larger_slice(node: fx.Node, known: Iterable[fx.Node]) -> fx.Node:
+    """Of these nodes one that takes all that a slice takes of its tensor, and more; the slice if there is none."""
+    mine = slice_of(node)
+    for other in known if mine is not None else ():
+        its = slice_of(other)
+        if mine is not None and its is not None and its[0] is mine[0] and its[1].contains(mine[1]):
+            return other
+    return node
 
 
 def flat(axes: Sequence[Axis]) -> Axis:

@@ -46,6 +46,11 @@ class Part:
     def length(self) -> int:
         return self.stop - self.start
 
+    def contains(self, other: Part) -> bool:
+        """Whether another one is some of the elements of this one, but not all."""
+        inside = self.axis == other.axis and self.start <= other.start and other.stop <= self.stop
+        return inside and self != other
+
 
 @dataclass(frozen=True)
 class Division:
@@ -96,8 +101,7 @@ def _added(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def slices_behind(found: Joined) -> list[fx.Node]:
-    """The slices that pointwise operations and views make the parts of a joined tensor from, where these have as many
-    parts of an axis as the tensor has."""
+    """The slices that pointwise operations and views make the parts of a joined tensor from, if they are as long."""
     slices: list[fx.Node] = []
     seen = dict.fromkeys(source for _, source in found.sources)
     pending = list(seen)
@@ -115,9 +119,9 @@ def slices_behind(found: Joined) -> list[fx.Node]:
 
 
 def _alike(one: Division, other: Division) -> bool:
-    """Whether axes are divided in the same way, or one of them counts the parts."""
-    lengths = (one.length, other.length)
-    return one.count == other.count and one.elements <= MOST_ELEMENTS and (1 in lengths or one.length == other.length)
+    """Whether parts of one axis are as long as those of another, or one of the axes counts as many parts."""
+    counted = one.count == other.count and 1 in (one.length, other.length)
+    return one.elements <= MOST_ELEMENTS and (one.length == other.length or counted)
 
 
 def slice_of(node: fx.Node) -> tuple[fx.Node, Part] | None:
@@ -126,6 +130,8 @@ def slice_of(node: fx.Node) -> tuple[fx.Node, Part] | None:
     source: Any = node.args[0] if node.args else None
     arguments: list[Any] = [*node.args[1:]]
     if node.target is operator.getitem and source.target in SPLITS:
+        if len(source.all_input_nodes) > 1:
+            return None  # parts whose sizes are known at run time only
         arguments = _of_split(source, *arguments)
         source = source.args[0]
     elif node.target is aten.select.int:

@@ -17,6 +17,7 @@ from weft.capture.assembly import Assembly, complete
 from weft.capture.growth import storage_bytes, users_behind_views
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.opaque import PADDING
+from weft.capture.parts import slice_of
 from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.ir.ops import lookup
@@ -50,7 +51,7 @@ def _check(region: Region, assemblies: Collection[Assembly], inside: Collection[
         return None
     if region.is_beside and any(slot is None or slot.assembly not in assemblies for slot in region.slots):
         return _refusal(region, region.outputs[0], "the other parts of its tensor stay with Inductor")
-    for node in (*_readers(region, assemblies), *_large_inputs(region)):
+    for node in (*_readers(region, assemblies), *map(_computed, _large_inputs(region))):
         if node not in inside and is_fused(node):
             return _refusal(region, node, f"Inductor fuses it with {node.target}, which is in no kernel of weft")
     return None
@@ -69,6 +70,13 @@ def _readers(region: Region, assemblies: Collection[Assembly]) -> Iterator[fx.No
 def _large_inputs(region: Region) -> Iterator[fx.Node]:
     most = max(map(storage_bytes, region.outputs))
     yield from (node for node in region.inputs if storage_bytes(node) >= LARGE * most)
+
+
+def _computed(node: fx.Node) -> fx.Node:
+    """What a slice is a part of; any other node itself."""
+    while (found := slice_of(node)) is not None:
+        node = found[0]
+    return node
 
 
 def is_fused(node: fx.Node) -> bool:

@@ -9,20 +9,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.assembly import made_of
+from weft.capture.assembly import Made, made_of
 from weft.capture.axes import VIEWS
 from weft.capture.growth import users_behind_views
 from weft.capture.lower import POINTWISE, REDUCTIONS
-from weft.capture.parts import MOST_NODES, joined
-from weft.capture.slices import KEPT, read_parts_of_inputs
+from weft.capture.parts import MOST_NODES, joined, slice_of
+from weft.capture.slices import KEPT, read_parts_of_inputs, slice_inputs
 
-aten = torch.ops.aten
+aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def prepare(graph: fx.Graph) -> None:
     """Leave out what does nothing, read rotations by parts, and copy what lies beside them."""
     _erase_empty_parts(graph)
     read_parts_of_inputs(graph)
+    _cast_parts(graph)
     _copy_what_is_beside(graph)
 
 
@@ -64,21 +65,49 @@ def _is_alike(one: fx.Node, other: fx.Node) -> bool:
     return (a.shape, a.dtype, a.device, a.stride()) == (b.shape, b.dtype, b.device, b.stride())
 
 
+def _cast_parts(graph: fx.Graph) -> None:
+    """Casts of a tensor that something turned is put together with become casts of its parts."""
+    for node in [*graph.nodes]:
+        joining: Any = node.args[0] if node.target is prims.convert_element_type.default else None
+        if joining is None or joining.target is not aten.cat.default or len(joining.users) > 1:
+            continue
+        if joined(joining) is not None or not any(map(_is_turned, joining.args[0])):
+            continue
+        parts = [_insert(part, node.target, part, *node.args[1:]) for part in joining.args[0]]
+        node.target, node.args = joining.target, (parts, *joining.args[1:])
+        node.kwargs = joining.kwargs
+        graph.erase_node(joining)
+
+
 def _copy_what_is_beside(graph: fx.Graph) -> None:
     """Where something turned is put together with what is in memory, as the gradients of queries, keys and values are,
     that becomes a copy of it, which a kernel can write into its place."""
     for node in reversed([*graph.nodes]):
-        made = None if joined(node) is not None else made_of(node)
-        if made is None or not any(_is_turned(piece.source) for piece in made.pieces):
+        if (made := _beside_turned(node)) is None:
             continue
+        behind = [each for piece in made.pieces for each in _behind(piece.source)]
+        slice_inputs(graph, dict.fromkeys(each for each in behind if slice_of(each) is not None))
+        made = _beside_turned(node) or made
         for source in {piece.source: None for piece in made.pieces if _is_in_memory(piece.source)}:
-            with graph.inserting_after(source):
-                copy = graph.call_function(aten.clone.default, (source,))
-            copy.meta = {key: value for key, value in source.meta.items() if key in KEPT}
-            with getattr(source.meta["val"], "fake_mode", None) or nullcontext():
-                copy.meta["val"] = source.meta["val"].clone()
+            copy = _insert(source, aten.clone.default, source)
             for user in (node, *made.absorbed):
                 user.replace_input_with(source, copy)
+
+
+def _beside_turned(node: fx.Node) -> Made | None:
+    """How a tensor is put together, if something turned is among its pieces."""
+    made = None if joined(node) is not None else made_of(node)
+    return made if made is not None and any(_is_turned(piece.source) for piece in made.pieces) else None
+
+
+def _insert(behind: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """A new node, right behind another one, whose place in the user's program it has."""
+    with behind.graph.inserting_after(behind):
+        node = behind.graph.call_function(target, args)
+    node.meta = {key: value for key, value in behind.meta.items() if key in KEPT}
+    with getattr(behind.meta["val"], "fake_mode", None) or nullcontext():
+        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
+    return node
 
 
 def _is_turned(node: fx.Node) -> bool:

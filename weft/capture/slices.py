@@ -7,7 +7,7 @@ not. ``f(x, y)[..., :n]`` is ``f(x[..., :n], y[..., :n])``, and so on through vi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import shape_of
+from weft.capture.axes import order_of, shape_of
 from weft.capture.lower import POINTWISE, is_dear, reduced_axes
 from weft.capture.parts import MOST_PARTS, SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
@@ -25,11 +25,15 @@ aten = torch.ops.aten
 
 def read_parts_of_inputs(graph: fx.Graph) -> None:
     """No slice that a joined tensor is made from is one of a pointwise value afterwards."""
+    found = (joined(node) for node in graph.nodes)
+    slice_inputs(graph, (part for each in found if each is not None for part in slices_behind(each)))
+
+
+def slice_inputs(graph: fx.Graph, slices: Iterable[fx.Node]) -> None:
+    """Have slices of pointwise values computed from slices of what these are made from."""
     slicing = _Slicing(graph)
-    for node in graph.nodes:
-        if (found := joined(node)) is not None:
-            for part in slices_behind(found):
-                slicing.replace(part)
+    for node in slices:
+        slicing.replace(node)
 
 
 class _Slicing:
@@ -125,14 +129,8 @@ def _constant(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.N
 
 
 def _permute(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-    source, rank = node.args[0], len(shape_of(node))
+    source, order = node.args[0], order_of(node)
     assert isinstance(source, fx.Node)
-    order = list(range(rank))
-    if node.target is aten.permute.default:
-        order = [int(d) % rank for d in node.args[1]]  # type: ignore[union-attr,arg-type]
-    elif rank > 1:
-        first, second = (int(d) % rank for d in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
-        order[first], order[second] = second, first
     made = slicing.part(source, replace(part, axis=order[part.axis]), wanted)
     return slicing.call(node, node.target, (made, *node.args[1:]))
 
@@ -220,6 +218,15 @@ def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> 
     return None
 
 
+def _slice(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+    """A slice of a slice along the same axis is one."""
+    found = slice_of(node)
+    if found is None or found[1].axis != part.axis or drops_axis(node):
+        return None
+    source, own = found
+    return slicing.part(source, replace(part, start=own.start + part.start, stop=own.start + part.stop), wanted)
+
+
 def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
     """A sum of few elements each, along other axes: what several queries add to the gradient of a key."""
     source = node.args[0]
@@ -251,4 +258,5 @@ _RULES: dict[Any, Rule] = {
     aten.detach.default: _same,
     aten.cat.default: _concatenated,
     aten.sum.dim_IntList: _sum,
+    aten.slice.Tensor: _slice,
 }

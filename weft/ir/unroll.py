@@ -58,7 +58,7 @@ def _unroll(program: Program, dim: str, size: int) -> Program:
     for buffer in sorted(program.inputs, key=lambda b: dim in b.dims):
         names: list[str] = []
         for part in _parts(program, buffer, dim, size):
-            same = replace(part, name="")
+            same = _in_one_order(part)
             if same not in known or not part.within:
                 known[same] = builder.add_input(part)
             names.append(known[same])
@@ -86,6 +86,12 @@ def _parts(program: Program, buffer: Buffer, dim: str, size: int) -> list[Buffer
         replace(part, name=f"{base}_{number}", within=within, place=buffer.place + number * step)
         for number in range(size)
     ]
+
+
+def _in_one_order(buffer: Buffer) -> Buffer:
+    """What two parts have in common that are the same elements, whatever they are called and their axes' order."""
+    pairs = sorted(zip(buffer.dims, buffer.strides, strict=True))
+    return replace(buffer, name="", dims=tuple(d for d, _ in pairs), strides=tuple(s for _, s in pairs))
 
 
 def _values(builder: Builder, value: Value, parts: dict[str, list[str]], dim: str, size: int) -> list[str]:
