@@ -15,6 +15,7 @@ from tests.region_checks import checked, only, rows, traced
 from tests.test_assembly import compiled_graph, integers, rewritten, same
 from tests.test_rotations import halves
 from weft.capture.prepare import prepare
+from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.integration.rewrite import rewrite
 from weft.integration.wholes import FUNCTIONALIZED
@@ -184,6 +185,21 @@ def test_preparing_a_graph_changes_no_result() -> None:
             torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
 
 
+def test_nothing_is_asked_of_sizes_at_run_time() -> None:
+    """What would be, TorchInductor would compile in."""
+
+    def same(x: Tensor) -> tuple[Tensor, ...]:
+        wide = torch.slice_scatter(torch.zeros_like(x), x[1:] * 2, 0, 1)
+        return ((wide + torch.zeros_like(x)).exp().sum(),)
+
+    graph = trace(same, [rows(6, 8)], dynamic_rows=True)
+    (x,) = graph.graph.find_nodes(op="placeholder")
+    environment = x.meta["val"].fake_mode.shape_env
+    before = [str(guard.expr) for guard in environment.guards]
+    prepare(graph.graph)
+    assert [str(guard.expr) for guard in environment.guards] == before
+
+
 def test_what_a_graph_returns_stays_in_memory_of_its_own() -> None:
     def same(x: Tensor) -> tuple[Tensor, ...]:
         return x + torch.zeros_like(x), (x * 2 + torch.zeros_like(x)).sum()
@@ -239,6 +255,8 @@ def test_short_sums_are_additions() -> None:
         ("output out0: f32 [m:4, n:1] = result", "output out0: f32 [m:16, k:4, n:1] = scaled"),
         ("most: f32{m, n} = max[k](x)", "most: f32{n} = max[m, k](x)"),  # parts of a sum over many rows
         ("x: f32 [m:16, k:4, n:1]", "x: f32 [m:16, k:1, n:4]"),
+        # rows of each before that, which would be one after the other
+        ("most: f32{m, n} = max[k](x)", "row: f32{m, k} = sum[n](scaled)\n  most: f32{m} = max[k](row)"),
     ],
 )
 def test_other_sums_stay(change: tuple[str, str]) -> None:

@@ -177,7 +177,7 @@ def _padded(node: fx.Node, strides: Strides) -> Made | None:
     """One slice among zeros that are a few rows of it."""
     if node.target is aten.slice_scatter.default:
         base, source, axis = node.args[0], node.args[1], _axis(node)
-        span = _span(node, shape_of(node)[axis]) if _is_zero(base) else None
+        span = _span(node, shape_of(node)[axis]) if is_zero(base) else None
     else:
         source, axis, span = _padding(node)
     shape = shape_of(node)
@@ -251,7 +251,7 @@ def _terms(node: fx.Node) -> list[fx.Node] | None:
             if term.kwargs.get("alpha", 1) != 1 or len(operands) != 2 or operands[0] is operands[1]:
                 return None
             found += operands
-        elif term.target not in _SCATTERS or not _is_zero(term.args[0]):
+        elif term.target not in _SCATTERS or not is_zero(term.args[0]):
             return None
         if shape_of(term) != shape_of(node) or term.meta["val"].dtype != node.meta["val"].dtype:
             return None
@@ -268,7 +268,8 @@ _RULES: dict[Any, Callable[[fx.Node, Strides], Made | None]] = {
 _SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
 
 
-def _is_zero(node: Any) -> bool:
+def is_zero(node: Any) -> bool:
+    """Whether a node makes a tensor of zeros."""
     return (
         isinstance(node, fx.Node) and is_constant(node) and node.target is aten.full.default and bool(node.args[1] == 0)
     )

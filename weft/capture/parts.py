@@ -8,7 +8,7 @@ in it, and what is put together is a choice by number: ``where(number == 0, firs
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,19 +103,25 @@ def _added(node: fx.Node) -> Iterator[fx.Node]:
 def slices_behind(found: Joined) -> list[fx.Node]:
     """The slices that pointwise operations and views make the parts of a joined tensor from, if they are as long."""
     slices: list[fx.Node] = []
-    seen = dict.fromkeys(source for _, source in found.sources)
+    for node in behind([source for _, source in found.sources]):
+        read = slice_of(node)
+        division = None if read is None else _division(read[1], shape_of(read[0]))
+        if division is not None and _alike(division[0], found.division):
+            slices.append(node)
+    return slices
+
+
+def behind(nodes: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """The nodes, and what pointwise operations and views make them from."""
+    seen = dict.fromkeys(nodes)
     pending = list(seen)
     while pending and len(seen) < MOST_NODES:
         node = pending.pop()
-        if (read := slice_of(node)) is not None:
-            division = _division(read[1], shape_of(read[0]))
-            if division is not None and _alike(division[0], found.division):
-                slices.append(node)
-        elif node.target in POINTWISE or node.target in VIEWS:
+        yield node
+        if node.target in POINTWISE or node.target in VIEWS:
             fresh = [operand for operand in node.all_input_nodes if operand not in seen]
             seen.update(dict.fromkeys(fresh))
             pending += fresh
-    return slices
 
 
 def _alike(one: Division, other: Division) -> bool:

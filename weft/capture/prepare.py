@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import fx
 
-from weft.capture.assembly import Made, made_of
-from weft.capture.axes import VIEWS
+from weft.capture.assembly import Made, is_zero, made_of
+from weft.capture.axes import VIEWS, shape_of
 from weft.capture.growth import users_behind_views
 from weft.capture.lower import POINTWISE, REDUCTIONS
-from weft.capture.parts import MOST_NODES, joined, slice_of
-from weft.capture.slices import KEPT, read_parts_of_inputs, slice_inputs
+from weft.capture.lowering import strides_of
+from weft.capture.parts import behind, joined, slice_of
+from weft.capture.refine import same_extent
+from weft.capture.slices import insert_behind, read_parts_of_inputs, slice_inputs
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -32,11 +32,11 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
     as where all of a head is turned and what is behind that part is handed on."""
     for node in [*graph.nodes]:
         same: Any = None
-        if node.target is aten.slice_scatter.default and node.args[1].meta["val"].numel() == 0:
+        if node.target is aten.slice_scatter.default and 0 in shape_of(node.args[1]):  # type: ignore[arg-type]
             same = node.args[0]
         elif node.target is aten.add.Tensor and not node.kwargs:
             first, second = node.args
-            same = first if _is_zero(second) else second if _is_zero(first) else None
+            same = first if is_zero(second) else second if is_zero(first) else None
         if isinstance(same, fx.Node) and _is_alike(same, node) and not _leaves(node):
             node.replace_all_uses_with(same)
             _erase_unread(node)
@@ -56,13 +56,13 @@ def _erase_unread(node: fx.Node) -> None:
             _erase_unread(operand)
 
 
-def _is_zero(node: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is aten.full.default and bool(node.args[1] == 0)
-
-
 def _is_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two tensors are proved to have one layout; nothing is asked of sizes that are known at run time only."""
     a, b = one.meta["val"], other.meta["val"]
-    return (a.shape, a.dtype, a.device, a.stride()) == (b.shape, b.dtype, b.device, b.stride())
+    if a.dim() != b.dim() or (a.dtype, a.device) != (b.dtype, b.device):
+        return False
+    pairs = [*zip(shape_of(one), shape_of(other), strict=True), *zip(strides_of(one), strides_of(other), strict=True)]
+    return all(same_extent(*pair) for pair in pairs)
 
 
 def _cast_parts(graph: fx.Graph) -> None:
@@ -73,7 +73,7 @@ def _cast_parts(graph: fx.Graph) -> None:
             continue
         if joined(joining) is not None or not any(map(_is_turned, joining.args[0])):
             continue
-        parts = [_insert(part, node.target, part, *node.args[1:]) for part in joining.args[0]]
+        parts = [insert_behind(part, node.target, (part, *node.args[1:])) for part in joining.args[0]]
         node.target, node.args = joining.target, (parts, *joining.args[1:])
         node.kwargs = joining.kwargs
         graph.erase_node(joining)
@@ -85,11 +85,11 @@ def _copy_what_is_beside(graph: fx.Graph) -> None:
     for node in reversed([*graph.nodes]):
         if (made := _beside_turned(node)) is None:
             continue
-        behind = [each for piece in made.pieces for each in _behind(piece.source)]
-        slice_inputs(graph, dict.fromkeys(each for each in behind if slice_of(each) is not None))
+        found = [each for piece in made.pieces for each in behind([piece.source])]
+        slice_inputs(graph, dict.fromkeys(each for each in found if slice_of(each) is not None))
         made = _beside_turned(node) or made
         for source in {piece.source: None for piece in made.pieces if _is_in_memory(piece.source)}:
-            copy = _insert(source, aten.clone.default, source)
+            copy = insert_behind(source, aten.clone.default, (source,))
             for user in (node, *made.absorbed):
                 user.replace_input_with(source, copy)
 
@@ -100,19 +100,9 @@ def _beside_turned(node: fx.Node) -> Made | None:
     return made if made is not None and any(_is_turned(piece.source) for piece in made.pieces) else None
 
 
-def _insert(behind: fx.Node, target: Any, *args: Any) -> fx.Node:
-    """A new node, right behind another one, whose place in the user's program it has."""
-    with behind.graph.inserting_after(behind):
-        node = behind.graph.call_function(target, args)
-    node.meta = {key: value for key, value in behind.meta.items() if key in KEPT}
-    with getattr(behind.meta["val"], "fake_mode", None) or nullcontext():
-        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
-    return node
-
-
 def _is_turned(node: fx.Node) -> bool:
     """Whether a value is computed from parts that change places."""
-    return any(joined(each) is not None for each in _behind(node))
+    return any(joined(each) is not None for each in behind([node]))
 
 
 def _is_in_memory(node: fx.Node) -> bool:
@@ -121,15 +111,3 @@ def _is_in_memory(node: fx.Node) -> bool:
     while base.target in VIEWS:
         base = base.args[0]
     return base.target not in POINTWISE and base.target not in REDUCTIONS and made_of(base) is None
-
-
-def _behind(node: fx.Node) -> Iterator[fx.Node]:
-    """The node, and what pointwise operations and views make it from."""
-    seen, pending = {node}, [node]
-    while pending and len(seen) < MOST_NODES:
-        each = pending.pop()
-        yield each
-        if each.target in POINTWISE or each.target in VIEWS:
-            fresh = [operand for operand in each.all_input_nodes if operand not in seen]
-            seen.update(fresh)
-            pending += fresh

@@ -52,7 +52,7 @@ class _Slicing:
             return
         made = self.part(source, part, elements(node))
         if drops_axis(node):
-            made = self.call(node, aten.squeeze.dim, (made, part.axis))
+            made = insert_behind(node, aten.squeeze.dim, (made, part.axis))
         node.replace_all_uses_with(made)
         self._erase(node)
 
@@ -72,24 +72,24 @@ class _Slicing:
             stored = is_dear(node) and elements(node) < wanted
             rule = None if stored or node.op != "call_function" else _RULES.get(node.target)
             made = None if rule is None else rule(self, node, part, wanted)
-            self.made[node, part] = made or self.call(node, aten.slice.Tensor, (node, part.axis, part.start, part.stop))
+            self.made[node, part] = made or insert_behind(
+                node, aten.slice.Tensor, (node, part.axis, part.start, part.stop)
+            )
         return self.made[node, part]
-
-    def call(
-        self, whole: fx.Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
-    ) -> fx.Node:
-        """A new node, right behind the node of which it is a part."""
-        with self.graph.inserting_after(whole):
-            node = self.graph.call_function(target, tuple(args), dict(kwargs or {}))
-        node.meta = {key: value for key, value in whole.meta.items() if key in KEPT}
-        mode = getattr(whole.meta["val"], "fake_mode", None) or nullcontext()
-        with mode:
-            node.meta["val"] = target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
-        return node
 
 
 KEPT = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stack", "original_aten")
 """Of what a node says about where it comes from."""
+
+
+def insert_behind(known: fx.Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> fx.Node:
+    """A new node, right behind another one, whose place in the user's program it has."""
+    with known.graph.inserting_after(known):
+        node = known.graph.call_function(target, tuple(args), dict(kwargs or {}))
+    node.meta = {key: value for key, value in known.meta.items() if key in KEPT}
+    with getattr(known.meta["val"], "fake_mode", None) or nullcontext():
+        node.meta["val"] = target(*fx.map_arg(node.args, _value), **fx.map_arg(node.kwargs, _value))
+    return node
 
 
 def elements(node: fx.Node) -> int:
@@ -118,21 +118,21 @@ def _pointwise(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.
             return argument
         return slicing.part(argument, replace(part, axis=len(shape) - behind), wanted)
 
-    return slicing.call(node, node.target, fx.map_arg(node.args, sliced), node.kwargs)
+    return insert_behind(node, node.target, fx.map_arg(node.args, sliced), node.kwargs)
 
 
 def _constant(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
     del wanted
     shape: list[Any] = list(node.args[0])  # type: ignore[arg-type]
     shape[part.axis] = part.length
-    return slicing.call(node, node.target, (shape, *node.args[1:]), node.kwargs)
+    return insert_behind(node, node.target, (shape, *node.args[1:]), node.kwargs)
 
 
 def _permute(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
     source, order = node.args[0], order_of(node)
     assert isinstance(source, fx.Node)
     made = slicing.part(source, replace(part, axis=order[part.axis]), wanted)
-    return slicing.call(node, node.target, (made, *node.args[1:]))
+    return insert_behind(node, node.target, (made, *node.args[1:]))
 
 
 def _expand(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
@@ -143,7 +143,7 @@ def _expand(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Nod
     sizes[part.axis] = part.length
     if axis >= 0 and own[axis] != 1:
         source = slicing.part(source, replace(part, axis=axis), wanted)
-    return slicing.call(node, node.target, (source, sizes))
+    return insert_behind(node, node.target, (source, sizes))
 
 
 def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
@@ -159,7 +159,7 @@ def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.No
             return None
         sizes = list(node.args[1])  # type: ignore[arg-type]
     sizes[part.axis] = part.length
-    return slicing.call(node, aten.reshape.default, (slicing.part(source, found, wanted), sizes))
+    return insert_behind(node, aten.reshape.default, (slicing.part(source, found, wanted), sizes))
 
 
 def _behind_reshape(shape: Sequence[Extent], own: Sequence[Extent], part: Part) -> Part | None:
@@ -205,7 +205,7 @@ def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> 
     operands: Any = node.args[0]
     axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # type: ignore[arg-type]
     if axis != part.axis:
-        return slicing.call(node, node.target, ([slicing.part(operand, part, wanted) for operand in operands], axis))
+        return insert_behind(node, node.target, ([slicing.part(operand, part, wanted) for operand in operands], axis))
     start = 0
     for operand in operands:
         size = shape_of(operand)[axis]
@@ -240,7 +240,7 @@ def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node |
     axis = part.axis if keeps else [axis for axis in range(len(shape)) if axis not in dropped][part.axis]
     if axis in dropped:
         return None
-    return slicing.call(
+    return insert_behind(
         node, node.target, (slicing.part(source, replace(part, axis=axis), wanted), *node.args[1:]), node.kwargs
     )
 

@@ -33,11 +33,11 @@ def unrolled(program: Program) -> Program:
 
 
 def _can_unroll(program: Program, dim: str, size: int) -> bool:
-    """Whether indices of the dimension are compared, or nothing that is written has it and whatever drops it drops
+    """Whether indices of the dimension are compared, or nothing that is written has it and what has it is reduced along
     nothing else; and parts lie in known places, in which neighbours stay neighbours, and each reduction can be
     combined."""
-    using = [v for v in program.values if dim in v.attributes]
-    reductions = [v for v in using if lookup(v.op).kind == "reduction"]
+    using, types = [v for v in program.values if dim in v.attributes], program.types()
+    reductions = [v for v in program.values if lookup(v.op).kind == "reduction" and dim in types[v.args[0]][1]]
     if any(v.op == "iota" for v in using):
         most = MOST_UNROLLED
     elif all(v.attributes == (dim,) for v in reductions) and all(dim not in o.buffer.dims for o in program.outputs):
@@ -45,8 +45,8 @@ def _can_unroll(program: Program, dim: str, size: int) -> bool:
     else:
         return False
     places = [b.stride_of[dim] for b in program.buffers if dim in b.dims]
-    known = all(isinstance(place, int) and place > 1 for place in places) and all(v.op in _COMBINED for v in reductions)
-    return size <= most and known and not any(lookup(v.op).kind == "gather" for v in using)
+    known = all(isinstance(place, int) and place > 1 for place in places)
+    return size <= most and known and all(v.op in (*_COMBINED, "iota", "size") for v in using)
 
 
 def _unroll(program: Program, dim: str, size: int) -> Program:
