@@ -41,7 +41,7 @@ def test_a_query_norm_is_that_of_the_model() -> None:
     heads = x.view(2, 6, 3, 16)
     normed = weight * heads / (heads.square().mean(-1, keepdim=True) + pieces.EPS).sqrt()
     pairs = torch.complex(normed[..., :8], normed[..., 8:]) * torch.complex(cos[:, :8], sin[:, :8])[:, None]
-    wanted = torch.cat((pairs.real, pairs.imag), -1).transpose(1, 2)
+    wanted = torch.cat((pairs.real, pairs.imag), -1)
     torch.testing.assert_close(found, wanted)
 
 

@@ -39,14 +39,16 @@ BASE = 10000.0
 
 
 def query_norm(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads ``[B, H, T, D]`` from ``x [B, T, H * D]``, normed with ``weight [D]`` and turned by ``cos`` and ``sin``,
-    both ``[T, D]``, as Qwen 3 has them: halves of a head are the pairs that are turned."""
+    """Heads ``[B, T, H, D]`` from ``x [B, T, H * D]``, normed with ``weight [D]`` and turned by ``cos`` and ``sin``,
+    both ``[T, D]``, as Qwen 3 has them: halves of a head are the pairs that are turned. Attention would read them as
+    ``[B, H, T, D]``; they are transposed once more, since torch 2.11 copies the gradient of a result whose strides are
+    not in the order of its dimensions, which happens nowhere inside of a model."""
     heads = x.unflatten(-1, (-1, weight.shape[0]))
     wide = heads.to(torch.promote_types(x.dtype, torch.float32))
     normed = weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)).to(x.dtype)
     normed = normed.transpose(1, 2)
     first, second = normed.chunk(2, -1)
-    return (normed * cos + torch.cat((-second, first), -1) * sin).to(x.dtype)
+    return (normed * cos + torch.cat((-second, first), -1) * sin).to(x.dtype).transpose(1, 2)
 
 
 def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -78,7 +80,7 @@ def pieces(batch: int, sequence: int, heads: int, width: int, vocabulary: int, d
     angles = (torch.arange(sequence, device=device)[:, None] * steps).repeat(1, 2)
     weight = 1 + normal(width, dtype=torch.float32) / 4
     queries = (normal(batch, sequence, heads * width), weight, angles.cos(), angles.sin())
-    gradient = normal(batch, sequence, heads, width).transpose(1, 2)
+    gradient = normal(batch, sequence, heads, width)
     labels = torch.randint(vocabulary, (batch, sequence), generator=draw, device=device)
     return {
         "query_norm": Piece(query_norm, queries, (0, 1), gradient, (2, 3)),
