@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.errors import Refusal
 from weft.ir.parser import parse
 from weft.ir.simplify import simplify
+from weft.options import Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan, plan_split
 from weft.render import triton
@@ -60,6 +63,14 @@ def cut_of(found: Plan | Refusal) -> Refusal:
 def refusal_of(found: Plan | Refusal) -> Refusal:
     assert isinstance(found, Refusal)
     return found
+
+
+def limited(**options: Any) -> Plan:
+    """The plan of the gradients of an RMS norm under these options."""
+    workload = WORKLOADS["rms_norm_backward"]
+    graph = trace(workload.fn, tuple(workload.make_inputs((64, 32), torch.bfloat16))).graph
+    (region,) = compile_graph(graph, target=CPU, options=Options.read(options, {})).regions
+    return region.plan
 
 
 def online(body: str, *split: tuple[str, ...]) -> Refusal:

@@ -21,6 +21,7 @@ from tests.refusal_builders import (
     compiled,
     cut_of,
     folder_refused,
+    limited,
     not_in_triton,
     online,
     refusal_of,
@@ -238,8 +239,8 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
-    "apart: row_sum_column_sum: rows and columns are predicted to take less time in two kernels "
-    "(4.6 us in one kernel, 4.0 us in two)",
+    "apart: row_sum_column_sum: rows and columns are predicted to take less time in several kernels "
+    "(4.6 us in one kernel, 4.0 us in several)",
     4.6,
     4.0,
 )
@@ -248,6 +249,25 @@ def _(*_: Any) -> Refusal:
     inputs = workload.make_inputs((64, 4096), torch.bfloat16)
     (region,) = compiled(workload.fn, *inputs, target=Target.named("h200")).regions
     return cut_of(region.plan)
+
+
+@says(
+    "max_reads: row_sum_column_sum: reduces rows and columns, and reads more buffers than max_reads "
+    "(have 4 buffers, limit 3)",
+    4,
+    3,
+)
+def _(*_: Any) -> Refusal:
+    return cut_of(limited(max_reads=3))
+
+
+@says(
+    "mix_order: row_sum_column_sum: reduces rows and columns, and mix_order is off (have 1 reduction, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal:
+    return cut_of(limited(mix_order=False))
 
 
 @says(

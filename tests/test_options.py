@@ -23,6 +23,8 @@ CAN_BE: dict[str, list[tuple[Any, Any]]] = {
     "logs": [("plan, cache,", ("plan", "cache")), (["plan", "plan"], ("plan",)), ((), ()), ("", ())],
     "sm_margin": [(0, 0), (8, 8), ("8", 8)],
     "tuned": [(True, True), (False, False), ("1", True), ("0", False)],
+    "max_reads": [(0, 0), (10, 10), ("10", 10)],
+    "mix_order": [(True, True), (False, False), ("1", True), ("0", False)],
 }
 CANNOT_BE: dict[str, list[Any]] = {
     "strict": ["no", "yes", 2, "", []],
@@ -34,6 +36,8 @@ CANNOT_BE: dict[str, list[Any]] = {
     "logs": [3, ["plan", 3], b"plan", {"plan": 1}.values],
     "sm_margin": [-1, "8 SMs", 1.5, True],
     "tuned": ["yes", "", 2, []],
+    "max_reads": [-1, "ten", 1.5, True],
+    "mix_order": ["yes", "", 2, []],
 }
 OPTIONS = [field.name for field in fields(Options)]
 

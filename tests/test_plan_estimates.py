@@ -16,8 +16,8 @@ from weft.plan.cost import estimate, estimates, ideal
 from weft.plan.finish import finish_steps
 from weft.plan.gpu_cost import INDEX_COST, Work
 from weft.plan.gpu_schedules import gpu_schedule
+from weft.plan.grouping import separated
 from weft.plan.kernel import Kernel, Schedule
-from weft.plan.planner import separated
 from weft.plan.split import Split
 from weft.render.backends import render
 from weft.render.triton_expressions import STATES

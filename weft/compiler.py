@@ -33,11 +33,11 @@ from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
-from weft.options import Options
+from weft.options import MixedOrder, Options
 from weft.plan.cost import estimates
 from weft.plan.gpu_schedules import holds_fewer, predicted_us, runner_up
 from weft.plan.kernel import Kernel, Plan
-from weft.plan.planner import ordinary_us, plan
+from weft.plan.planner import ANY, ordinary_us, plan
 from weft.plan.resources import resources
 from weft.plan.split import Split
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
@@ -96,6 +96,7 @@ def compile_graph(
     the machine to plan for; by default the one at hand. tuned: measured schedules, of any machines. rendered: is told
     of each region as soon as its sources are there. options: by default those of the environment.
     """
+    options = options or Options.read()
     machines = _Machines(target, options)
     with in_stage("capture"):
         prepare(graph)
@@ -107,7 +108,7 @@ def compile_graph(
     refusals += apart.values()
     for region in (region for at, region in enumerate(captured.regions) if at not in apart):
         try:
-            compiled = compile_region(region, symbols or {}, machines, plans, tuned)
+            compiled = compile_region(region, symbols or {}, machines, plans, tuned, options.mixed_order)
         except Exception as error:  # a defect of weft: the region is left out, the rest goes on
             compiled = failure(region, error)
         if isinstance(compiled, Refusal):
@@ -139,6 +140,7 @@ def compile_region(
     machines: _Machines,
     plans: dict[str, Plan | Refusal],
     tuned: TunedSchedules = NONE,
+    mixed_order: MixedOrder = ANY,
 ) -> CompiledRegion | Refusal:
     """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
     blocks of a model are the same program again and again."""
@@ -150,7 +152,7 @@ def compile_region(
     with in_stage("plan"):
         known = _hints(region, symbols)
         identity = f"{program}{known}{machine}"
-        planned = plans.get(identity) or _plan(program, machine, known, tuned)
+        planned = plans.get(identity) or _plan(program, machine, known, tuned, mixed_order)
         plans[identity] = planned
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
@@ -175,7 +177,7 @@ class _Machines:
     """What regions of a graph are planned for: target, or else the machine at hand."""
 
     target: Target | None
-    options: Options | None = None
+    options: Options
 
     def of(self, region: Region) -> Target | Refusal:
         return self.target or target_of(region.outputs[0].meta["val"].device, region.program.name, self.options)
@@ -196,14 +198,16 @@ def _ordinary_us(
     return prices[identity]
 
 
-def _plan(program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules) -> Plan | Refusal:
+def _plan(
+    program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules, mixed_order: MixedOrder
+) -> Plan | Refusal:
     """With predicted schedules where a measured one is from a release that could write what this one cannot."""
-    planned = plan(program, machine, hints, tuned)
+    planned = plan(program, machine, hints, tuned, mixed_order)
     if isinstance(planned, Plan) and any(
         isinstance(measured, Tuned) and supports(kernel) is not None
         for kernel, measured in zip(planned.kernels, planned.measurements, strict=True)
     ):
-        return plan(program, machine, hints)
+        return plan(program, machine, hints, mixed_order=mixed_order)
     return planned
 
 
@@ -349,7 +353,7 @@ def run_program(
     machine = target_of(inputs[0].device if inputs else torch.device("cpu"), program.name)
     if isinstance(machine, Refusal):
         raise RefusedError((machine,))
-    planned = _plan(program, machine, hints, tuning.load(options))
+    planned = _plan(program, machine, hints, tuning.load(options), options.mixed_order)
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     if (refusal := check_device(planned, machine)) is not None:

@@ -36,6 +36,15 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True)
+class MixedOrder:
+    """What of the options limits kernels of rows and of columns, which reduce both: whether there are any, and how many
+    buffers one may read, 0 for as many as it likes."""
+
+    allowed: bool = True
+    max_reads: int = 0
+
+
+@dataclass(frozen=True)
 class Options:
     """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept;
     cache_bytes: how much it may hold, the least recently used kernels go first. cxx: the C++ compiler; empty:
@@ -44,8 +53,10 @@ class Options:
     check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
     ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of a GPU that kernels whose
     programs share out their work leave to other kernels, e.g. of communication; it changes no result. tuned: whether
-    kernels take the schedules that ``weft tune`` measured. logs: what is printed to standard error, names of
-    ``weft/logs.py``."""
+    kernels take the schedules that ``weft tune`` measured. mix_order: whether rows and columns may be reduced in one
+    kernel; max_reads: the most buffers that such a kernel may read, a weight counting as much as a matrix, or 0 for any
+    number: TorchInductor's ``mix_order_reduction`` and ``mix_order_reduction_max_reads``, for comparison with it.
+    logs: what is printed to standard error, names of ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -56,6 +67,13 @@ class Options:
     logs: tuple[str, ...] = ()
     sm_margin: int = 0
     tuned: bool = True
+    max_reads: int = 0
+    mix_order: bool = True
+
+    @property
+    def mixed_order(self) -> MixedOrder:
+        """What planning obeys."""
+        return MixedOrder(self.mix_order, self.max_reads)
 
     @property
     def of_graph(self) -> tuple[Any, ...]:
@@ -66,7 +84,7 @@ class Options:
         are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
         measurements, whose digest keys have.
         """
-        return self.strict, self.cxx, self.check, self.sm_margin
+        return self.strict, self.cxx, self.check, self.sm_margin, self.mixed_order
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""
@@ -190,6 +208,17 @@ _SETTINGS = {
         _number, "the SMs to leave free (sm_margin, WEFT_SM_MARGIN) are a number of SMs, not {!r}", "WEFT_SM_MARGIN"
     ),
     "tuned": _Setting(_switch, "tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {!r}", "WEFT_TUNED"),
+    "max_reads": _Setting(
+        _number,
+        "the buffers that a kernel of rows and columns may read (max_reads, WEFT_MAX_READS) are a number, or 0 for "
+        "any, not {!r}",
+        "WEFT_MAX_READS",
+    ),
+    "mix_order": _Setting(
+        _switch,
+        "rows and columns are reduced in one kernel (mix_order, WEFT_MIX_ORDER) or not, 1 or 0, not {!r}",
+        "WEFT_MIX_ORDER",
+    ),
 }
 """Of every option."""
 VARIABLES = (*(s.variable for s in _SETTINGS.values() if s.variable.startswith("WEFT_")), "WEFT_PRINT_SOURCE")

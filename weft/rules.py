@@ -240,15 +240,32 @@ _TABLE = (
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
+        "max_reads",
+        "plan",
+        "A kernel of rows and of columns would read more buffers than the option `max_reads` allows; they are reduced "
+        "in kernels of their own. It counts a weight as much as a matrix, as TorchInductor's "
+        "`mix_order_reduction_max_reads` does, and is there for comparison: without it predicted times decide.",
+        "Leave `max_reads` at 0.",
+        Figures("buffers that the kernel would read", "`max_reads`", "buffer", "buffers"),
+    ),
+    Rule(
+        "mix_order",
+        "plan",
+        "Rows and columns could be reduced in one kernel, but the option `mix_order` is off, which is there for "
+        "comparison with TorchInductor's of that name.",
+        "Leave `mix_order` on.",
+        Figures("reductions over rows beside those over columns", "none in the same kernel", "reduction", "reductions"),
+    ),
+    Rule(
         "apart",
         "plan",
-        "Rows and columns are predicted to take less time in two kernels than in one. Few rows, for instance, are read "
-        "a second time, from the caches, sooner than partial column sums are written and added up.",
+        "Rows and columns are predicted to take less time in several kernels than in one. Few rows, for instance, are "
+        "read a second time, from the caches, sooner than partial column sums are written and added up.",
         NOTHING,
         Figures(
             "microseconds predicted in one kernel",
-            "microseconds predicted in two",
-            sentence="{have} us in one kernel, {limit} us in two",
+            "microseconds predicted in several",
+            sentence="{have} us in one kernel, {limit} us in several",
         ),
     ),
     Rule(

@@ -69,7 +69,8 @@ def eager_call(case: Case) -> Candidate:
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
-    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, tuned=options.tuned)
+    of_plan = {"tuned": options.tuned, "mix_order": options.mix_order, "max_reads": options.max_reads}
+    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, **of_plan)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
     before = counters.launches
@@ -90,7 +91,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         raise _call_only(f"{case.workload} is {len(found.regions)} regions")
     (region,) = found.regions
     program = simplify(region.program)
-    planned = plan(program, Target.current("cpu"), tuned=tuning.load(options))
+    planned = plan(program, Target.current("cpu"), tuned=tuning.load(options), mixed_order=options.mixed_order)
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]

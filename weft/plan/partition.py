@@ -122,26 +122,30 @@ def separate(
     rows: tuple[str, ...],
     *,
     saving: bool = False,
-    shared: Sequence[str] = (),
+    groups: Sequence[Sequence[str]] | None = None,
     products: dict[str, tuple[Size, ...]] | None = None,
 ) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
     outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
-    saving: also where all that the first part would write are row results. shared: outputs that follow outer reductions
-    and are left in the first part, which then is of rows and columns itself. products: run-time strides of
-    intermediates, to which those of what is saved are added."""
+    saving: also where all that the first part would write are row results. groups: of outputs that follow outer
+    reductions, a part for each; what is in none is left in the first part, which then is of rows and columns itself. By
+    default all of them are one. products: run-time strides of intermediates, to which those of what is saved are added.
+    """
     known = {} if products is None else products
-    late = [o for o in late_outputs(program, rows) if o.buffer.name not in shared]
+    late = late_outputs(program, rows)
+    taken = [late] if groups is None else [[o for o in late if o.buffer.name in group] for group in groups]
+    late = [o for own in taken for o in own]
     early = [o for o in program.outputs if o not in late]
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
-    columns = _part(program, late, results, "_columns", (), known)
-    wanted = {b.name for b in columns.inputs}
+    names = ["_columns"] if len(taken) == 1 else [f"_columns_{i}" for i in range(len(taken))]
+    columns = [_part(program, own, results, name, (), known) for own, name in zip(taken, names, strict=True)]
+    wanted = {b.name for each in columns for b in each.inputs}
     saved = [name for name in sorted(results) if saved_name(name) in wanted]
     if not early and not saved:
         return (program,)
-    return _part(program, early, set(), "_rows", saved, known), columns
+    return _part(program, early, set(), "_rows", saved, known), *columns
 
 
 def late_outputs(program: Program, rows: tuple[str, ...]) -> list[Output]:

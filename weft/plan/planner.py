@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 from weft.errors import Refusal
 from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
-from weft.ir.structure import analyse, is_outer, split_straddling
+from weft.ir.structure import Cut, analyse, split_straddling
 from weft.ir.unroll import unrolled
+from weft.options import MixedOrder
 from weft.plan.cost import estimates, ideal
-from weft.plan.gpu_candidates import fits_registers, registers_of_widest
-from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
+from weft.plan.grouping import check_one_kernel, parts_us, scheduled, separated, ways
+from weft.plan.kernel import Decision, Estimate, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
     check_one_space,
@@ -23,33 +24,36 @@ from weft.plan.legality import (
     check_whole_rows,
     check_written_once,
 )
-from weft.plan.partition import cut, late_outputs, separate
+from weft.plan.partition import cut
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.schedules import kind_of
 from weft.plan.split import Split
 from weft.plan.tuned import NONE, TunedSchedules, with_tuned
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
-MAX_SUMS = 5
-"""Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
-too. Of more, none does."""
+ANY = MixedOrder()
 
 
 def plan(
-    program: Program, target: Target, hints: Mapping[str, int] | None = None, tuned: TunedSchedules = NONE
+    program: Program,
+    target: Target,
+    hints: Mapping[str, int] | None = None,
+    tuned: TunedSchedules = NONE,
+    mixed_order: MixedOrder = ANY,
 ) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or the reason why there is none worth running.
 
     hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in. tuned: measured
     schedules; they take the place of predicted ones in the kernels of that plan, and have no say in which plan it is.
+    mixed_order: what the user allows; a plan that this cuts is for comparison, and not asked whether it is worthwhile.
     """
-    best = _best(program, target, hints or {})
+    best = _best(program, target, hints or {}, mixed_order)
     if isinstance(best, Refusal):
         return best
-    whole = best.decisions[0]
-    refusal = check_worthwhile(best, whole.apart_us, program)
+    whole, limited = best.decisions[0], any(cut.rule in ("max_reads", "mix_order") for cut in best.cuts)
+    refusal = None if limited else check_worthwhile(best, whole.apart_us, program)
     if refusal is not None:
         return replace(refusal, figures=whole.to_dict())
     return with_tuned(best, target, tuned)
@@ -62,14 +66,14 @@ def ordinary_us(program: Program, target: Target, hints: Mapping[str, int]) -> f
     return None if isinstance(best, Refusal) else best.decisions[0].apart_us
 
 
-def _best(program: Program, target: Target, hints: Mapping[str, int]) -> Plan | Refusal:
+def _best(program: Program, target: Target, hints: Mapping[str, int], mixed_order: MixedOrder = ANY) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or why there is none. Parts of an axis that are turned
     around are values of their own, if they stay in one kernel."""
     if (parts := unrolled(program)) is not program:
-        found = _best_split(parts, target, hints)
+        found = _best_split(parts, target, hints, mixed_order)
         if isinstance(found, Plan) and has_whole_outputs(found):
             return found
-    return _best_split(program, target, hints)
+    return _best_split(program, target, hints, mixed_order)
 
 
 def has_whole_outputs(plan: Plan) -> bool:
@@ -78,12 +82,12 @@ def has_whole_outputs(plan: Plan) -> bool:
     return len(set[str]().union(*written)) == sum(map(len, written))
 
 
-def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> Plan | Refusal:
+def _best_split(program: Program, target: Target, hints: Mapping[str, int], mixed_order: MixedOrder) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or why there is none."""
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
-    found = [(split, plan_split(program, *split, target, hints)) for split in splits(program)]
+    found = [(split, plan_split(program, *split, target, hints, mixed_order=mixed_order)) for split in splits(program)]
     legal = [candidate for _, candidate in found if isinstance(candidate, Plan)]
     if not legal:
         return next(candidate for _, candidate in found if isinstance(candidate, Refusal))
@@ -106,139 +110,119 @@ def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def plan_split(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+    *,
+    mixed_order: MixedOrder = ANY,
 ) -> Plan | Refusal:
-    """The plan under one split, or the rule that forbids it."""
-    program = online(split_straddling(program, rows, columns), rows, columns)
-    types = program.types()
-    for value in program.values:
-        if lookup(value.op).kind == "reduction":
-            operand_dims = types[value.args[0]][1]
-            refusal = check_whole_rows(value, operand_dims, columns) or check_online(value, operand_dims, rows, columns)
-            if refusal is not None:
+    """The plan under one split with the shortest predicted time, or the rule that forbids the split."""
+    found = _Passes.of(program, rows, columns, target, hints, mixed_order)
+    return found if isinstance(found, Refusal) else found.plan([min(own, key=_order) for own in found.ways])
+
+
+def plans_of_split(
+    program: Program,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    target: Target,
+    hints: Mapping[str, int],
+    *,
+    mixed_order: MixedOrder = ANY,
+) -> Iterator[Plan]:
+    """Every plan under one split that ``plan_split`` takes the best of; none if a rule forbids the split."""
+    found = _Passes.of(program, rows, columns, target, hints, mixed_order)
+    if not isinstance(found, Refusal):
+        yield from map(found.plan, product(*found.ways))
+
+
+def _order(parts: Sequence[Split]) -> tuple[float, int]:
+    return parts_us(parts), len(parts)
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """A program under one split. wholes: its passes; ways: to make kernels of each of them. products: run-time strides
+    of intermediates as products of sizes."""
+
+    program: Program
+    split: tuple[tuple[str, ...], tuple[str, ...]]
+    mixed_order: MixedOrder
+    cuts: Sequence[Cut]
+    wholes: Sequence[Split]
+    ways: Sequence[Sequence[Sequence[Split]]]
+    products: Mapping[str, tuple[Size, ...]]
+
+    @staticmethod
+    def of(
+        program: Program,
+        rows: tuple[str, ...],
+        columns: tuple[str, ...],
+        target: Target,
+        hints: Mapping[str, int],
+        mixed_order: MixedOrder,
+    ) -> _Passes | Refusal:
+        """Or the rule that forbids the split."""
+        program = online(split_straddling(program, rows, columns), rows, columns)
+        types = program.types()
+        for value in program.values:
+            if lookup(value.op).kind == "reduction":
+                dims = types[value.args[0]][1]
+                refusal = check_whole_rows(value, dims, columns) or check_online(value, dims, rows, columns)
+                if refusal is not None:
+                    return refusal
+        found = analyse(program, rows)
+        passes = cut(program, found, hints)
+        for part in passes.programs:
+            if (refusal := check_one_space(part)) is not None:
                 return refusal
-    found = analyse(program, rows)
-    passes = cut(program, found, hints)
-    for part in passes.programs:
-        if (refusal := check_one_space(part)) is not None:
-            return refusal
-        own_rows = part.in_order(rows)
-        structure = analyse(part, own_rows)
-        for output in part.outputs:
-            if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
-                return refusal
-    decisions = [
-        Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
-        for c in found.cuts
-    ]
-    products = dict(passes.products)
-    whole = [Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs]
-    parts = [part for each in whole for part in _fitting(each, products)]
-    products = {name: sizes for name, sizes in products.items() if any(name in p.program.parameters for p in parts)}
-    kernels = tuple(map(_scheduled, parts))
-    predicted = estimates(kernels, target, hints)
-    kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
-    name = f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}"
-    decisions.insert(0, Decision(name, None, predicted, tuple(each for part in parts for each in apart(part))))
-    for each in whole:
-        if each not in parts and (reason := check_one_kernel(each)):
-            decisions.append(Decision(f"{each.program.name}: rows and columns in one kernel", reason))
-    held = tuple(resources(k, target) for k in kernels)
-    return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
+            own_rows = part.in_order(rows)
+            structure = analyse(part, own_rows)
+            for output in part.outputs:
+                if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
+                    return refusal
+        products = dict(passes.products)
+        wholes = [
+            Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs
+        ]
+        every = [list(ways(each, mixed_order, products)) for each in wholes]
+        return _Passes(program, (rows, columns), mixed_order, found.cuts, wholes, every, products)
+
+    def plan(self, chosen: Sequence[Sequence[Split]]) -> Plan:
+        """The plan with one way for each pass."""
+        parts = [part for own in chosen for part in own]
+        target, hints = parts[0].target, dict(parts[0].hints)
+        kernels = tuple(map(scheduled, parts))
+        predicted = estimates(kernels, target, hints)
+        kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
+        name = f"{self.program.name} as {len(kernels)} kernel(s), {_split_text(*self.split)}"
+        decisions = [Decision(name, None, predicted, tuple(each for part in parts for each in apart(part)))]
+        for each in self.cuts:
+            refusal = check_outer_dependency(each) or check_epilogue_pointwise(each)
+            decisions.append(Decision(f"{each.value} with {each.operand}", refusal))
+        for whole, own in zip(self.wholes, chosen, strict=True):
+            if len(own) > 1:
+                reason = check_one_kernel(whole, self.mixed_order) or _apart(whole, own)
+                decisions.append(Decision(f"{whole.program.name}: rows and columns in one kernel", reason))
+        used = {name for part in parts for name in part.program.parameters}
+        products = {name: sizes for name, sizes in self.products.items() if name in used}
+        held = tuple(resources(k, target) for k in kernels)
+        return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
 
 
-def _fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
-    """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
-    whatever is predicted to take the least time. products: run-time strides, to which those of new buffers are added.
-    """
-    refusal = check_one_kernel(whole)
-    if refusal is None:
-        return (whole,)
-    found = [separated(whole, products=products)]
-    if refusal.rule == "row_registers":
-        found += _sharing(whole, products)
-    return min(found, key=_predicted_us)
-
-
-def separated(
-    whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
-) -> Sequence[Split]:
-    """What ``separate`` makes of a pass."""
-    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
-    return [_widened(whole.part(part)) for part in parts]
-
-
-def _widened(part: Split) -> Split:
-    """What is only summed up over rows, with all that its sums keep as columns if that is predicted to take less time:
-    short rows of neighbouring segments lie beside each other."""
-    sums = [value for value in part.program.values if lookup(value.op).kind == "reduction"]
-    if part.target.kind == "cpu" or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
-        return part
-    kept = part.program.in_order((*part.segments, *part.columns))
-    if kept == part.columns:
-        return part
-    wide = Split.of(part.program, part.inside, kept, part.target, dict(part.hints))
-    return min((part, wide), key=lambda split: _predicted_us([split]))
-
-
-def _predicted_us(parts: Sequence[Split]) -> float:
-    """Of programs, a kernel each."""
-    kernels = [_scheduled(part) for part in parts]
-    return sum(each.predicted_us for each in estimates(kernels, parts[0].target, dict(parts[0].hints)))
-
-
-def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
-    """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
-    0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
-    """
-    late = [o.buffer.name for o in late_outputs(whole.program, whole.rows)]
-    if len(late) > MAX_SUMS:
-        return []
-    for count in range(len(late) - 1, 0, -1):
-        every = (separated(whole, s, products) for s in combinations(late, count))
-        found = [parts for parts in every if check_fits(parts[0]) is None]
-        if found:
-            return found
-    return []
-
-
-def check_one_kernel(whole: Split) -> Refusal | None:
-    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
-    that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
-    sums are written and added up."""
-    if (refusal := check_fits(whole)) is not None:
-        return refusal
-    parts = separated(whole)
-    if whole.target.kind == "cpu" or len(parts) == 1:
-        return None
-    together, apart = _predicted_us([whole]), _predicted_us(parts)
-    if together <= apart:
-        return None
-    message = "rows and columns are predicted to take less time in two kernels"
-    return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
-
-
-def check_fits(whole: Split) -> Refusal | None:
-    """On a GPU registers have to hold a row and its column sums."""
-    types = whole.program.types()
-    operands = [v.args[0] for v in whole.program.values if is_outer(v, whole.rows)]
-    sums_columns = any(set(types[name][1]) & set(whole.columns) for name in operands)
-    if whole.target.kind == "cpu" or not (sums_columns and whole.has_inner) or fits_registers(whole):
-        return None
-    need, most = registers_of_widest(whole)
-    message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
-    return Refusal("row_registers", whole.program.name, message, need, most)
-
-
-def _scheduled(part: Split) -> Kernel:
-    """The kernel of one pass."""
-    return Kernel(part.program, schedule_for(part))
+def _apart(whole: Split, parts: Sequence[Split]) -> Refusal:
+    """Few rows, for instance, are read a second time, from the caches, sooner than partial sums are written and added
+    up."""
+    message = "rows and columns are predicted to take less time in several kernels"
+    return Refusal("apart", whole.program.name, message, round(parts_us([whole]), 1), round(parts_us(parts), 1))
 
 
 def apart(part: Split) -> list[Estimate]:
     """The work of a kernel in well-made ones that fuse along rows or along columns, but not both, with one more launch
     to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers do)."""
-    kernels, hints = [_scheduled(each) for each in separated(part, saving=False)], dict(part.hints)
+    kernels, hints = [scheduled(each) for each in separated(part, saving=False)], dict(part.hints)
     found = estimates(kernels, part.target, hints)
     return [ideal(kernel, plain, part.target, hints) for kernel, plain in zip(kernels, found, strict=True)]
 

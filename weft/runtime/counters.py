@@ -16,7 +16,8 @@ class Counters:
     schedule stepped in; 0 on CPUs, where no compiler reports them. builds, cache_hits: compiled kernels. launches:
     kernel calls at run time; launch_bytes: bytes of the tensors handed to them, each tensor once a call. fallbacks:
     calls that ran on ATen instead. refusals: operations and regions left to TorchInductor, by rule. cuts: fusions
-    refused inside the regions that were taken, by rule; a region with one is several kernels."""
+    refused inside the regions that were taken, by rule; a region with one is several kernels. mixed_order_refused:
+    those of them that would have made a mixed-order kernel."""
 
     pass_calls: int = 0
     regions: int = 0
@@ -44,6 +45,10 @@ class Counters:
     def launch_bytes(self) -> int:
         return self._launched[1] + self.launched_without_python[1]
 
+    @property
+    def mixed_order_refused(self) -> int:
+        return sum(self.cuts[rule] for rule in MIXED_ORDER)
+
     def add(self, **amounts: int) -> None:
         """Add to counters other than those of launches."""
         with self._lock:
@@ -69,11 +74,15 @@ class Counters:
     def to_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in _PLAIN}
         launched = {"launches": self.launches, "launch_bytes": self.launch_bytes}
+        launched["mixed_order_refused"] = self.mixed_order_refused
         return plain | launched | {"refusals": dict(self.refusals), "cuts": dict(self.cuts)}
 
 
 _PLAIN = (
     "pass_calls", "regions", "kernels", "mixed_order_kernels", "model_misses", "builds", "cache_hits", "fallbacks",
 )  # fmt: skip
+
+MIXED_ORDER = ("row_registers", "max_reads", "mix_order", "apart")
+"""Rules by which rows and columns do not share a kernel."""
 
 counters = Counters()
