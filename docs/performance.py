@@ -19,6 +19,8 @@ import matplotlib.pyplot as plt
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in no package
 
+from performance_fusion import fusion_page  # noqa: E402
+
 from tests.zoo.__main__ import wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
 from weft.bench.gpu_drawn import spread  # noqa: E402
@@ -151,7 +153,7 @@ Behind the figures stand TorchInductor, TorchInductor pipelined, Liger and Quack
 column sums fit the registers of a multiprocessor, up to 12288 three; of the modulated norm, whose sums at 16384 are of
 eight segments, one. The other sum is a second kernel, which reads one of the tensors again.
 
-## Rows of 50257
+{fusion}## Rows of 50257
 
 `{commandwide}`, and with the number of columns known at run time only.
 
@@ -219,6 +221,7 @@ def main() -> None:
         command26=found["2p26"]["command"],
         command25=found["2p25"]["command"],
         commandfew=found["few_rows"]["command"],
+        fusion=fusion_page(RESULTS / "h200_fusion.json"),
         commandwide=found["softmax_50257"]["command"],
         commandtraining=found["training"]["command"],
         command16=found["f16"]["command"],

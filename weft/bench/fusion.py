@@ -48,7 +48,8 @@ from weft.ir.program import Program
 from weft.options import MixedOrder, Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan
-from weft.runtime import calibration
+from weft.render.backends import render
+from weft.runtime import calibration, launch
 from weft.runtime.counters import MIXED_ORDER
 from weft.runtime.layout import allocate
 from weft.target import Target
@@ -105,7 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.offline:
         return offline(cells, given.processes)
     require_gpu(parser)
-    options, found, ends = replace(Options.read(), tuned=False), dict[int, Result](), time.monotonic() + given.seconds
+    # no further processes: each cell's own compiles
+    options, found, ends = (
+        replace(Options.read(), tuned=False, build_threads=1),
+        dict[int, Result](),
+        time.monotonic() + given.seconds,
+    )
     head = {"command": " ".join(["python -m weft.bench.fusion", *sys.argv[1:]])}
     head |= {"machine": machine(DEVICE), "versions": versions(options)}
     one = partial(measured, options=options, rounds=given.rounds, lock=tempfile.mkdtemp(), ends=ends)
@@ -181,13 +187,13 @@ def partitions(cell: Cell, program: Program, options: Options, rounds: int, alon
     """Kernels of plans, and for a drawn region a call of TorchInductor."""
     device = torch.device(DEVICE)
     plans = compared(cell, plans_of(program, calibration.at_hand(device, options)))
-    given = input_tensors(program, (), device, positive=False)
-    made = {name: PlanRun(each, program, given, options) for name, each in plans.items()}
-    runs: dict[str, Callable[[], Any]] = {**made}
-    if cell.part == "under":
-        runs["inductor"] = inductor_call(case_of(cell, DEVICE)).run
+    kernels = [kernel for each in plans.values() for kernel in each.kernels]
+    launch.prepare(kernels, list(map(render, kernels)), options)  # compiles, for the cache
+    others = {"inductor": inductor_call(case_of(cell, DEVICE)).run} if cell.part == "under" else {}
     with alone:
-        expected: list[Tensor] = []
+        given, expected = input_tensors(program, (), device), list[Tensor]()
+        made = {name: PlanRun(each, program, given, options) for name, each in plans.items()}
+        runs: dict[str, Callable[[], Any]] = made | others
         for name, run in made.items():
             run.poison()
             run()
