@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -245,3 +248,55 @@ def test_the_page_has_the_tables_of_a_record_and_nothing_without_one(tmp_path: P
     assert "1.064 at the most, and 0.50 of TorchInductor's, 0.50 at the most." in text
     assert "| row_column_sum | 256 | 1024 |\n|---|---|---|\n| 256 | 0.50 | **0.90** |\n| 512 |  | 1.20 |" in text
     assert "- under: c 64x64: x: out0: largest error\n" in text
+
+
+class InThisProcess:
+    """An executor that does what it is given at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command on this processor, with small cells and times that are counted."""
+    cells = {part: [small(cell) for cell in cells_of(part, SEED)[:2]] for part in ("over", "under", "sweep")}
+    monkeypatch.setattr(fusion, "DEVICE", "cpu")
+    monkeypatch.setattr(fusion, "cells_of", lambda part, seed: cells[part])
+    monkeypatch.setattr(fusion, "medians_us", lambda runs, *_: [10.0 + i for i, run in enumerate(runs) if run() or 1])
+    monkeypatch.setattr(fusion, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(fusion, "require_gpu", lambda parser: None)
+    monkeypatch.setattr(fusion, "machine", lambda device: {"gpu": "none"})
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+
+
+def test_every_part_is_measured_and_written(on_cpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU the reads of the first two regions are below the limit, of which the bars say so."""
+    path = tmp_path / "fusion.json"
+    assert fusion.main(["--json", str(path), "--part", "over", "under", "sweep"]) == 1
+    record = json.loads(path.read_text())
+    assert [cell["wrong"] for cell in record["cells"]] == [""] * 6, capsys.readouterr().out
+    names = [[*cell["us"]] for cell in record["cells"]]
+    assert all({"weft", "weft_limited", "inductor_mixed", "inductor_apart"} <= {*own} for own in names[:2])
+    assert [own[-1] for own in names[2:4]] == ["inductor"] * 2
+    assert names[4:] == [["fused"]] * 2
+    assert record["missed"] == ["over: nothing is refused with max_reads"]
+    assert fusion.main(["--part", "under", "--seconds", "0"]) == 0
+
+
+def test_a_wrong_result_is_said(on_cpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(PlanRun, "__call__", lambda self: None)
+    path = tmp_path / "fusion.json"
+    assert fusion.main(["--json", str(path), "--part", "sweep"]) == 1
+    (first, *_) = json.loads(path.read_text())["missed"]
+    assert first.startswith("sweep: row_column_sum 24x16: fused: out0: elements are not finite, or were never written")

@@ -107,23 +107,35 @@ def drawn(seed: int, count: int = COUNT) -> list[Drawn]:
     return found
 
 
-def drawn_function(region: Drawn, *tensors: Tensor) -> tuple[Tensor, ...]:
+def drawn_function(region: Drawn) -> Callable[..., tuple[Tensor, ...]]:
     """What a drawn region computes: a row sum, which is written if nothing else of rows is, tensors that need it, and
-    sums of columns, some of which need it and some of which are of what is written. All of
-    them read the first tensor, so that it is one region."""
-    draw, dtype = random.Random(region.seed), tensors[0].dtype
-    loads, weights = [wide(t) for t in tensors[: region.loads]], [wide(t) for t in tensors[region.loads :]]
+    sums of columns, some of which need it and some of which are of what is written. All of them read the first tensor,
+    so that it is one region. The function takes what is loaded, then the weights."""
+    draw = random.Random(region.seed)
 
-    def scaled(value: Tensor) -> Tensor:
-        return value * draw.choice(weights) if weights and draw.random() < 0.6 else value
+    def picked() -> tuple[int, int]:
+        """One of the loaded tensors, and a weight or none."""
+        is_scaled = region.weights > 0 and draw.random() < 0.6
+        return draw.randrange(region.loads), region.loads + draw.randrange(region.weights) if is_scaled else -1
 
-    total = scaled(loads[0] * draw.choice(loads)).mean(-1, keepdim=True)
-    written = [(scaled(draw.choice(loads)) - loads[0] * total).to(dtype) for _ in range(region.written)]
-    sums: list[Tensor] = []
-    for _ in range(region.sums):
-        operands = [loads[0] * draw.choice(loads), loads[0] * total, *map(wide, written)]
-        sums.append((draw.choice(operands) * (1 + len(sums))).sum(0))
-    return *(written or [total]), *sums
+    of_total, of_written = picked(), [picked() for _ in range(region.written)]
+    of_sums = [(draw.randrange(2 + region.written), draw.randrange(region.loads)) for _ in range(region.sums)]
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        dtype, of = tensors[0].dtype, [wide(t) for t in tensors]
+
+        def scaled(value: Tensor, weight: int) -> Tensor:
+            return value if weight < 0 else value * of[weight]
+
+        total = scaled(of[0] * of[of_total[0]], of_total[1]).mean(-1, keepdim=True)
+        written = [(scaled(of[load], weight) - of[0] * total).to(dtype) for load, weight in of_written]
+        sums = [
+            (wide(written[kind - 2]) if kind > 1 else of[0] * (total if kind else of[load])).sum(0) * (1 + place)
+            for place, (kind, load) in enumerate(of_sums)
+        ]
+        return *(written or [total]), *sums
+
+    return function
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ def case_of(cell: Cell, device: str) -> Case:
         names = REGIONS[cell.reads]
         function, inputs = partial(mix_backward, names), tuple(map(named, names))
     else:
-        function = partial(drawn_function, cell.drawn)
+        function = drawn_function(cell.drawn)
         inputs = tuple(normal(rows, columns) for _ in range(cell.drawn.loads))
         inputs += tuple(normal(columns) for _ in range(cell.drawn.weights))
     return Case(cell.name, f"{rows}x{columns}", columns, "bf16", function, inputs)
