@@ -69,7 +69,7 @@ def eager_call(case: Case) -> Candidate:
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
-    of_plan = {"tuned": options.tuned, "mix_order": options.mix_order, "max_reads": options.max_reads}
+    of_plan: dict[str, Any] = {"tuned": options.tuned, "mix_order": options.mix_order, "max_reads": options.max_reads}
     fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, **of_plan)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
