@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft import compiler
+from weft import compiler, misses
 from weft.bench import gpu_fit
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.ptxas_sweep import used
@@ -417,14 +417,14 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
     assert predicted_us(split, other) < predicted_us(split, chosen, 80)
     for cap in (64, 0):
         capped = replace(kernel, schedule=replace(chosen, register_cap=cap))
-        assert compiler.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)
-        assert not compiler.is_missed(capped, ResourceUsage(64, 0, 0, 0), H200)
-        assert compiler.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
+        assert misses.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)
+        assert not misses.is_missed(capped, ResourceUsage(64, 0, 0, 0), H200)
+        assert misses.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
 
 
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(compiler, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
+    monkeypatch.setattr(misses, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
     for exclusive in (True, False):
         compiled(monkeypatch, 100, target=replace(H200, exclusive=exclusive))
     assert seen == [True, False]
