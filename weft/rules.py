@@ -240,6 +240,14 @@ _TABLE = (
         Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
+        "registers",
+        "plan",
+        "What a thread has to hold at a time, as of many tensors that meet, does not fit its registers under any "
+        "schedule. The region is cut into kernels that store what the next ones need.",
+        "Nothing: a kernel that spills registers would be slower.",
+        Figures("registers a thread needs", "registers it can have", "register", "registers"),
+    ),
+    Rule(
         "apart",
         "plan",
         "Rows and columns are predicted to take less time in two kernels than in one. Few rows, for instance, are read "

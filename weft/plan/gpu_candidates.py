@@ -96,7 +96,10 @@ def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
         demand = Demand.of(split.program, found[0])
         return tuple(s for s in found if is_possible(demand, s, 1, split.target, slack)) or found
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
-    return (*held, *_loops(split, slack)) if not held or can_loop(split) else held
+    loops = tuple(_loops(split)) if not held or can_loop(split) else ()
+    demands = {s: Demand.of(split.program, s) for s in loops}
+    fitting = tuple(s for s in loops if is_possible(demands[s], s, 1, split.target, slack))
+    return (*held, *fitting) or loops[:1]
 
 
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
@@ -342,17 +345,13 @@ def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
         yield replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
 
 
-def _loops(split: Split, slack: float) -> Iterator[Schedule]:
-    """Programs loop over the columns of a row."""
+def _loops(split: Split) -> Iterator[Schedule]:
+    """Programs loop over the columns of a row, whether they fit a multiprocessor or not."""
     finish: Finish = "separate" if split.has_outer else "none"
     start = Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish)
     chunks = -(-4 * split.target.units // split.segment_count) if split.has_outer else 0
     demand = Demand.of(split.program, start)
     vector = VECTOR_BYTES // demand.item_bytes
-    found = [
-        replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages, chunks=chunks)
-        for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES)
-    ]
-    fitting = [s for s in found if is_possible(demand, s, 1, split.target, slack)]
-    for each in fitting or found[:1]:
-        yield each if chunks else replace(each, register_cap=register_cap(demand, each, split.target))
+    for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
+        each = replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
+        yield replace(each, chunks=chunks, register_cap=0 if chunks else register_cap(demand, each, split.target))

@@ -7,10 +7,10 @@ from functools import lru_cache, partial
 
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import candidates
+from weft.plan.gpu_candidates import DOUBTFUL, candidates
 from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel, Schedule
-from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, wanted_registers
+from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -27,6 +27,14 @@ def gpu_schedule(split: Split) -> Schedule:
     """The schedule of a kernel with the shortest predicted time. Once for a pass that several splits have in common."""
     found = candidates(split)
     return min(found, key=partial(predicted_us, split))
+
+
+def fits(split: Split) -> bool:
+    """Whether registers hold what a thread wants under the schedule that is chosen, or nearly so where a row is in the
+    registers of a program, as far as predictions can be told apart there."""
+    schedule = gpu_schedule(split)
+    slack = DOUBTFUL if schedule.scheme in ("ONE_SHOT", "STREAM") else 1.0
+    return not spills(Demand.of(split.program, schedule), schedule, split.target, slack)
 
 
 def forget() -> None:

@@ -21,28 +21,41 @@ class Passes:
     products: dict[str, tuple[Size, ...]]
 
 
-def cut(program: Program, found: Structure, hints: Mapping[str, int]) -> Passes:
+def cut(
+    program: Program,
+    found: Structure,
+    hints: Mapping[str, int],
+    products: Mapping[str, tuple[Size, ...]] | None = None,
+    mark: str = "",
+) -> Passes:
     """Programs of the passes of ``program``. A value that a later pass needs is stored, unless computing it again from
     inputs reads fewer bytes than a store and a load move. Buffers keep their names; an intermediate is named after its
-    value."""
-    at = {o: _output_pass(found, o) for o in program.outputs}
-    count = 1 + max(at.values())
+    value. products: run-time strides that there are already. mark: before the number of the pass in the names of its
+    values, where these are to differ from those of other passes."""
+    count = 1 + max(_output_pass(found, o) for o in program.outputs)
     if count == 1:
         return Passes((program,), {})
-    again = _recomputed(program, found, hints)
-    stored: dict[str, int] = {}
-    needed: dict[int, set[str]] = {}
-    for each in reversed(range(count)):
-        roots = {o.value for o in program.outputs if at[o] == each} | {name for name, p in stored.items() if p == each}
-        needed[each] = _needed(program, found, roots, each, again, stored)
-    products: dict[str, tuple[Size, ...]] = {}
+    needed, stored = needs(program, found, recomputed(program, found, hints))
+    known = dict(products or {})
     programs: list[Program] = []
     for each in range(count):
-        outputs = [o for o in program.outputs if at[o] == each]
+        outputs = [o for o in program.outputs if _output_pass(found, o) == each]
         saved = [name for name, p in stored.items() if p == each]
-        name = f"{program.name}_{each}"
-        programs.append(_assemble(program, name, needed[each], outputs, stored, saved, products))
-    return Passes(tuple(programs), products)
+        own = f"{mark}{each}" if mark else ""
+        programs.append(_assemble(program, f"{program.name}_{each}", needed[each], outputs, stored, saved, known, own))
+    return Passes(tuple(programs), known)
+
+
+def needs(program: Program, found: Structure, again: set[str]) -> tuple[dict[int, set[str]], dict[str, int]]:
+    """Values that each pass computes, and the pass of each one that is stored for a later one. again: those that are
+    computed again instead."""
+    at = {o: _output_pass(found, o) for o in program.outputs}
+    stored: dict[str, int] = {}
+    needed: dict[int, set[str]] = {}
+    for each in reversed(range(1 + max(at.values()))):
+        roots = {o.value for o in program.outputs if at[o] == each} | {name for name, p in stored.items() if p == each}
+        needed[each] = _needed(program, found, roots, each, again, stored)
+    return needed, stored
 
 
 def _output_pass(found: Structure, output: Output) -> int:
@@ -50,7 +63,7 @@ def _output_pass(found: Structure, output: Output) -> int:
     return found.passes[output.value] + bool(found.dropped[output.value] & set(output.buffer.dims))
 
 
-def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
+def recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
     """Pointwise values worth computing again in a later pass: what they are made from (inputs and results of
     reductions, which are stored anyway) is no more than a store and a load of the value itself would move."""
     sizes, types = Sizes(program, hints), program.types()
@@ -91,9 +104,10 @@ def _assemble(
     given: Iterable[str],
     saved: Sequence[str],
     products: dict[str, tuple[Size, ...]],
+    mark: str = "",
 ) -> Program:
     """Part of a program: computes ``needed``, reads from memory what else it takes and is ``given`` there, writes
-    ``outputs`` and ``saved``."""
+    ``outputs`` and ``saved``. mark: behind the names of its values, which are new ones otherwise."""
     by_name, types = program.by_name(), program.types()
     used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
     given = [value for value in given if value in used - needed]
@@ -105,8 +119,8 @@ def _assemble(
         renamed[value] = builder.input(saved_name(value), dtype, dims, _contiguous(program, dims, products))
     for value in program.values:
         if value.name in needed:
-            args = [renamed[a] for a in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+            args, own = [renamed[a] for a in value.args], value.name + mark if mark else ""
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes, name=own)
     for output in outputs:
         builder.add_output(output.buffer, renamed[output.value])
     for value in saved:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
 from weft.errors import Refusal
 from weft.ir.online import online
 from weft.ir.ops import lookup
-from weft.ir.program import Program, Size
-from weft.ir.structure import analyse, is_outer, split_straddling
+from weft.ir.program import Program
+from weft.ir.structure import analyse, split_straddling
 from weft.ir.unroll import unrolled
 from weft.plan.cost import estimates, ideal
-from weft.plan.gpu_candidates import fits_registers, registers_of_widest
-from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
+from weft.plan.fitting import decision, fitting, scheduled, separated
+from weft.plan.kernel import Decision, Estimate, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
     check_one_space,
@@ -23,18 +23,15 @@ from weft.plan.legality import (
     check_whole_rows,
     check_written_once,
 )
-from weft.plan.partition import cut, late_outputs, separate
+from weft.plan.partition import cut
 from weft.plan.resources import resources
-from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.schedules import kind_of
 from weft.plan.split import Split
 from weft.plan.tuned import NONE, TunedSchedules, with_tuned
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
-MAX_SUMS = 5
-"""Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
-too. Of more, none does."""
 
 
 def plan(
@@ -133,112 +130,23 @@ def plan_split(
     ]
     products = dict(passes.products)
     whole = [Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs]
-    parts = [part for each in whole for part in _fitting(each, products)]
+    ways = [fitting(each, products) for each in whole]
+    parts = [part for way in ways for part in way]
     products = {name: sizes for name, sizes in products.items() if any(name in p.program.parameters for p in parts)}
-    kernels = tuple(map(_scheduled, parts))
+    kernels = tuple(map(scheduled, parts))
     predicted = estimates(kernels, target, hints)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     name = f"{program.name} as {len(kernels)} kernel(s), {_split_text(rows, columns)}"
     decisions.insert(0, Decision(name, None, predicted, tuple(each for part in parts for each in apart(part))))
-    for each in whole:
-        if each not in parts and (reason := check_one_kernel(each)):
-            decisions.append(Decision(f"{each.program.name}: rows and columns in one kernel", reason))
+    decisions += [taken for each, way in zip(whole, ways, strict=True) if (taken := decision(each, way))]
     held = tuple(resources(k, target) for k in kernels)
     return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
-
-
-def _fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
-    """One pass, or its rows and its columns apart, but for as many column sums as fit the registers beside a row:
-    whatever is predicted to take the least time. products: run-time strides, to which those of new buffers are added.
-    """
-    refusal = check_one_kernel(whole)
-    if refusal is None:
-        return (whole,)
-    found = [separated(whole, products=products)]
-    if refusal.rule == "row_registers":
-        found += _sharing(whole, products)
-    return min(found, key=_predicted_us)
-
-
-def separated(
-    whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
-) -> Sequence[Split]:
-    """What ``separate`` makes of a pass."""
-    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
-    return [_widened(whole.part(part)) for part in parts]
-
-
-def _widened(part: Split) -> Split:
-    """What is only summed up over rows, with all that its sums keep as columns if that is predicted to take less time:
-    short rows of neighbouring segments lie beside each other."""
-    sums = [value for value in part.program.values if lookup(value.op).kind == "reduction"]
-    if part.target.kind == "cpu" or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
-        return part
-    kept = part.program.in_order((*part.segments, *part.columns))
-    if kept == part.columns:
-        return part
-    wide = Split.of(part.program, part.inside, kept, part.target, dict(part.hints))
-    return min((part, wide), key=lambda split: _predicted_us([split]))
-
-
-def _predicted_us(parts: Sequence[Split]) -> float:
-    """Of programs, a kernel each."""
-    kernels = [_scheduled(part) for part in parts]
-    return sum(each.predicted_us for each in estimates(kernels, parts[0].target, dict(parts[0].hints)))
-
-
-def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
-    """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
-    0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
-    """
-    late = [o.buffer.name for o in late_outputs(whole.program, whole.rows)]
-    if len(late) > MAX_SUMS:
-        return []
-    for count in range(len(late) - 1, 0, -1):
-        every = (separated(whole, s, products) for s in combinations(late, count))
-        found = [parts for parts in every if check_fits(parts[0]) is None]
-        if found:
-            return found
-    return []
-
-
-def check_one_kernel(whole: Split) -> Refusal | None:
-    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
-    that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
-    sums are written and added up."""
-    if (refusal := check_fits(whole)) is not None:
-        return refusal
-    parts = separated(whole)
-    if whole.target.kind == "cpu" or len(parts) == 1:
-        return None
-    together, apart = _predicted_us([whole]), _predicted_us(parts)
-    if together <= apart:
-        return None
-    message = "rows and columns are predicted to take less time in two kernels"
-    return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
-
-
-def check_fits(whole: Split) -> Refusal | None:
-    """On a GPU registers have to hold a row and its column sums."""
-    types = whole.program.types()
-    operands = [v.args[0] for v in whole.program.values if is_outer(v, whole.rows)]
-    sums_columns = any(set(types[name][1]) & set(whole.columns) for name in operands)
-    if whole.target.kind == "cpu" or not (sums_columns and whole.has_inner) or fits_registers(whole):
-        return None
-    need, most = registers_of_widest(whole)
-    message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
-    return Refusal("row_registers", whole.program.name, message, need, most)
-
-
-def _scheduled(part: Split) -> Kernel:
-    """The kernel of one pass."""
-    return Kernel(part.program, schedule_for(part))
 
 
 def apart(part: Split) -> list[Estimate]:
     """The work of a kernel in well-made ones that fuse along rows or along columns, but not both, with one more launch
     to finish column sums of several chunks of rows (that is what pointwise-and-one-reduction compilers do)."""
-    kernels, hints = [_scheduled(each) for each in separated(part, saving=False)], dict(part.hints)
+    kernels, hints = [scheduled(each) for each in separated(part, saving=False)], dict(part.hints)
     found = estimates(kernels, part.target, hints)
     return [ideal(kernel, plain, part.target, hints) for kernel, plain in zip(kernels, found, strict=True)]
 

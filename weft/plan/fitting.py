@@ -1,0 +1,159 @@
+"""Kernels of one pass: one, if registers hold what a thread has at a time and that is predicted to take less time than
+two; otherwise its rows and its columns apart, or cut at a value that goes through memory in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from weft.errors import Refusal
+from weft.ir.ops import lookup
+from weft.ir.program import Size
+from weft.ir.structure import is_outer
+from weft.plan.cost import estimates
+from weft.plan.cuts import cuts
+from weft.plan.demand import Demand
+from weft.plan.gpu_candidates import fits_registers, registers_of_widest
+from weft.plan.gpu_schedules import fits, gpu_schedule
+from weft.plan.kernel import Decision, Estimate, Kernel
+from weft.plan.partition import late_outputs, separate
+from weft.plan.resources import most_wanted, wanted_registers
+from weft.plan.schedules import schedule_for
+from weft.plan.split import Split
+
+MAX_SUMS = 5
+"""Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
+too. Of more, none does."""
+
+
+def fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
+    """One pass or parts of it: of those whose registers hold what is wanted, what is predicted to take the least time;
+    where there are none, of those of which the fewest do not. products: run-time strides, to which those of new
+    buffers are added."""
+    refusal = check_one_kernel(whole)
+    if refusal is None:
+        return (whole,)
+    ways = [separated(whole, products=products)]
+    if refusal.rule == "row_registers":
+        ways += _sharing(whole, products)
+    if refusal.rule != "apart":
+        ways = [[part for each in way for part in _fitting_part(each, way, products)] for way in ways]
+        ways += _cut(whole, products)
+    return min(ways, key=lambda parts: (sum(check_fits(each) is not None for each in parts), predicted_us(parts)))
+
+
+def _fitting_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
+    """A part of a pass, itself in parts if it does not fit. way: all parts of the pass; of one, nothing is left out."""
+    return fitting(part, products) if len(way) > 1 and check_fits(part) is not None else (part,)
+
+
+def _cut(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
+    """The pass cut in two where the fewest bytes are moved so that both parts fit. If they do nowhere, where the larger
+    one has least to load, and that again in parts."""
+    parts: Sequence[Split] = ()
+    for way in cuts(whole.program, whole.rows, dict(whole.hints), products):
+        parts = [whole.part(program) for program in way.programs]
+        products |= way.products
+        if all(check_fits(part) is None for part in parts):
+            return [parts]
+    return [[each for part in parts for each in fitting(part, products)]] if parts else []
+
+
+def separated(
+    whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
+) -> Sequence[Split]:
+    """What ``separate`` makes of a pass."""
+    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
+    return [_widened(whole.part(part)) for part in parts]
+
+
+def _widened(part: Split) -> Split:
+    """What is only summed up over rows, with all that its sums keep as columns if that is predicted to take less time:
+    short rows of neighbouring segments lie beside each other."""
+    sums = [value for value in part.program.values if lookup(value.op).kind == "reduction"]
+    if part.target.kind == "cpu" or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
+        return part
+    kept = part.program.in_order((*part.segments, *part.columns))
+    if kept == part.columns:
+        return part
+    wide = Split.of(part.program, part.inside, kept, part.target, dict(part.hints))
+    return min((part, wide), key=lambda split: predicted_us([split]))
+
+
+def predicted_us(parts: Sequence[Split]) -> float:
+    """Of programs, a kernel each."""
+    return sum(each.predicted_us for each in _estimates(parts))
+
+
+def _estimates(parts: Sequence[Split]) -> tuple[Estimate, ...]:
+    """Of programs, a kernel each, one after the other."""
+    return estimates([scheduled(part) for part in parts], parts[0].target, dict(parts[0].hints))
+
+
+def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
+    """Parts of a pass of which the first has all that is not summed up over rows, and as many sums as fit. An H200 took
+    0.62 to 0.73 of the time so at 14336 and 16384 columns, of norms with three column sums and with sums of segments.
+    """
+    late = [o.buffer.name for o in late_outputs(whole.program, whole.rows)]
+    if len(late) > MAX_SUMS:
+        return []
+    for count in range(len(late) - 1, 0, -1):
+        every = (separated(whole, s, products) for s in combinations(late, count))
+        found = [parts for parts in every if check_row_fits(parts[0]) is None]
+        if found:
+            return found
+    return []
+
+
+def check_one_kernel(whole: Split) -> Refusal | None:
+    """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
+    that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
+    sums are written and added up."""
+    if (refusal := check_row_fits(whole) or check_fits(whole)) is not None:
+        return refusal
+    parts = separated(whole)
+    if whole.target.kind == "cpu" or len(parts) == 1:
+        return None
+    together, apart = predicted_us([whole]), predicted_us(parts)
+    if together <= apart:
+        return None
+    message = "rows and columns are predicted to take less time in two kernels"
+    return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
+
+
+def check_row_fits(whole: Split) -> Refusal | None:
+    """On a GPU registers have to hold a row and its column sums."""
+    types = whole.program.types()
+    operands = [v.args[0] for v in whole.program.values if is_outer(v, whole.rows)]
+    sums_columns = any(set(types[name][1]) & set(whole.columns) for name in operands)
+    if whole.target.kind == "cpu" or not (sums_columns and whole.has_inner) or fits_registers(whole):
+        return None
+    need, most = registers_of_widest(whole)
+    message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
+    return Refusal("row_registers", whole.program.name, message, need, most)
+
+
+def check_fits(part: Split) -> Refusal | None:
+    """On a GPU registers have to hold what a thread has at a time under the schedule that a kernel would have."""
+    if part.target.kind == "cpu" or fits(part):
+        return None
+    schedule = gpu_schedule(part)
+    need = wanted_registers(Demand.of(part.program, schedule), schedule)
+    message = "what a thread has to hold at a time takes more registers than it can have"
+    return Refusal("registers", part.program.name, message, need, int(most_wanted(schedule, part.target)))
+
+
+def decision(whole: Split, parts: Sequence[Split]) -> Decision | None:
+    """Why a pass is not one kernel, if it is not. Where registers are what it lacks, with the times of both ways: in
+    one kernel without what spills would cost."""
+    if whole in parts or (reason := check_one_kernel(whole)) is None:
+        return None
+    if reason.rule != "registers":
+        return Decision(f"{whole.program.name}: rows and columns in one kernel", reason)
+    together, apart = (_estimates(each) for each in ([whole], parts))
+    return Decision(f"{whole.program.name}: in one kernel", reason, together, apart)
+
+
+def scheduled(part: Split) -> Kernel:
+    """The kernel of one pass."""
+    return Kernel(part.program, schedule_for(part))
