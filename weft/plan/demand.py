@@ -17,6 +17,8 @@ from weft.plan.liveness import Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
+ADDRESS_REGISTERS = 2
+"""Of 64 bits."""
 MOST_MASKED = 16
 """Elements of a row in a thread whose masks ptxas keeps at most; of more it finds them anew."""
 
@@ -125,6 +127,17 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "narrow": each * (demand.item_bytes == 1),
         "split": masks / early.step if early and early.splits_vectors else 0,
     }
+
+
+def crowded_registers(demand: Demand, schedule: Schedule) -> float:
+    """Registers that a thread holds at the least while it has loaded one vector of each tensor: ptxas has all of these
+    on their way at once, however few it has of what else there is to a row, and an address of each."""
+    live, part = demand.live, share_of(demand, schedule)
+    loads, most = (live.tiles, part.columns) if schedule.columns else (live.row_inputs, part.rows)
+    vector = min(VECTOR_BYTES // demand.item_bytes, most)
+    rows = 1 if schedule.columns else vector
+    alive = max((vector * (a[0] + a[1]) + rows * a[2] + a[3] for a in live.alive), default=0.0)
+    return alive + ADDRESS_REGISTERS * len(loads)
 
 
 def finish_loads(demand: Demand, schedule: Schedule) -> float:

@@ -13,7 +13,7 @@ from weft.ir.structure import is_outer
 from weft.plan.cost import estimates
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import fits_registers, registers_of_widest
+from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
 from weft.plan.gpu_schedules import fits, gpu_schedule
 from weft.plan.kernel import Decision, Estimate, Kernel
 from weft.plan.partition import late_outputs, separate
@@ -27,24 +27,34 @@ too. Of more, none does."""
 
 
 def fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
-    """One pass or parts of it: of those whose registers hold what is wanted, what is predicted to take the least time;
-    where there are none, of those of which the fewest do not. products: run-time strides, to which those of new
-    buffers are added."""
+    """One pass or parts of it, whatever is predicted to take the least time. products: run-time strides, to which those
+    of new buffers are added."""
     refusal = check_one_kernel(whole)
     if refusal is None:
         return (whole,)
     ways = [separated(whole, products=products)]
-    if refusal.rule == "row_registers":
-        ways += _sharing(whole, products)
     if refusal.rule != "apart":
-        ways = [[part for each in way for part in _fitting_part(each, way, products)] for way in ways]
+        ways += _sharing(whole, products)
+        ways = [[each for part in way for each in _of_part(part, way, products)] for way in ways]
         ways += _cut(whole, products)
-    return min(ways, key=lambda parts: (sum(check_fits(each) is not None for each in parts), predicted_us(parts)))
+    if refusal.rule == "registers":
+        ways.append((whole,))
+    return min(ways, key=_cost)
 
 
-def _fitting_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
-    """A part of a pass, itself in parts if it does not fit. way: all parts of the pass; of one, nothing is left out."""
-    return fitting(part, products) if len(way) > 1 and check_fits(part) is not None else (part,)
+def _cost(parts: Sequence[Split]) -> tuple[int, float]:
+    """How many of some kernels do not fit registers, and predicted microseconds; those that may fit after all have to
+    take clearly less."""
+    doubtful = (
+        estimate.predicted_us for part, estimate in zip(parts, _estimates(parts), strict=True) if check_fits(part)
+    )
+    beyond = sum(check_fits(part, DOUBTFUL) is not None for part in parts)
+    return beyond, predicted_us(parts) + (DOUBTFUL - 1) * sum(doubtful)
+
+
+def _of_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
+    """A part of a pass, itself in parts where that takes less. way: all parts of the pass; one is the pass itself."""
+    return fitting(part, products) if len(way) > 1 else (part,)
 
 
 def _cut(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
@@ -133,9 +143,10 @@ def check_row_fits(whole: Split) -> Refusal | None:
     return Refusal("row_registers", whole.program.name, message, need, most)
 
 
-def check_fits(part: Split) -> Refusal | None:
-    """On a GPU registers have to hold what a thread has at a time under the schedule that a kernel would have."""
-    if part.target.kind == "cpu" or fits(part):
+def check_fits(part: Split, slack: float = 1.0) -> Refusal | None:
+    """On a GPU registers have to hold what a thread has at a time under the schedule that a kernel would have. slack:
+    by how much that may exceed them."""
+    if part.target.kind == "cpu" or fits(part, slack):
         return None
     schedule = gpu_schedule(part)
     need = wanted_registers(Demand.of(part.program, schedule), schedule)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from weft.ir.structure import loops_of
 from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
-from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
+from weft.plan.kernel import VECTOR, VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.resources import (
     most_registers,
     most_shared_bytes,
@@ -92,14 +92,23 @@ NARROWEST_LOOP = 8192
 def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     if not split.has_inner:
-        found = tuple(_by_columns(split))
-        demand = Demand.of(split.program, found[0])
-        return tuple(s for s in found if is_possible(demand, s, 1, split.target, slack)) or found
+        fewer = (tuple(_by_columns(split, least)) for least in (VECTOR, LEAST_ELEMENTS))
+        return _possible(fewer, split, slack) or tuple(_by_columns(split, VECTOR))
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
-    loops = tuple(_loops(split)) if not held or can_loop(split) else ()
-    demands = {s: Demand.of(split.program, s) for s in loops}
-    fitting = tuple(s for s in loops if is_possible(demands[s], s, 1, split.target, slack))
-    return (*held, *fitting) or loops[:1]
+    if held and not can_loop(split):
+        return held
+    vector = VECTOR_BYTES // Demand.of(split.program, _looped(split)).item_bytes
+    loops = (tuple(_loops(split, each)) for each in sorted({vector, min(vector, LEAST_ELEMENTS)}, reverse=True))
+    return (*held, *_possible(loops, split, slack)) or tuple(_loops(split, vector))[:1]
+
+
+def _possible(ways: Iterable[Sequence[Schedule]], split: Split, slack: float) -> tuple[Schedule, ...]:
+    """Schedules that fit a multiprocessor, of the first ones of which some do."""
+    for way in ways:
+        demand = Demand.of(split.program, way[0])
+        if found := tuple(s for s in way if is_possible(demand, s, 1, split.target, slack)):
+            return found
+    return ()
 
 
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
@@ -295,9 +304,9 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
-def _by_columns(split: Split) -> Iterator[Schedule]:
+def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
     """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a
-    row."""
+    row. least: elements of a thread, where there are as many."""
     columns, outer, segments = split.columns, split.has_outer, split.segment_count
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
@@ -310,7 +319,7 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         if 1 < count >= 2 * tall:
             continue  # most of a tile would be rows that there are not
         per_thread = width * count / (32 * warps)
-        if not (8 <= per_thread <= 64 or (per_thread < 8 and (width, count) == (widths[-1], 1))):
+        if not (least <= per_thread <= MOST_ELEMENTS or (per_thread < least and (width, count) == (widths[-1], 1))):
             continue
         given = replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width)
         if not outer:
@@ -345,13 +354,18 @@ def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
         yield replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
 
 
-def _loops(split: Split) -> Iterator[Schedule]:
-    """Programs loop over the columns of a row, whether they fit a multiprocessor or not."""
-    finish: Finish = "separate" if split.has_outer else "none"
-    start = Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish)
+def _looped(split: Split) -> Schedule:
+    """A program loops over the columns of a row."""
     chunks = -(-4 * split.target.units // split.segment_count) if split.has_outer else 0
+    finish: Finish = "separate" if split.has_outer else "none"
+    return Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish, chunks=chunks)
+
+
+def _loops(split: Split, vector: int) -> Iterator[Schedule]:
+    """Programs loop over the columns of a row, whether they fit a multiprocessor or not. vector: columns that a thread
+    loads at once; with fewer it has less of each tensor on its way."""
+    start = _looped(split)
     demand = Demand.of(split.program, start)
-    vector = VECTOR_BYTES // demand.item_bytes
     for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
         each = replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
-        yield replace(each, chunks=chunks, register_cap=0 if chunks else register_cap(demand, each, split.target))
+        yield each if start.chunks else replace(each, register_cap=register_cap(demand, each, split.target))
