@@ -388,9 +388,9 @@ def test_a_kernel_that_spills_gives_way_to_the_runner_up(monkeypatch: pytest.Mon
     assert region.plan.resources == (resources(kernel, H200),)
 
 
-def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runners_up_that_spill_more_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = schedule_of(compiled(monkeypatch))
-    assert schedule_of(compiled(monkeypatch, 100, 200)) == chosen
+    assert schedule_of(compiled(monkeypatch, 100, 200, 200, 200)) == chosen
     assert counters.model_misses == 1
 
 

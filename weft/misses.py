@@ -39,8 +39,6 @@ def without_miss(
             times = [predicted_us(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
             if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
                 kernel, used = other, found
-            elif used.spill_bytes:
-                break
     return kernel, used
 
 

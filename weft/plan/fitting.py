@@ -3,6 +3,7 @@ two; otherwise its rows and its columns apart, or cut at a value that goes throu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -14,10 +15,10 @@ from weft.plan.cost import estimates
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
-from weft.plan.gpu_schedules import fits, gpu_schedule
+from weft.plan.gpu_schedules import SPILLED_TIME, fits, gpu_schedule
 from weft.plan.kernel import Decision, Estimate, Kernel
 from weft.plan.partition import late_outputs, separate
-from weft.plan.resources import most_wanted, wanted_registers
+from weft.plan.resources import demanded
 from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 
@@ -45,11 +46,9 @@ def fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Spl
 def _cost(parts: Sequence[Split]) -> tuple[int, float]:
     """How many of some kernels do not fit registers, and predicted microseconds; those that may fit after all have to
     take clearly less."""
-    doubtful = (
-        estimate.predicted_us for part, estimate in zip(parts, _estimates(parts), strict=True) if check_fits(part)
-    )
-    beyond = sum(check_fits(part, DOUBTFUL) is not None for part in parts)
-    return beyond, predicted_us(parts) + (DOUBTFUL - 1) * sum(doubtful)
+    beyond = sum(check_registers(part, DOUBTFUL) is not None for part in parts)
+    times = zip(map(check_registers, parts), _estimates(parts), strict=True)
+    return beyond, sum(each.predicted_us * (1 if refusal is None else SPILLED_TIME) for refusal, each in times)
 
 
 def _of_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
@@ -64,7 +63,7 @@ def _cut(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[S
     for way in cuts(whole.program, whole.rows, dict(whole.hints), products):
         parts = [whole.part(program) for program in way.programs]
         products |= way.products
-        if all(check_fits(part) is None for part in parts):
+        if not any(map(check_registers, parts)):
             return [parts]
     return [[each for part in parts for each in fitting(part, products)]] if parts else []
 
@@ -119,7 +118,7 @@ def check_one_kernel(whole: Split) -> Refusal | None:
     """On a GPU the rows of a pass and its columns share a kernel if registers hold a row and its column sums, and if
     that is predicted to take less time than two: few rows are read a second time, from the caches, sooner than partial
     sums are written and added up."""
-    if (refusal := check_row_fits(whole) or check_fits(whole)) is not None:
+    if (refusal := check_registers(whole)) is not None:
         return refusal
     parts = separated(whole)
     if whole.target.kind == "cpu" or len(parts) == 1:
@@ -129,6 +128,12 @@ def check_one_kernel(whole: Split) -> Refusal | None:
         return None
     message = "rows and columns are predicted to take less time in two kernels"
     return Refusal("apart", whole.program.name, message, round(together, 1), round(apart, 1))
+
+
+def check_registers(part: Split, slack: float = 1.0) -> Refusal | None:
+    """On a GPU registers have to hold a row and its column sums, and what a thread has at a time. slack: by how much
+    the latter may exceed them."""
+    return check_row_fits(part) or check_fits(part, slack)
 
 
 def check_row_fits(whole: Split) -> Refusal | None:
@@ -149,9 +154,9 @@ def check_fits(part: Split, slack: float = 1.0) -> Refusal | None:
     if part.target.kind == "cpu" or fits(part, slack):
         return None
     schedule = gpu_schedule(part)
-    need = wanted_registers(Demand.of(part.program, schedule), schedule)
+    need, most = demanded(Demand.of(part.program, schedule), schedule, part.target)
     message = "what a thread has to hold at a time takes more registers than it can have"
-    return Refusal("registers", part.program.name, message, need, int(most_wanted(schedule, part.target)))
+    return Refusal("registers", part.program.name, message, math.ceil(need), int(most))
 
 
 def decision(whole: Split, parts: Sequence[Split]) -> Decision | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -11,9 +12,9 @@ from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
 from weft.plan.kernel import VECTOR, VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.resources import (
+    demanded,
     most_registers,
     most_shared_bytes,
-    most_wanted,
     registers_per_thread,
     shared_bytes,
     spills,
@@ -114,10 +115,10 @@ def _possible(ways: Iterable[Sequence[Schedule]], split: Split, slack: float) ->
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
     """Of schedules whose predicted registers exceed what there is those that do so by the least: spills cost more than
     all else that these differ in."""
-    excess = {
-        schedule: wanted_registers(Demand.of(split.program, schedule), schedule) / most_wanted(schedule, split.target)
-        for schedule in _in_registers(split, slack * DOUBTFUL)
-    }
+    every = (
+        (s, demanded(Demand.of(split.program, s), s, split.target)) for s in _in_registers(split, slack * DOUBTFUL)
+    )
+    excess = {schedule: need / most for schedule, (need, most) in every}
     return tuple(s for s, each in excess.items() if each <= LEAST_DOUBTFUL * min(excess.values()))
 
 
@@ -136,8 +137,8 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
         if can_keep_tiles(Demand.of(split.program, schedule)):
             schedule = replace(schedule, keeps="tiles")
         demand = Demand.of(split.program, schedule)
-        most = int(min(most_wanted(schedule, split.target), most_registers(warps, 1, split.target)))
-        found.append((wanted_registers(demand, schedule), most))
+        need, most = demanded(demand, schedule, split.target)
+        found.append((math.ceil(need), int(min(most, most_registers(warps, 1, split.target)))))
     return min(found, key=lambda each: each[0] / each[1])
 
 

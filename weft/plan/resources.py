@@ -131,9 +131,15 @@ def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.
     """
     if demand.live.detached and schedule.pieces > 1 and schedule.rows_per_tile == 1:
         return True
-    if crowded_registers(demand, schedule) > slack * MOST_CROWDED * most_registers(schedule.warps, 1, target):
-        return True
-    return wanted_registers(demand, schedule) > slack * most_wanted(schedule, target)
+    wanted, most = demanded(demand, schedule, target)
+    return wanted > slack * most
+
+
+def demanded(demand: Demand, schedule: Schedule, target: Target) -> tuple[float, float]:
+    """Registers that a thread wants, and beyond which it spills: those of all it computes, or of vectors of all loads,
+    whichever is closer to its limit."""
+    crowd = crowded_registers(demand, schedule), MOST_CROWDED * most_registers(schedule.warps, 1, target)
+    return max((wanted_registers(demand, schedule), most_wanted(schedule, target)), crowd, key=lambda p: p[0] / p[1])
 
 
 def most_wanted(schedule: Schedule, target: Target) -> float:
