@@ -93,9 +93,11 @@ class Compiled:
         ]
 
 
-def compiled_region(seed: int, target: str) -> list[Compiled] | str:
-    """Kernels of a region that is drawn; why there are none."""
-    program, machine = drawn_region(seed), Target.named(target)
+def compiled_region(
+    seed: int, target: str, loads: int | None = None, columns: int | None = None
+) -> list[Compiled] | str:
+    """Kernels of a region that is drawn; why there are none. loads, columns: as of ``drawn_region``."""
+    program, machine = drawn_region(seed, loads, columns), Target.named(target)
     planned = plan(program, machine)
     if isinstance(planned, Refusal):
         return str(planned)

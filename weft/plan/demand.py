@@ -13,7 +13,7 @@ from weft.ir.structure import KEPT
 from weft.plan.beginnings import Beginnings, beginnings, early_rows
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
 from weft.plan.kernel import VECTOR_BYTES, Keeps, Schedule
-from weft.plan.liveness import Amount, Liveness, liveness
+from weft.plan.liveness import NOTHING, Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
@@ -130,14 +130,23 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
 
 
 def crowded_registers(demand: Demand, schedule: Schedule) -> float:
-    """Registers that a thread holds at the least while it has loaded one vector of each tensor: ptxas has all of these
-    on their way at once, however few it has of what else there is to a row, and an address of each."""
+    """Registers that a thread holds at the least: an address of each tensor that is loaded and, while a vector of each
+    is on its way at once, all that these are part of; or, while a row is reduced, what of it waits in float32, and what
+    stays for all rows."""
     live, part = demand.live, share_of(demand, schedule)
     loads, most = (live.tiles, part.columns) if schedule.columns else (live.row_inputs, part.rows)
     vector = min(VECTOR_BYTES // demand.item_bytes, most)
-    rows = 1 if schedule.columns else vector
-    alive = max((vector * (a[0] + a[1]) + rows * a[2] + a[3] for a in live.alive), default=0.0)
-    return alive + ADDRESS_REGISTERS * len(loads)
+    held = max(_registers_of(a, vector, schedule) for a in (*live.alive, NOTHING))
+    if schedule.scheme in ("ONE_SHOT", "STREAM") and schedule.keeps == "values":
+        counts = features(demand, schedule)
+        held = max(held, counts["waiting"] + counts["sums"] + counts["invariant"])
+    return held + ADDRESS_REGISTERS * len(loads)
+
+
+def _registers_of(amount: Amount, vector: int, schedule: Schedule) -> float:
+    """Of one vector of a row; without columns, of as many rows."""
+    columns, rows = (vector, 1) if schedule.columns else (0, vector)
+    return columns * (amount[0] + amount[1]) + rows * amount[2] + amount[3]
 
 
 def finish_loads(demand: Demand, schedule: Schedule) -> float:
