@@ -340,9 +340,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and all of its column sums take more registers than the threads of a multiprocessor have "
-    "(have 1256 registers, limit 255)",
-    1256,
-    255,
+    "(have 1026 registers, limit 216)",
+    1026,
+    216,
 )
 def _(*_: Any) -> Refusal:
     body = (
@@ -350,6 +350,23 @@ def _(*_: Any) -> Refusal:
         "  column: f32{n} = sum[m](rest)\n  output y: f32 [n:1] = column\n"
     )
     program = parse(f"program p()\n  dim m = 64\n  dim n = 131072\n{body}end\n")
+    return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
+
+
+@says(
+    "registers: p: what a thread has to hold at a time takes more registers than it can have "
+    "(have 293 registers, limit 216)",
+    293,
+    216,
+)
+def _(*_: Any) -> Refusal:
+    """Of 48 tensors in float32 that are multiplied one after the other, and reduced."""
+    names = [f"x{at}" for at in range(48)]
+    body = "".join(f"  input {name}: f32 [m:1024, n:1]\n" for name in names)
+    body += "  p1: f32{m, n} = mul(x0, x1)\n"
+    body += "".join(f"  p{at}: f32{{m, n}} = mul(p{at - 1}, x{at})\n" for at in range(2, 48))
+    body += "  row: f32{m} = sum[n](p47)\n  rest: f32{m, n} = sub(p47, row)\n  output y: f32 [m:1024, n:1] = rest\n"
+    program = parse(f"program p()\n  dim m = 4096\n  dim n = 1024\n{body}end\n")
     return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
 
 

@@ -111,12 +111,14 @@ def _assemble(
     by_name, types = program.by_name(), program.types()
     used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
     given = [value for value in given if value in used - needed]
-    builder = Builder.like(program, extra=(saved_name(v) for v in {*given, *saved}))
+    builder = Builder.like(program, extra=(saved_name(program, v, mark) for v in {*given, *saved}))
     builder.name = name
     renamed = {b.name: builder.add_input(b) for b in program.inputs if b.name in used}
     for value in given:
         dtype, dims = types[value]
-        renamed[value] = builder.input(saved_name(value), dtype, dims, _contiguous(program, dims, products))
+        renamed[value] = builder.input(
+            saved_name(program, value, mark), dtype, dims, _contiguous(program, dims, products)
+        )
     for value in program.values:
         if value.name in needed:
             args, own = [renamed[a] for a in value.args], value.name + mark if mark else ""
@@ -126,7 +128,7 @@ def _assemble(
     for value in saved:
         dtype, dims = types[value]
         strides = _contiguous(program, dims, products)
-        builder.output(saved_name(value), renamed[value], dtype, dims, strides)
+        builder.output(saved_name(program, value, mark), renamed[value], dtype, dims, strides)
     builder.parameters = tuple(dict.fromkeys((*program.parameters, *products)))
     return _only_used(builder)
 
@@ -152,7 +154,7 @@ def separate(
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
     columns = _part(program, late, results, "_columns", (), known)
     wanted = {b.name for b in columns.inputs}
-    saved = [name for name in sorted(results) if saved_name(name) in wanted]
+    saved = [name for name in sorted(results) if saved_name(program, name) in wanted]
     if not early and not saved:
         return (program,)
     return _part(program, early, set(), "_rows", saved, known), columns
@@ -194,9 +196,11 @@ def _only_used(builder: Builder) -> Program:
     return builder.finish()
 
 
-def saved_name(value: str) -> str:
-    """Name of the buffer that carries a value from one pass to a later one."""
-    return f"{value}_saved"
+def saved_name(program: Program, value: str, mark: str = "") -> str:
+    """Name of the buffer that carries a value of a program from one part to a later one: of the program's own, if its
+    values are marked or a buffer has the value's."""
+    name = f"{value}_saved"
+    return f"{program.name}_{name}" if mark or any(b.name == name for b in program.buffers) else name
 
 
 def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tuple[Size, ...]]) -> list[Size]:
