@@ -13,7 +13,7 @@ from weft.plan.split import Split
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
-MOST_RUNNERS_UP = 3
+MOST_RUNNERS_UP = 5
 """That take the place of a kernel in turn: each is compiled."""
 
 

@@ -15,7 +15,7 @@ from weft.plan.cost import estimates
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
-from weft.plan.gpu_schedules import SPILLED_TIME, fits, gpu_schedule
+from weft.plan.gpu_schedules import CLEARLY_FEWER, SPILLED_TIME, fits, gpu_schedule
 from weft.plan.kernel import Decision, Estimate, Kernel
 from weft.plan.partition import late_outputs, separate
 from weft.plan.resources import demanded
@@ -57,13 +57,14 @@ def _of_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, 
 
 
 def _cut(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
-    """The pass cut in two where the fewest bytes are moved so that both parts fit. If they do nowhere, where the larger
-    one has least to load, and that again in parts."""
+    """The pass cut in two where the fewest bytes are moved so that both parts clearly fit: the first way that just does
+    would be one of which too little is predicted. If they do nowhere, where the larger one has least to load, and that
+    again in parts."""
     parts: Sequence[Split] = ()
     for way in cuts(whole.program, whole.rows, dict(whole.hints), products):
         parts = [whole.part(program) for program in way.programs]
         products |= way.products
-        if not any(map(check_registers, parts)):
+        if not any(check_registers(part, CLEARLY_FEWER) for part in parts):
             return [parts]
     return [[each for part in parts for each in fitting(part, products)]] if parts else []
 

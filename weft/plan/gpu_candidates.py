@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -93,23 +93,46 @@ NARROWEST_LOOP = 8192
 def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     if not split.has_inner:
-        fewer = (tuple(_by_columns(split, least)) for least in (VECTOR, LEAST_ELEMENTS))
-        return _possible(fewer, split, slack) or tuple(_by_columns(split, VECTOR))
+        return next(_by_columns_that_fit(split, slack), ()) or tuple(_by_columns(split, VECTOR))
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
     if held and not can_loop(split):
         return held
-    vector = VECTOR_BYTES // Demand.of(split.program, _looped(split)).item_bytes
-    loops = (tuple(_loops(split, each)) for each in sorted({vector, min(vector, LEAST_ELEMENTS)}, reverse=True))
-    return (*held, *_possible(loops, split, slack)) or tuple(_loops(split, vector))[:1]
+    return (*held, *next(_loops_that_fit(split, slack), ())) or (next(_loops(split, vector_of(split))),)
 
 
-def _possible(ways: Iterable[Sequence[Schedule]], split: Split, slack: float) -> tuple[Schedule, ...]:
-    """Schedules that fit a multiprocessor, of the first ones of which some do."""
+def more_candidates(split: Split) -> tuple[Schedule, ...]:
+    """Schedules that are worth a thought only where the candidates spill: with less of each tensor on its way, and
+    loops over rows that registers were to hold."""
+    if not split.has_inner:
+        every = _by_columns_that_fit(split, 1.0)
+    else:
+        every = _loops_that_fit(split, 1.0) if not sums_columns(split) else iter(())
+    return tuple(schedule for way in every for schedule in way)
+
+
+def _by_columns_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Those with at least a vector for each thread and, if there are any, those with at least half of one."""
+    return _fitting((_by_columns(split, least) for least in (VECTOR, LEAST_ELEMENTS)), split, slack)
+
+
+def _loops_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Those in whole vectors and, if there are any, those in halves."""
+    vector = vector_of(split)
+    halves = sorted({vector, min(vector, LEAST_ELEMENTS)}, reverse=True)
+    return _fitting((_loops(split, each) for each in halves), split, slack)
+
+
+def _fitting(ways: Iterable[Iterator[Schedule]], split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Of each list of schedules those that fit a multiprocessor, where there are any."""
     for way in ways:
-        demand = Demand.of(split.program, way[0])
-        if found := tuple(s for s in way if is_possible(demand, s, 1, split.target, slack)):
-            return found
-    return ()
+        fit = (s for s in way if is_possible(Demand.of(split.program, s), s, 1, split.target, slack))
+        if found := tuple(fit):
+            yield found
+
+
+def vector_of(split: Split) -> int:
+    """Columns that a thread loads at once in a loop over them."""
+    return VECTOR_BYTES // Demand.of(split.program, _looped(split)).item_bytes
 
 
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
@@ -272,10 +295,14 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
 
 def can_loop(split: Split) -> bool:
     """Whether the rows of a kernel that fit the registers may be looped over as well."""
+    return split.width >= NARROWEST_LOOP and not sums_columns(split)
+
+
+def sums_columns(split: Split) -> bool:
+    """Whether something with columns is summed up over rows."""
     loops, columns = loops_of(split.program, split.rows, split.columns), set(split.columns)
     types = split.program.types()
-    sums = [name for names in loops.outer for name in names]
-    return split.width >= NARROWEST_LOOP and not any(set(types[name][1]) & columns for name in sums)
+    return any(set(types[name][1]) & columns for names in loops.outer for name in names)
 
 
 def can_keep_tiles(demand: Demand) -> bool:

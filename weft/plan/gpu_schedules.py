@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import candidates
+from weft.plan.gpu_candidates import candidates, more_candidates
 from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
@@ -57,7 +57,8 @@ def runner_up(
     kernel spills none but takes more than were counted on: then the best of those that are sure to have what they want,
     if it takes less time than the kernel with so many. tried: what is not to be taken either."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
-    found, us = [s for s in candidates(split) if s not in (chosen, *tried)], partial(predicted_us, split)
+    every = dict.fromkeys((*candidates(split), *(() if registers else more_candidates(split))))
+    found, us = [s for s in every if s not in (chosen, *tried)], partial(predicted_us, split)
 
     def wanted(schedule: Schedule) -> int:
         return wanted_registers(Demand.of(split.program, schedule), schedule)
