@@ -23,6 +23,7 @@ from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
+from weft.misses import MOST_RUNNERS_UP
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
@@ -390,7 +391,7 @@ def test_a_kernel_that_spills_gives_way_to_the_runner_up(monkeypatch: pytest.Mon
 
 def test_runners_up_that_spill_more_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = schedule_of(compiled(monkeypatch))
-    assert schedule_of(compiled(monkeypatch, 100, 200, 200, 200)) == chosen
+    assert schedule_of(compiled(monkeypatch, 100, *[200] * MOST_RUNNERS_UP)) == chosen
     assert counters.model_misses == 1
 
 

@@ -15,7 +15,7 @@ from weft.plan.cost import estimates
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
-from weft.plan.gpu_schedules import CLEARLY_FEWER, SPILLED_TIME, fits, gpu_schedule
+from weft.plan.gpu_schedules import CLEARLY_FEWER, DOUBTFUL_TIME, fits, gpu_schedule
 from weft.plan.kernel import Decision, Estimate, Kernel
 from weft.plan.partition import late_outputs, separate
 from weft.plan.resources import demanded
@@ -48,7 +48,7 @@ def _cost(parts: Sequence[Split]) -> tuple[int, float]:
     take clearly less."""
     beyond = sum(check_registers(part, DOUBTFUL) is not None for part in parts)
     times = zip(map(check_registers, parts), _estimates(parts), strict=True)
-    return beyond, sum(each.predicted_us * (1 if refusal is None else SPILLED_TIME) for refusal, each in times)
+    return beyond, sum(each.predicted_us * (1 if refusal is None else DOUBTFUL_TIME) for refusal, each in times)
 
 
 def _of_part(part: Split, way: Sequence[Split], products: dict[str, tuple[Size, ...]]) -> Sequence[Split]:
