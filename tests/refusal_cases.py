@@ -289,6 +289,18 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "strided_columns: row_max_exp_row_sum: columns would not be neighbours in memory, and no pass would be saved by "
+    "that (have 3 passes, limit 1)",
+    3,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    found = compiled(lambda x: torch.softmax(x, -1), torch.randn(64, 32))
+    others = [other.refusal for other in found.regions[0].plan.alternatives]
+    return next(other for other in others if other is not None and other.rule == "strided_columns")
+
+
+@says(
     "not_worthwhile: row_sum: one reduction and nothing to fuse with it, predicted to be no faster than Inductor's "
     "(10.0 us predicted, 10.0 us left to Inductor)",
     10.0,

@@ -201,6 +201,14 @@ _TABLE = (
         Figures("row dimensions over which it would be repeated", "none", "row dimension", "row dimensions"),
     ),
     Rule(
+        "strided_columns",
+        "plan",
+        "Under this split neighbours along the columns are not neighbours in memory, and another split, under which "
+        "they are, needs no more passes. It speaks of that split; the planner takes another one.",
+        NOTHING,
+        Figures("passes", "passes of a split whose columns are neighbours", "pass", "passes"),
+    ),
+    Rule(
         "not_worthwhile",
         "plan",
         "The cost model predicts that weft's kernels are no faster than leaving the region to TorchInductor. The "

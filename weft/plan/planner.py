@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from weft.errors import Refusal
@@ -12,7 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
 from weft.ir.structure import analyse, is_outer, split_straddling
 from weft.ir.unroll import unrolled
-from weft.plan.cost import estimates, ideal
+from weft.plan.cost import estimates, ideal, most_gbps
 from weft.plan.gpu_candidates import fits_registers, registers_of_widest
 from weft.plan.kernel import Decision, Estimate, Kernel, Kind, Plan
 from weft.plan.legality import (
@@ -23,7 +23,7 @@ from weft.plan.legality import (
     check_whole_rows,
     check_written_once,
 )
-from weft.plan.partition import cut, late_outputs, separate
+from weft.plan.partition import Passes, cut, late_outputs, separate
 from weft.plan.resources import resources
 from weft.plan.schedules import kind_of, schedule_for
 from weft.plan.split import Split
@@ -35,6 +35,23 @@ MAX_DIMENSIONS = 8
 MAX_SUMS = 5
 """Column sums of a pass whose registers do not hold all of them: which ones share a kernel with the rows is enumerated,
 too. Of more, none does."""
+
+
+@dataclass(frozen=True)
+class SplitPasses:
+    """A program under a legal split. program: as it is computed under that; decisions: on where it is cut."""
+
+    program: Program
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    passes: Passes
+    decisions: tuple[Decision, ...]
+
+
+DimensionSplit = tuple[tuple[str, ...], tuple[str, ...]]
+"""Rows and columns."""
+Cuts = Sequence[tuple[DimensionSplit, SplitPasses | Refusal]]
+"""The passes under each split, or the rule that forbids it."""
 
 
 def plan(
@@ -83,7 +100,11 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> P
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
-    found = [(split, plan_split(program, *split, target, hints)) for split in splits(program)]
+    cuts = [(split, cut_split(program, *split, hints)) for split in splits(program)]
+    found = [
+        (split, each if isinstance(each, Refusal) else scheduled(each, target, hints))
+        for split, each in _without_strided(program, cuts)
+    ]
     legal = [candidate for _, candidate in found if isinstance(candidate, Plan)]
     if not legal:
         return next(candidate for _, candidate in found if isinstance(candidate, Refusal))
@@ -96,7 +117,19 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> P
     return replace(best, alternatives=others)
 
 
-def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSplit, SplitPasses | Refusal]]:
+    """Splits with the refusal of those whose columns are scattered in memory with nothing saved by that."""
+    along = stride_one_dims(program)
+    near = [each for (_, columns), each in cuts if along & set(columns)]
+    fewest = min((len(each.passes.programs) for each in near if isinstance(each, SplitPasses)), default=0)
+    for split, each in cuts:
+        if isinstance(each, Refusal) or along & set(split[1]):
+            yield split, each
+        else:
+            yield split, check_strided(each, fewest) or each
+
+
+def splits(program: Program) -> Iterator[DimensionSplit]:
     """All (rows, columns), those with the fastest dimensions as columns first."""
     names = [d.name for d in program.dims]
     fast_first = list(reversed(names))
@@ -105,10 +138,34 @@ def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
             yield tuple(n for n in names if n not in chosen), tuple(n for n in names if n in chosen)
 
 
+def stride_one_dims(program: Program) -> set[str]:
+    """Dimensions along which neighbours are neighbours in memory, in one of the buffers with most dimensions."""
+    most = max((len(b.dims) for b in program.buffers), default=0)
+    return {dim for b in program.buffers if len(b.dims) == most for dim in b.dims if b.stride_of[dim] == 1}
+
+
 def plan_split(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Plan | Refusal:
     """The plan under one split, or the rule that forbids it."""
+    found = cut_split(program, rows, columns, hints)
+    return found if isinstance(found, Refusal) else scheduled(found, target, hints)
+
+
+def check_strided(found: SplitPasses, fewest: int) -> Refusal | None:
+    """Columns that are not neighbours in memory have to save a pass: what is loaded of a row lies scattered. fewest:
+    passes of splits whose columns are neighbours, 0 if none is legal."""
+    count = len(found.passes.programs)
+    if not 0 < fewest <= count:
+        return None
+    message = "columns would not be neighbours in memory, and no pass would be saved by that"
+    return Refusal("strided_columns", found.program.name, message, count, fewest)
+
+
+def cut_split(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]
+) -> SplitPasses | Refusal:
+    """The passes under one split, or the rule that forbids it."""
     program = online(split_straddling(program, rows, columns), rows, columns)
     types = program.types()
     for value in program.values:
@@ -127,11 +184,17 @@ def plan_split(
         for output in part.outputs:
             if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
                 return refusal
-    decisions = [
+    decisions = (
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
-    ]
-    products = dict(passes.products)
+    )
+    return SplitPasses(program, rows, columns, passes, tuple(decisions))
+
+
+def scheduled(found: SplitPasses, target: Target, hints: Mapping[str, int]) -> Plan:
+    """The plan under a split: kernels of its passes, each with its schedule."""
+    program, rows, columns, passes = found.program, found.rows, found.columns, found.passes
+    decisions, products = list(found.decisions), dict(passes.products)
     whole = [Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs]
     parts = [part for each in whole for part in _fitting(each, products)]
     products = {name: sizes for name, sizes in products.items() if any(name in p.program.parameters for p in parts)}
@@ -163,9 +226,21 @@ def _fitting(whole: Split, products: dict[str, tuple[Size, ...]]) -> Sequence[Sp
 def separated(
     whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
 ) -> Sequence[Split]:
-    """What ``separate`` makes of a pass."""
-    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
-    return [_widened(whole.part(part)) for part in parts]
+    """What ``separate`` makes of a pass: what is summed up over rows is computed again, or stored, whichever is
+    predicted to take less time."""
+    known = {} if products is None else products
+
+    def parts(storing: bool) -> list[Split]:
+        made = separate(whole.program, whole.rows, saving=saving, storing=storing, shared=shared, products=known)
+        return [whole.part(part) for part in made]
+
+    again = [_widened(part) for part in parts(storing=False)]
+    if whole.target.kind == "cpu" or len(again) == 1:
+        return again
+    stored = parts(storing=True)
+    if _least_us(stored) >= _predicted_us(again):
+        return again
+    return min(again, [_widened(part) for part in stored], key=_predicted_us)
 
 
 def _widened(part: Split) -> Split:
@@ -185,6 +260,13 @@ def _predicted_us(parts: Sequence[Split]) -> float:
     """Of programs, a kernel each."""
     kernels = [_scheduled(part) for part in parts]
     return sum(each.predicted_us for each in estimates(kernels, parts[0].target, dict(parts[0].hints)))
+
+
+def _least_us(parts: Sequence[Split]) -> float:
+    """What kernels of these programs are predicted to take at the least, under any schedule: each moves all of its
+    tensors once."""
+    buffers = ((part, b) for part in parts for b in part.program.buffers)
+    return sum(part.sizes.bytes(buffer) for part, buffer in buffers) / most_gbps(parts[0].target) / 1e3
 
 
 def _sharing(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[Split]]:
@@ -208,10 +290,15 @@ def check_one_kernel(whole: Split) -> Refusal | None:
     sums are written and added up."""
     if (refusal := check_fits(whole)) is not None:
         return refusal
-    parts = separated(whole)
-    if whole.target.kind == "cpu" or len(parts) == 1:
+    if whole.target.kind == "cpu":
         return None
-    together, apart = _predicted_us([whole]), _predicted_us(parts)
+    made = [separate(whole.program, whole.rows, saving=True, storing=storing) for storing in (False, True)]
+    if len(made[0]) == 1:
+        return None
+    together = _predicted_us([whole])
+    if together <= min(_least_us([whole.part(part) for part in parts]) for parts in made):
+        return None
+    apart = _predicted_us(separated(whole))
     if together <= apart:
         return None
     message = "rows and columns are predicted to take less time in two kernels"
