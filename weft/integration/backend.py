@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import resources
 from importlib.metadata import entry_points
 from threading import Thread
 from typing import Any, cast
@@ -21,6 +18,7 @@ from weft import compiler
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
 from weft.integration.passes import SLOT, configured, in_turn
+from weft.integration.race import race
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
@@ -31,6 +29,7 @@ from weft.runtime import calibration, launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
+from weft.runtime.package import package_digest
 from weft.runtime.triton_build import wake_workers
 from weft.target import Target
 
@@ -76,6 +75,8 @@ class WeftPass(CustomGraphPass):
         if not compilation.regions:
             return compilation
         compilation = self._complete(compiler.build(compilation, self.options))
+        if self.options.race:
+            compilation = self._complete(race(compilation, symbol_hints(graph), self.options))
         return self._complete(rewrite(graph, compilation, self.options))
 
     def _compile(self, graph: fx.Graph) -> compiler.Compilation:
@@ -107,21 +108,6 @@ def check_ahead_of_time() -> Refusal | None:
     if not V.aot_compilation:
         return None
     return Refusal("ahead_of_time", "graph", "a package of AOTInductor cannot call weft's kernels")
-
-
-@cache
-def package_digest() -> str:
-    """Digest of weft's own sources and data files."""
-    digest = hashlib.sha256()
-    pending = [resources.files("weft")]
-    while pending:
-        entry = pending.pop()
-        if entry.is_dir():
-            pending.extend(sorted(entry.iterdir(), key=lambda e: e.name, reverse=True))
-        elif entry.name.endswith((".py", ".h", ".cpp", ".json")):
-            digest.update(entry.name.encode())
-            digest.update(entry.read_bytes())
-    return digest.hexdigest()
 
 
 def weft_backend(
