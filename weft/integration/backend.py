@@ -10,14 +10,13 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._dynamo.backends.registry import register_backend
-from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
-from weft.integration.passes import SLOT, configured, in_turn
+from weft.integration.passes import SLOT, configured, in_turn, without_mix_order
 from weft.integration.race import race
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
@@ -134,8 +133,7 @@ def weft_backend(
         warn_once(f"weft: the model runs in eager mode: {error}")
         return gm.forward
     patches[SLOT] = in_turn([*configured(patches), WeftPass(chosen)])
-    if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
-        patches.setdefault("triton.mix_order_reduction", False)
+    patches = without_mix_order() | patches
     return cast(Callable[..., Any], compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches))
 
 

@@ -27,7 +27,7 @@ from weft.capture.pointwise import check_alone
 from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
 from weft.integration.extract import Symbols, extract, is_whole, layout_of, number, results
-from weft.integration.passes import SLOT
+from weft.integration.passes import SLOT, without_mix_order
 from weft.integration.rewrite import rewrite
 from weft.ir.names import plain_names, renamed_program
 from weft.options import Options
@@ -55,21 +55,36 @@ ALONE: dict[str, Any] = {
 }
 """TorchInductor's configuration for a graph inside of another one's compile: the user's passes have seen its nodes, and
 its code is no part of what is cached of the other."""
-Run = Callable[[], Any]
+Outcome = Raced | Refusal | None
 
 
 def race(compilation: Compilation, symbols: Symbols, options: Options) -> Compilation:
     """Run the race of every region, or take its outcome from the cache. What TorchInductor's code wins becomes a
     refusal; other regions have their outcome, or why there is none. Equal regions are raced once. symbols: values of
     the graph's."""
+    return _without_lost(compilation, lambda compiled, identity: _outcome(compiled, identity, symbols, options))
+
+
+def with_known(compilation: Compilation, options: Options) -> Compilation:
+    """As ``race``, with the outcomes that are in the cache and no others, of compiles with TorchInductor's options at
+    hand; none if races are not asked for."""
+    if not options.race:
+        return compilation
+    with inductor_config.patch(without_mix_order()):
+        return _without_lost(compilation, lambda _, identity: raced.find(identity, options))
+
+
+def _without_lost(
+    compilation: Compilation, outcome_of: Callable[[CompiledRegion, dict[str, Any]], Outcome]
+) -> Compilation:
     regions: list[CompiledRegion] = []
     refusals = list(compilation.refusals)
-    outcomes: dict[str, Raced | Refusal] = {}
+    outcomes: dict[str, Outcome] = {}
     for compiled in compilation.regions:
         identity = identity_of(compiled)
         key = raced.key_of(identity)
         if key not in outcomes:
-            outcomes[key] = _outcome(compiled, identity, symbols, options)
+            outcomes[key] = outcome_of(compiled, identity)
         refusal = check_faster(compiled, outcomes[key]) or _check_ran(compiled)
         if refusal is None:
             regions.append(replace(compiled, race=outcomes[key]))
@@ -80,12 +95,12 @@ def race(compilation: Compilation, symbols: Symbols, options: Options) -> Compil
     return replace(compilation, regions=left, refusals=(*refusals, *apart.values()))
 
 
-def check_faster(compiled: CompiledRegion, outcome: Raced | Refusal) -> Refusal | None:
+def check_faster(compiled: CompiledRegion, outcome: Outcome) -> Refusal | None:
     """A region is left to TorchInductor whose code for it was measured to be faster."""
-    if isinstance(outcome, Refusal) or not outcome.is_lost:
+    if not isinstance(outcome, Raced) or not outcome.is_lost:
         return None
     predicted = compiled.plan.predicted_us
-    message = f"Inductor's code for the same nodes is faster than kernels that {predicted:.1f} us are predicted for"
+    message = f"was predicted to take {predicted:.1f} us; Inductor's code for the same nodes is faster"
     figures = {"predicted_us": predicted, "ratio": outcome.ratio, "margin": outcome.margin}
     measured = round(outcome.us, 1), round(outcome.inductor_us, 1)
     return Refusal("race_lost", compiled.program.name, message, *measured, _place(compiled), figures)
@@ -143,16 +158,16 @@ def _run(compiled: CompiledRegion, symbols: Symbols, options: Options) -> Raced:
     with _disable_current_modes(), tracing(None), torch.no_grad(), torch.autocast(device.type, enabled=False):
         tensors = _inputs(compiled, symbols, device)
         own, inductor = (side(compiled, symbols, options) for side in (_with_launches, _without))
-        runs: list[Run] = [lambda side=side: side([*tensors]) for side in (own, own, inductor)]
-        return Raced.of(*times_us(runs, ROUNDS, device), device.type)
+        runs: list[Callable[[], Any]] = [lambda side=side: side([*tensors]) for side in (own, own, inductor)]
+        first, again, others = times_us(runs, ROUNDS, device)
+        return Raced.of(first, again, others, device.type)
 
 
 def _inputs(compiled: CompiledRegion, symbols: Symbols, device: torch.device) -> list[Tensor]:
     """Random ones, one for each placeholder of an extract, the same every time."""
     region, generator = compiled.region, torch.Generator(device).manual_seed(0)
-    sizes = [
-        region.parameters.get(dim.size, 0) if isinstance(dim.size, str) else dim.size for dim in region.program.dims
-    ]
+    known = region.parameters
+    sizes = [known[dim.size] if isinstance(dim.size, str) else dim.size for dim in region.program.dims]
     largest = min([LARGEST_INTEGER, *(max(1, number(size, symbols)) for size in sizes)])
     values = [node.meta["val"] for node in dict.fromkeys(region.inputs)]
     return [random_tensor(*layout_of(value, symbols), value.dtype, generator, largest) for value in values]
