@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor import config
 
 import weft
 from weft.capture.trace import trace
@@ -330,7 +331,7 @@ def test_a_race_is_known_by_everything_that_it_depends_on() -> None:
         race.identity_of(region_of(lambda x: x.softmax(-1), torch.randn(64, 56)[:, :48])),
         race.identity_of(replace(region, plan=replace(region.plan, target=replace(CPU, device="another")))),
     ]
-    with torch._inductor.config.patch({"triton.mix_order_reduction": True, "max_autotune": True}):
+    with config.patch({"triton.mix_order_reduction": True, "max_autotune": True}):
         others.append(race.identity_of(region))
     assert len({race.raced.key_of(identity) for identity in [own, *others]}) == 5
 

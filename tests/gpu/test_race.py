@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_a_norm_and_its_backward_are_raced(dynamic: bool, tmp_path: Path, monkey
     for again in (False, True):
         torch._dynamo.reset()
         weft.clear_reports()
-        options = {"race": True, "cache_dir": str(tmp_path / "weft")}
+        options: dict[str, Any] = {"race": True, "cache_dir": str(tmp_path / "weft")}
         compiled = torch.compile(loss, backend="weft", fullgraph=True, dynamic=dynamic, options=options)
         found = torch.autograd.grad(compiled(*inputs), inputs)
         for mine, other in zip(found, expected, strict=True):
@@ -48,7 +49,7 @@ def test_a_norm_and_its_backward_are_raced(dynamic: bool, tmp_path: Path, monkey
         kept, lost = outcomes()
         assert len(kept) + len(lost) >= 2, again
         assert all(1 < outcome.us < 1e4 and 1 < outcome.inductor_us < 1e4 for outcome in kept)
-        assert all(refusal.limit < refusal.have for refusal in lost)  # type: ignore[operator]
+        assert all(refusal.limit <= refusal.have for refusal in lost)  # type: ignore[operator]
     assert weft.counters.fallbacks == 0
     assert timed == [3] * len([*(tmp_path / "weft").rglob("*.race.json")])
 
@@ -57,7 +58,7 @@ def test_integers_are_legal_indices_on_both_sides(tmp_path: Path) -> None:
     """One beyond the row would be an assertion of the device, which nothing survives."""
     x = torch.randn(4096, 10, device="cuda", requires_grad=True)
     y = torch.randint(10, (4096,), device="cuda")
-    options = {"race": True, "cache_dir": str(tmp_path / "weft")}
+    options: dict[str, Any] = {"race": True, "cache_dir": str(tmp_path / "weft")}
     compiled = torch.compile(F.cross_entropy, backend="weft", fullgraph=True, options=options)
     torch.testing.assert_close(compiled(x, y), F.cross_entropy(x, y))
     torch.autograd.grad(compiled(x, y), x)
@@ -67,7 +68,7 @@ def test_integers_are_legal_indices_on_both_sides(tmp_path: Path) -> None:
 
 def test_a_graph_that_is_replayed_is_raced_before(tmp_path: Path) -> None:
     x = torch.randn(4096, 1024, device="cuda")
-    options = {"race": True, "cache_dir": str(tmp_path / "weft")}
+    options: dict[str, Any] = {"race": True, "cache_dir": str(tmp_path / "weft")}
     compiled = torch.compile(
         lambda x: (x.softmax(-1) * x).sum(0), backend="weft", options=options | {"triton.cudagraphs": True}
     )

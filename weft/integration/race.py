@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,6 +52,7 @@ ALONE: dict[str, Any] = {
     "fx_graph_cache": False,
     "fx_graph_remote_cache": False,
     "bundle_triton_into_fx_graph_cache": False,
+    "triton.cudagraphs": False,
 }
 """TorchInductor's configuration for a graph inside of another one's compile: the user's passes have seen its nodes, and
 its code is no part of what is cached of the other."""
@@ -155,7 +156,12 @@ def _outcome(compiled: CompiledRegion, identity: dict[str, Any], symbols: Symbol
 def _run(compiled: CompiledRegion, symbols: Symbols, options: Options) -> Raced:
     """The race itself. Raises what TorchInductor, a kernel or the profiler raises."""
     device = compiled.region.outputs[0].meta["val"].device
-    with _disable_current_modes(), tracing(None), torch.no_grad(), torch.autocast(device.type, enabled=False):
+    on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    plainly = torch.no_grad(), torch.autocast(device.type, enabled=False)
+    settings = inductor_config.patch(ALONE), functorch_config.patch(bundled_autograd_cache=False)
+    with ExitStack() as stack:
+        for each in (_disable_current_modes(), tracing(None), on_device, *plainly, *settings):
+            stack.enter_context(each)
         tensors = _inputs(compiled, symbols, device)
         own, inductor = (side(compiled, symbols, options) for side in (_with_launches, _without))
         runs: list[Callable[[], Any]] = [lambda side=side: side([*tensors]) for side in (own, own, inductor)]
@@ -194,8 +200,7 @@ def _compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[[lis
     """What TorchInductor compiles a graph to: a function of a list, which it empties."""
     from torch._inductor.compile_fx import compile_fx_inner
 
-    with inductor_config.patch(ALONE), functorch_config.patch(bundled_autograd_cache=False):
-        made: Any = compile_fx_inner(module, [*inputs], cudagraphs=BoxedBool(False))
+    made: Any = compile_fx_inner(module, [*inputs], cudagraphs=BoxedBool(False))
     return made
 
 
