@@ -34,6 +34,12 @@ def is_whole(region: Region) -> bool:
     return {slot.assembly for slot in slots} == complete(slots)
 
 
+def tensors_of(region: Region) -> list[fx.Node]:
+    """What a region reads, without the parts of tensors that it reads as well."""
+    pairs = zip(region.inputs, region.program.inputs, strict=True)
+    return list(dict.fromkeys(node for node, buffer in pairs if not buffer.within))
+
+
 def results(region: Region) -> list[fx.Node]:
     """What a whole region writes: tensors that are put together of its outputs in the place of these."""
     pairs = zip(region.outputs, region.slots, strict=True)
@@ -45,7 +51,7 @@ def extract(region: Region, symbols: Symbols) -> Extract:
     for a size without a value."""
     mode, graph = FakeTensorMode(), fx.Graph()
     made: dict[fx.Node, Any] = {}
-    for node in dict.fromkeys(region.inputs):
+    for node in tensors_of(region):
         made[node] = graph.placeholder(node.name)
         made[node].meta["val"] = _concrete(node.meta["val"], symbols, mode)
     inputs = tuple(node.meta["val"] for node in made.values())

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from weft.capture.pointwise import check_alone
 from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
-from weft.integration.extract import Symbols, extract, is_whole, layout_of, number, results
+from weft.integration.extract import Symbols, extract, is_whole, layout_of, number, results, tensors_of
 from weft.integration.passes import SLOT, without_mix_order
 from weft.integration.rewrite import rewrite
 from weft.ir.names import plain_names, renamed_program
@@ -110,7 +110,7 @@ def check_faster(compiled: CompiledRegion, outcome: Outcome) -> Refusal | None:
 def check_memory(compiled: CompiledRegion, symbols: Symbols) -> Refusal | None:
     """A race must not run out of memory."""
     region = compiled.region
-    values = [node.meta["val"] for node in dict.fromkeys((*region.inputs, *results(region)))]
+    values = [node.meta["val"] for node in dict.fromkeys((*tensors_of(region), *results(region)))]
     device = values[-1].device
     needed = FLUSH_BYTES * (device.type == "cuda") + MEMORY_FACTOR * sum(_bytes(value, symbols) for value in values)
     if needed <= (free := _free_bytes(device)):
@@ -175,7 +175,7 @@ def _inputs(compiled: CompiledRegion, symbols: Symbols, device: torch.device) ->
     known = region.parameters
     sizes = [known[dim.size] if isinstance(dim.size, str) else dim.size for dim in region.program.dims]
     largest = min([LARGEST_INTEGER, *(max(1, number(size, symbols)) for size in sizes)])
-    values = [node.meta["val"] for node in dict.fromkeys(region.inputs)]
+    values = [node.meta["val"] for node in tensors_of(region)]
     return [random_tensor(*layout_of(value, symbols), value.dtype, generator, largest) for value in values]
 
 
