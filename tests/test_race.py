@@ -168,6 +168,20 @@ def test_indices_are_legal_for_the_smallest_dimension(times: Times, tmp_path: Pa
     assert all(isinstance(r.race, Raced) for r in regions_and_refusals()[0])
 
 
+def test_parts_of_a_tensor_are_read_where_both_sides_read_it(times: Times, tmp_path: Path) -> None:
+    """A part in memory of its own would be other numbers, and more bytes."""
+
+    def rotated(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+        return F.layer_norm(x * c + torch.cat((-x[..., 24:], x[..., :24]), -1) * s, (48,))
+
+    inputs = torch.randn(2, 16, 4, 48), torch.randn(16, 1, 48), torch.randn(16, 1, 48)
+    assert [b.within for b in region_of(rotated, *inputs).program.inputs] == ["", "", "", "x", "x"]
+    torch.testing.assert_close(raced(rotated, tmp_path)(*inputs), rotated(*inputs), rtol=1e-4, atol=1e-4)
+    assert times.races == 1
+    (outcome,) = [region.race for region in regions_and_refusals()[0]]
+    assert isinstance(outcome, Raced)
+
+
 def test_a_tensor_that_a_region_puts_together_is_a_result_of_both_sides(times: Times, tmp_path: Path) -> None:
     def function(x: Tensor) -> Tensor:
         return torch.cat([x.exp().sum(0), x.sin().sum(0)])
