@@ -39,7 +39,7 @@ class Times:
         self.us = us
         self.races = 0
 
-    def __call__(self, runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
+    def __call__(self, runs: Sequence[Callable[[], Any]], rounds: int, *_: Any) -> list[list[float]]:
         self.races += 1
         own, again, inductor = (run() for run in runs)
         for results in zip(own, again, inductor, strict=True):
@@ -120,7 +120,7 @@ SCRIPT = """
 import sys, torch, weft
 from weft.integration import race
 timed = []
-race.times_us = lambda runs, rounds, device: timed.append([run() for run in runs]) or [[9.0], [9.0], [18.0]]
+race.times_us = lambda runs, *_: timed.append([run() for run in runs]) or [[9.0], [9.0], [18.0]]
 options = {"race": True, "cache_dir": sys.argv[1]}
 with torch._inductor.config.patch(fx_graph_cache=sys.argv[2] == "graphs"):
     torch.compile(lambda x: x.softmax(-1), backend="weft", options=options)(torch.randn(64, 48))

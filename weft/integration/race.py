@@ -20,7 +20,6 @@ import torch._functorch.config as functorch_config
 from torch import Tensor, fx
 from torch._guards import tracing
 from torch._inductor import config as inductor_config
-from torch._inductor.utils import BoxedBool
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.capture.pointwise import check_alone
@@ -40,7 +39,8 @@ from weft.runtime.package import package_digest
 from weft.runtime.raced import Raced
 from weft.runtime.timing import FLUSH_BYTES, times_us
 
-ROUNDS = 15
+ROUNDS, BUDGET_S = 15, 2.0
+"""Fewer rounds on a CPU where they take longer than that."""
 LARGEST_INTEGER = 64
 """Integers of inputs are smaller, and smaller than each dimension: they may be indices, also into the smallest."""
 MEMORY_FACTOR = 3
@@ -165,7 +165,7 @@ def _run(compiled: CompiledRegion, symbols: Symbols, options: Options) -> Raced:
         tensors = _inputs(compiled, symbols, device)
         own, inductor = (side(compiled, symbols, options) for side in (_with_launches, _without))
         runs: list[Callable[[], Any]] = [lambda side=side: side([*tensors]) for side in (own, own, inductor)]
-        first, again, others = times_us(runs, ROUNDS, device)
+        first, again, others = times_us(runs, ROUNDS, device, BUDGET_S)
         return Raced.of(first, again, others, device.type)
 
 
@@ -200,7 +200,7 @@ def _compiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[[lis
     """What TorchInductor compiles a graph to: a function of a list, which it empties."""
     from torch._inductor.compile_fx import compile_fx_inner
 
-    made: Any = compile_fx_inner(module, [*inputs], cudagraphs=BoxedBool(False))
+    made: Any = compile_fx_inner(module, [*inputs])
     return made
 
 

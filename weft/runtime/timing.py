@@ -168,13 +168,15 @@ def _stretch(candidate: Candidate, repeats: int) -> float:
     return (time.perf_counter() - begin) / repeats
 
 
-def times_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
-    """Of each run, round by round, all in turn: durations of kernels on a GPU, time on the host on a CPU."""
+def times_us(
+    runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device, budget_s: float = 60.0
+) -> list[list[float]]:
+    """Of each run, round by round, all in turn: durations of kernels on a GPU, time on the host on a CPU, with fewer
+    rounds there if ``budget_s`` is used up."""
     if device.type == "cuda":
         return samples_us(runs, rounds, device)
-    found = interleave(
-        [Candidate(str(i), "", run) for i, run in enumerate(runs)], rounds, clock=WallClock(MIN_SAMPLE_S)
-    )
+    candidates = [Candidate(str(i), "", run) for i, run in enumerate(runs)]
+    found = interleave(candidates, rounds, budget_s, WallClock(MIN_SAMPLE_S))
     return [[1e6 * seconds for seconds in timing.seconds] for timing in found.values()]
 
 
@@ -196,7 +198,8 @@ def samples_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.dev
                 flush.bitwise_not_()
                 runs[i]()
             torch.cuda.synchronize(device)
-    events = [e for e in seen.events() or () if e.device_type == DeviceType.CUDA]
+    found = (e for e in seen.events() or () if e.device_type == DeviceType.CUDA)
+    events = [e for e in found if not getattr(e, "is_user_annotation", False)]
     events.sort(key=lambda e: e.time_range.start)
     sums: list[float] = []
     for event in events:
