@@ -23,6 +23,7 @@ from tests.refusal_builders import (
     folder_refused,
     not_in_triton,
     online,
+    raced,
     refusal_of,
     refused,
     under_split,
@@ -34,6 +35,7 @@ from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.errors import Refusal
+from weft.integration import race
 from weft.integration.backend import check_ahead_of_time
 from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
@@ -289,6 +291,18 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "strided_columns: row_max_exp_row_sum: columns would not be neighbours in memory, and no pass would be saved by "
+    "that (have 3 passes, limit 1)",
+    3,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    found = compiled(lambda x: torch.softmax(x, -1), torch.randn(64, 32))
+    others = [other.refusal for other in found.regions[0].plan.alternatives]
+    return next(other for other in others if other is not None and other.rule == "strided_columns")
+
+
+@says(
     "not_worthwhile: row_sum: one reduction and nothing to fuse with it, predicted to be no faster than Inductor's "
     "(10.0 us predicted, 10.0 us left to Inductor)",
     10.0,
@@ -438,6 +452,34 @@ def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
     """As it would be with a dtype that the programs have and the backend does not know yet."""
     monkeypatch.delitem(C_TYPES, "f16")
     return refused(lambda x: (x * 2).sum(0), torch.ones(64, 32, dtype=torch.float16))
+
+
+@says(
+    "race_lost: row_max_exp_row_sum: was predicted to take 1.4 us; Inductor's code for the same nodes is faster "
+    "(30.0 us measured with weft, 20.0 us with Inductor's code)",
+    30.0,
+    20.0,
+)
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    found = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder)
+    assert not found.regions
+    return found.refusals[-1]
+
+
+@says("not_raced: row_max_exp_row_sum: there is too little free memory (have 49152 bytes, limit 49151)", 49152, 49151)
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    monkeypatch.setattr(race, "_free_bytes", lambda _: 49151)
+    (region,) = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder).regions
+    assert isinstance(region.race, Refusal)
+    return region.race
+
+
+@says("not_raced: row_max_exp_row_sum: it writes a part of a tensor that other regions write as well")
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    monkeypatch.setattr(race, "is_whole", lambda _: False)
+    (region,) = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder).regions
+    assert isinstance(region.race, Refusal)
+    return region.race
 
 
 @says("not_assembled: cat: a region that has a part of it is left out (have 1 part, needs 2)", 1, 2)

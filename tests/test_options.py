@@ -23,6 +23,7 @@ CAN_BE: dict[str, list[tuple[Any, Any]]] = {
     "logs": [("plan, cache,", ("plan", "cache")), (["plan", "plan"], ("plan",)), ((), ()), ("", ())],
     "sm_margin": [(0, 0), (8, 8), ("8", 8)],
     "tuned": [(True, True), (False, False), ("1", True), ("0", False)],
+    "race": [(True, True), (False, False), ("1", True), ("0", False)],
 }
 CANNOT_BE: dict[str, list[Any]] = {
     "strict": ["no", "yes", 2, "", []],
@@ -34,6 +35,7 @@ CANNOT_BE: dict[str, list[Any]] = {
     "logs": [3, ["plan", 3], b"plan", {"plan": 1}.values],
     "sm_margin": [-1, "8 SMs", 1.5, True],
     "tuned": ["yes", "", 2, []],
+    "race": ["yes", "", 2, []],
 }
 OPTIONS = [field.name for field in fields(Options)]
 

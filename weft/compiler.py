@@ -46,6 +46,7 @@ from weft.render.source import Source
 from weft.runtime import calibration, head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
+from weft.runtime.raced import Raced
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
@@ -54,12 +55,14 @@ _PLAN_LOG = logging.getLogger(LOGS["plan"])
 
 @dataclass(frozen=True)
 class CompiledRegion:
-    """One region with the result of every stage up to the source of its kernels."""
+    """One region with the result of every stage up to the source of its kernels. race: its outcome, or why it was not
+    raced; None where nothing is."""
 
     region: Region
     program: Program
     plan: Plan
     sources: tuple[Source, ...]
+    race: Raced | Refusal | None = None
 
 
 @dataclass(frozen=True)

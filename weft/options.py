@@ -44,8 +44,9 @@ class Options:
     check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
     ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of a GPU that kernels whose
     programs share out their work leave to other kernels, e.g. of communication; it changes no result. tuned: whether
-    kernels take the schedules that ``weft tune`` measured. logs: what is printed to standard error, names of
-    ``weft/logs.py``."""
+    kernels take the schedules that ``weft tune`` measured. race: whether each region is timed in its kernels and in
+    TorchInductor's code for the same nodes when it is compiled, and left to TorchInductor if that is faster. logs: what
+    is printed to standard error, names of ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -56,6 +57,7 @@ class Options:
     logs: tuple[str, ...] = ()
     sm_margin: int = 0
     tuned: bool = True
+    race: bool = False
 
     @property
     def of_graph(self) -> tuple[Any, ...]:
@@ -66,7 +68,7 @@ class Options:
         are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
         measurements, whose digest keys have.
         """
-        return self.strict, self.cxx, self.check, self.sm_margin
+        return self.strict, self.cxx, self.check, self.sm_margin, self.race
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""
@@ -190,6 +192,7 @@ _SETTINGS = {
         _number, "the SMs to leave free (sm_margin, WEFT_SM_MARGIN) are a number of SMs, not {!r}", "WEFT_SM_MARGIN"
     ),
     "tuned": _Setting(_switch, "tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {!r}", "WEFT_TUNED"),
+    "race": _Setting(_switch, "regions are raced (race, WEFT_RACE) or not, 1 or 0, not {!r}", "WEFT_RACE"),
 }
 """Of every option."""
 VARIABLES = (*(s.variable for s in _SETTINGS.values() if s.variable.startswith("WEFT_")), "WEFT_PRINT_SOURCE")

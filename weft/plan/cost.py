@@ -10,7 +10,7 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
-from weft.plan.gpu_cost import times_us
+from weft.plan.gpu_cost import constants, times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split
@@ -90,6 +90,13 @@ def _starts(kernel: Kernel, target: Target) -> int:
     """How often threads start: once, and once more for a finish, which on a CPU is a parallel loop of its own."""
     again = kernel.schedule.finish == "separate" or (kernel.schedule.finish == "same" and target.kind == "cpu")
     return 1 + again
+
+
+def most_gbps(target: Target) -> float:
+    """The bandwidth that no kernel is predicted to exceed: a copy's was fitted beside what else kernels do."""
+    if target.kind == "cpu":
+        return target.bandwidth_gbps
+    return target.bandwidth_gbps * max(known.bandwidth for known in constants(target).values())
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:

@@ -171,11 +171,11 @@ class Share:
     warps: int
 
 
-def share_of(demand: Demand, schedule: Schedule) -> Share:
+def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> Share:
     """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
-    along the row, then its warps, then the next rows."""
+    along the row, then its warps, then the next rows. loaded: elements at once, if rows begin between vectors."""
     threads, rows, piece = 32 * schedule.warps, schedule.rows_per_tile, schedule.piece_columns
-    vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
+    vector = max(1, min(loaded or VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
     lanes = min(32, piece // vector)
     warps = min(schedule.warps, max(1, piece // (vector * lanes)))
     rows_at_once = threads // (lanes * warps)

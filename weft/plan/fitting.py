@@ -11,7 +11,7 @@ from weft.errors import Refusal
 from weft.ir.ops import lookup
 from weft.ir.program import Size
 from weft.ir.structure import is_outer
-from weft.plan.cost import estimates
+from weft.plan.cost import estimates, most_gbps
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
@@ -72,9 +72,21 @@ def _cut(whole: Split, products: dict[str, tuple[Size, ...]]) -> list[Sequence[S
 def separated(
     whole: Split, shared: Sequence[str] = (), products: dict[str, tuple[Size, ...]] | None = None, saving: bool = True
 ) -> Sequence[Split]:
-    """What ``separate`` makes of a pass."""
-    parts = separate(whole.program, whole.rows, saving=saving, shared=shared, products=products)
-    return [_widened(whole.part(part)) for part in parts]
+    """What ``separate`` makes of a pass: what is summed up over rows is computed again, or stored, whichever is
+    predicted to take less time."""
+    known = {} if products is None else products
+
+    def parts(storing: bool) -> list[Split]:
+        made = separate(whole.program, whole.rows, saving=saving, storing=storing, shared=shared, products=known)
+        return [whole.part(part) for part in made]
+
+    again = [_widened(part) for part in parts(storing=False)]
+    if whole.target.kind == "cpu" or len(again) == 1:
+        return again
+    stored = parts(storing=True)
+    if _least_us(stored) >= predicted_us(again):
+        return again
+    return min(again, [_widened(part) for part in stored], key=predicted_us)
 
 
 def _widened(part: Split) -> Split:
@@ -93,6 +105,13 @@ def _widened(part: Split) -> Split:
 def predicted_us(parts: Sequence[Split]) -> float:
     """Of programs, a kernel each."""
     return sum(each.predicted_us for each in _estimates(parts))
+
+
+def _least_us(parts: Sequence[Split]) -> float:
+    """What kernels of these programs are predicted to take at the least, under any schedule: each moves all of its
+    tensors once."""
+    buffers = ((part, b) for part in parts for b in part.program.buffers)
+    return sum(part.sizes.bytes(buffer) for part, buffer in buffers) / most_gbps(parts[0].target) / 1e3
 
 
 def _estimates(parts: Sequence[Split]) -> tuple[Estimate, ...]:
@@ -121,10 +140,15 @@ def check_one_kernel(whole: Split) -> Refusal | None:
     sums are written and added up."""
     if (refusal := check_registers(whole)) is not None:
         return refusal
-    parts = separated(whole)
-    if whole.target.kind == "cpu" or len(parts) == 1:
+    if whole.target.kind == "cpu":
         return None
-    together, apart = predicted_us([whole]), predicted_us(parts)
+    made = [separate(whole.program, whole.rows, saving=True, storing=storing) for storing in (False, True)]
+    if len(made[0]) == 1:
+        return None
+    together = predicted_us([whole])
+    if together <= min(_least_us([whole.part(part) for part in parts]) for parts in made):
+        return None
+    apart = predicted_us(separated(whole))
     if together <= apart:
         return None
     message = "rows and columns are predicted to take less time in two kernels"

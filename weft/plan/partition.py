@@ -138,12 +138,14 @@ def separate(
     rows: tuple[str, ...],
     *,
     saving: bool = False,
+    storing: bool = False,
     shared: Sequence[str] = (),
     products: dict[str, tuple[Size, ...]] | None = None,
 ) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
     outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
-    saving: also where all that the first part would write are row results. shared: outputs that follow outer reductions
+    saving: also where all that the first part would write are row results. storing: outer reductions take all of what
+    they add up from memory, and compute nothing again. shared: outputs that follow outer reductions
     and are left in the first part, which then is of rows and columns itself. products: run-time strides of
     intermediates, to which those of what is saved are added."""
     known = {} if products is None else products
@@ -152,6 +154,8 @@ def separate(
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
+    if storing:
+        results |= {v.args[0] for v in program.values if is_outer(v, rows)} & set(program.by_name())
     columns = _part(program, late, results, "_columns", (), known)
     wanted = {b.name for b in columns.inputs}
     saved = [name for name in sorted(results) if saved_name(program, name) in wanted]

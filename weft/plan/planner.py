@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from weft.errors import Refusal
@@ -23,7 +23,7 @@ from weft.plan.legality import (
     check_whole_rows,
     check_written_once,
 )
-from weft.plan.partition import cut
+from weft.plan.partition import Passes, cut
 from weft.plan.resources import resources
 from weft.plan.schedules import kind_of
 from weft.plan.split import Split
@@ -32,6 +32,23 @@ from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
+
+
+@dataclass(frozen=True)
+class SplitPasses:
+    """A program under a legal split. program: as it is computed under that; decisions: on where it is cut."""
+
+    program: Program
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    passes: Passes
+    decisions: tuple[Decision, ...]
+
+
+DimensionSplit = tuple[tuple[str, ...], tuple[str, ...]]
+"""Rows and columns."""
+Cuts = Sequence[tuple[DimensionSplit, SplitPasses | Refusal]]
+"""The passes under each split, or the rule that forbids it."""
 
 
 def plan(
@@ -80,7 +97,11 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> P
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
-    found = [(split, plan_split(program, *split, target, hints)) for split in splits(program)]
+    cuts = [(split, cut_split(program, *split, hints)) for split in splits(program)]
+    found = [
+        (split, each if isinstance(each, Refusal) else planned(each, target, hints))
+        for split, each in _without_strided(program, cuts)
+    ]
     legal = [candidate for _, candidate in found if isinstance(candidate, Plan)]
     if not legal:
         return next(candidate for _, candidate in found if isinstance(candidate, Refusal))
@@ -93,7 +114,19 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int]) -> P
     return replace(best, alternatives=others)
 
 
-def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSplit, SplitPasses | Refusal]]:
+    """Splits with the refusal of those whose columns are scattered in memory with nothing saved by that."""
+    along = stride_one_dims(program)
+    near = [each for (_, columns), each in cuts if along & set(columns)]
+    fewest = min((len(each.passes.programs) for each in near if isinstance(each, SplitPasses)), default=0)
+    for split, each in cuts:
+        if isinstance(each, Refusal) or along & set(split[1]):
+            yield split, each
+        else:
+            yield split, check_strided(each, fewest) or each
+
+
+def splits(program: Program) -> Iterator[DimensionSplit]:
     """All (rows, columns), those with the fastest dimensions as columns first."""
     names = [d.name for d in program.dims]
     fast_first = list(reversed(names))
@@ -102,10 +135,34 @@ def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
             yield tuple(n for n in names if n not in chosen), tuple(n for n in names if n in chosen)
 
 
+def stride_one_dims(program: Program) -> set[str]:
+    """Dimensions along which neighbours are neighbours in memory, in one of the buffers with most dimensions."""
+    most = max((len(b.dims) for b in program.buffers), default=0)
+    return {dim for b in program.buffers if len(b.dims) == most for dim in b.dims if b.stride_of[dim] == 1}
+
+
 def plan_split(
     program: Program, rows: tuple[str, ...], columns: tuple[str, ...], target: Target, hints: Mapping[str, int]
 ) -> Plan | Refusal:
     """The plan under one split, or the rule that forbids it."""
+    found = cut_split(program, rows, columns, hints)
+    return found if isinstance(found, Refusal) else planned(found, target, hints)
+
+
+def check_strided(found: SplitPasses, fewest: int) -> Refusal | None:
+    """Columns that are not neighbours in memory have to save a pass: what is loaded of a row lies scattered. fewest:
+    passes of splits whose columns are neighbours, 0 if none is legal."""
+    count = len(found.passes.programs)
+    if not 0 < fewest <= count:
+        return None
+    message = "columns would not be neighbours in memory, and no pass would be saved by that"
+    return Refusal("strided_columns", found.program.name, message, count, fewest)
+
+
+def cut_split(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]
+) -> SplitPasses | Refusal:
+    """The passes under one split, or the rule that forbids it."""
     program = online(split_straddling(program, rows, columns), rows, columns)
     types = program.types()
     for value in program.values:
@@ -124,11 +181,17 @@ def plan_split(
         for output in part.outputs:
             if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
                 return refusal
-    decisions = [
+    decisions = (
         Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
         for c in found.cuts
-    ]
-    products = dict(passes.products)
+    )
+    return SplitPasses(program, rows, columns, passes, tuple(decisions))
+
+
+def planned(found: SplitPasses, target: Target, hints: Mapping[str, int]) -> Plan:
+    """The plan under a split: kernels of its passes, each with its schedule."""
+    program, rows, columns, passes = found.program, found.rows, found.columns, found.passes
+    decisions, products = list(found.decisions), dict(passes.products)
     whole = [Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs]
     ways = [fitting(each, products) for each in whole]
     parts = [part for way in ways for part in way]
