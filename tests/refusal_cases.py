@@ -24,6 +24,7 @@ from tests.refusal_builders import (
     limited,
     not_in_triton,
     online,
+    raced,
     refusal_of,
     refused,
     under_split,
@@ -35,6 +36,7 @@ from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.errors import Refusal
+from weft.integration import race
 from weft.integration.backend import check_ahead_of_time
 from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
@@ -309,6 +311,18 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
+    "strided_columns: row_max_exp_row_sum: columns would not be neighbours in memory, and no pass would be saved by "
+    "that (have 3 passes, limit 1)",
+    3,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    found = compiled(lambda x: torch.softmax(x, -1), torch.randn(64, 32))
+    others = [other.refusal for other in found.regions[0].plan.alternatives]
+    return next(other for other in others if other is not None and other.rule == "strided_columns")
+
+
+@says(
     "not_worthwhile: row_sum: one reduction and nothing to fuse with it, predicted to be no faster than Inductor's "
     "(10.0 us predicted, 10.0 us left to Inductor)",
     10.0,
@@ -360,9 +374,9 @@ def _(*_: Any) -> Refusal:
 
 @says(
     "row_registers: p: a row and all of its column sums take more registers than the threads of a multiprocessor have "
-    "(have 1256 registers, limit 255)",
-    1256,
-    255,
+    "(have 1026 registers, limit 216)",
+    1026,
+    216,
 )
 def _(*_: Any) -> Refusal:
     body = (
@@ -370,6 +384,23 @@ def _(*_: Any) -> Refusal:
         "  column: f32{n} = sum[m](rest)\n  output y: f32 [n:1] = column\n"
     )
     program = parse(f"program p()\n  dim m = 64\n  dim n = 131072\n{body}end\n")
+    return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
+
+
+@says(
+    "registers: p: what a thread has to hold at a time takes more registers than it can have "
+    "(have 293 registers, limit 216)",
+    293,
+    216,
+)
+def _(*_: Any) -> Refusal:
+    """Of 48 tensors in float32 that are multiplied one after the other, and reduced."""
+    names = [f"x{at}" for at in range(48)]
+    body = "".join(f"  input {name}: f32 [m:1024, n:1]\n" for name in names)
+    body += "  p1: f32{m, n} = mul(x0, x1)\n"
+    body += "".join(f"  p{at}: f32{{m, n}} = mul(p{at - 1}, x{at})\n" for at in range(2, 48))
+    body += "  row: f32{m} = sum[n](p47)\n  rest: f32{m, n} = sub(p47, row)\n  output y: f32 [m:1024, n:1] = rest\n"
+    program = parse(f"program p()\n  dim m = 4096\n  dim n = 1024\n{body}end\n")
     return cut_of(plan_split(program, ("m",), ("n",), GPU, {}))
 
 
@@ -441,6 +472,34 @@ def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
     """As it would be with a dtype that the programs have and the backend does not know yet."""
     monkeypatch.delitem(C_TYPES, "f16")
     return refused(lambda x: (x * 2).sum(0), torch.ones(64, 32, dtype=torch.float16))
+
+
+@says(
+    "race_lost: row_max_exp_row_sum: was predicted to take 1.4 us; Inductor's code for the same nodes is faster "
+    "(30.0 us measured with weft, 20.0 us with Inductor's code)",
+    30.0,
+    20.0,
+)
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    found = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder)
+    assert not found.regions
+    return found.refusals[-1]
+
+
+@says("not_raced: row_max_exp_row_sum: there is too little free memory (have 49152 bytes, limit 49151)", 49152, 49151)
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    monkeypatch.setattr(race, "_free_bytes", lambda _: 49151)
+    (region,) = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder).regions
+    assert isinstance(region.race, Refusal)
+    return region.race
+
+
+@says("not_raced: row_max_exp_row_sum: it writes a part of a tensor that other regions write as well")
+def _(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Refusal:
+    monkeypatch.setattr(race, "is_whole", lambda _: False)
+    (region,) = raced(lambda x: x.softmax(-1), torch.randn(64, 32), monkeypatch, folder).regions
+    assert isinstance(region.race, Refusal)
+    return region.race
 
 
 @says("not_assembled: cat: a region that has a part of it is left out (have 1 part, needs 2)", 1, 2)

@@ -14,8 +14,8 @@ from weft.bench.correctness import check_candidate, check_output, reference
 from weft.bench.measure import figures_of, measure_candidates
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_kernels
 from weft.bench.reason import UntimedError
-from weft.bench.timing import Candidate, Sample, Spread, Timing, in_turn, interleave, ratio
 from weft.options import Options
+from weft.runtime.timing import Candidate, Sample, Spread, Timing, in_turn, interleave, ratio
 
 # correctness
 

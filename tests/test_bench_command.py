@@ -18,8 +18,8 @@ from weft.bench.measure import measure_candidates
 from weft.bench.peers import eager_call
 from weft.bench.reason import Reason
 from weft.bench.report import CSV_FIELDS, Figures, Row, not_timed
-from weft.bench.timing import Candidate, Spread
 from weft.options import Options
+from weft.runtime.timing import Candidate, Spread
 
 FILE = """
 import torch

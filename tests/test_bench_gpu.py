@@ -16,7 +16,7 @@ from weft.bench import gpu_peers
 from weft.bench.gpu_timing import FLUSH_BYTES, WARM_UP_CALLS, CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.measure import figures_of
 from weft.bench.report import Row, table_of
-from weft.bench.timing import Candidate, Sample, Spread, interleave
+from weft.runtime.timing import Candidate, Sample, Spread, interleave
 
 
 class FakeDevice:

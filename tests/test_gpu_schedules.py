@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft import compiler
+from weft import compiler, misses
 from weft.bench import gpu_fit
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.ptxas_sweep import used
@@ -23,6 +23,7 @@ from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
+from weft.misses import MOST_RUNNERS_UP
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
@@ -388,9 +389,9 @@ def test_a_kernel_that_spills_gives_way_to_the_runner_up(monkeypatch: pytest.Mon
     assert region.plan.resources == (resources(kernel, H200),)
 
 
-def test_a_runner_up_that_spills_more_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runners_up_that_spill_more_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = schedule_of(compiled(monkeypatch))
-    assert schedule_of(compiled(monkeypatch, 100, 200)) == chosen
+    assert schedule_of(compiled(monkeypatch, 100, *[200] * MOST_RUNNERS_UP)) == chosen
     assert counters.model_misses == 1
 
 
@@ -417,14 +418,14 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
     assert predicted_us(split, other) < predicted_us(split, chosen, 80)
     for cap in (64, 0):
         capped = replace(kernel, schedule=replace(chosen, register_cap=cap))
-        assert compiler.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)
-        assert not compiler.is_missed(capped, ResourceUsage(64, 0, 0, 0), H200)
-        assert compiler.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
+        assert misses.is_missed(capped, ResourceUsage(80, 0, 0, 0), H200)
+        assert not misses.is_missed(capped, ResourceUsage(64, 0, 0, 0), H200)
+        assert misses.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
 
 
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(compiler, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
+    monkeypatch.setattr(misses, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
     for exclusive in (True, False):
         compiled(monkeypatch, 100, target=replace(H200, exclusive=exclusive))
     assert seen == [True, False]

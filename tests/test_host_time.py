@@ -12,7 +12,7 @@ import torch
 
 from weft.bench import host_time
 from weft.bench.host_time import HostClock, Line
-from weft.bench.timing import Candidate, Spread
+from weft.runtime.timing import Candidate, Spread
 
 
 def test_a_sample_begins_with_an_idle_device_and_ends_when_calls_return(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import weft
-from weft import compiler
+from weft import compiler, misses
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph, run_program
 from weft.integration.backend import WeftPass
@@ -168,7 +168,7 @@ def test_a_measured_schedule_that_spills_stays(monkeypatch: pytest.MonkeyPatch) 
     (kernel,) = region.plan.kernels
     asked: list[Schedule] = []
     monkeypatch.setattr(launch, "usage", lambda k: asked.append(k.schedule) or ResourceUsage(0, 8, 0, 0))
-    monkeypatch.setattr(compiler, "runner_up", lambda *_: None)
+    monkeypatch.setattr(misses, "runner_up", lambda *_: None)
     measured = replace(region, plan=replace(region.plan, tuned=(tuned_to(kernel),)))
     assert compiler._without_misses(measured, Options.read()) is measured
     assert asked == []

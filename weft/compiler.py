@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,13 +33,12 @@ from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
-from weft.options import MixedOrder, Options
+from weft.misses import is_missed, without_miss
+from weft.options import ANY, MixedOrder, Options
 from weft.plan.cost import estimates
-from weft.plan.gpu_schedules import holds_fewer, predicted_us, runner_up
 from weft.plan.kernel import Kernel, Plan
-from weft.plan.planner import ANY, ordinary_us, plan
+from weft.plan.planner import ordinary_us, plan
 from weft.plan.resources import resources
-from weft.plan.split import Split
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.render.backends import device_of, devices, missing_for, render, supports
@@ -47,22 +46,23 @@ from weft.render.source import Source
 from weft.runtime import calibration, head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
+from weft.runtime.raced import Raced
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
-MOST_RUNNERS_UP = 3
-"""That take the place of a kernel in turn: each is compiled."""
 
 
 @dataclass(frozen=True)
 class CompiledRegion:
-    """One region with the result of every stage up to the source of its kernels."""
+    """One region with the result of every stage up to the source of its kernels. race: its outcome, or why it was not
+    raced; None where nothing is."""
 
     region: Region
     program: Program
     plan: Plan
     sources: tuple[Source, ...]
+    race: Raced | Refusal | None = None
 
 
 @dataclass(frozen=True)
@@ -285,25 +285,10 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
 
 
 def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
-    """The kernel or, if it is a miss, the best of it and of runners-up: what spills less, or takes less time with the
-    registers that it was given."""
-    used, tried = launch.usage(kernel), [kernel.schedule]
-    split = Split.of_kernel(kernel, plan.target, plan.hints)
-    counters.add(model_misses=int(is_missed(kernel, used, plan.target)))
-    with suppress(Exception):  # the kernel at hand is slow, not wrong
-        while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, plan.target):
-            schedule = runner_up(kernel, plan.target, plan.hints, 0 if used.spill_bytes else used.registers, tried)
-            other = None if schedule is None else replace(kernel, schedule=schedule)
-            found = None if other is None else _built(other, plan, options)
-            if other is None or found is None:
-                break
-            tried.append(other.schedule)
-            times = [predicted_us(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
-            if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
-                kernel, used = other, found
-            elif used.spill_bytes:
-                break
-    return kernel
+    """The kernel or, if it is a miss, the best of it and of runners-up."""
+    used, target = launch.usage(kernel), plan.target
+    counters.add(model_misses=int(is_missed(kernel, used, target)))
+    return without_miss(kernel, used, target, plan.hints, partial(_built, plan=plan, options=options))[0]
 
 
 def _built(kernel: Kernel, plan: Plan, options: Options) -> ResourceUsage | None:
@@ -312,11 +297,6 @@ def _built(kernel: Kernel, plan: Plan, options: Options) -> ResourceUsage | None
         return None
     launch.prepare([kernel], [render(kernel)], options, [plan.hints])
     return launch.usage(kernel)
-
-
-def is_missed(kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
-    """Whether a kernel is not what was planned: it spills, or fewer programs fit a multiprocessor."""
-    return used.spill_bytes > 0 or (used.registers > 0 and holds_fewer(kernel, target, used.registers))
 
 
 def _prepare(region: CompiledRegion, options: Options) -> None:

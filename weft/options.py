@@ -44,6 +44,10 @@ class MixedOrder:
     max_reads: int = 0
 
 
+ANY = MixedOrder()
+"""Predicted times decide."""
+
+
 @dataclass(frozen=True)
 class Options:
     """strict: raise with the refusals instead of leaving nodes out. cache_dir: where compiled kernels are kept;
@@ -53,10 +57,12 @@ class Options:
     check: when a kernel's outputs are compared with the reference: in its first call of a process, in every call
     ("always") or never ("off"); ``weft/runtime/check.py`` says how. sm_margin: SMs of a GPU that kernels whose
     programs share out their work leave to other kernels, e.g. of communication; it changes no result. tuned: whether
-    kernels take the schedules that ``weft tune`` measured. mix_order: whether rows and columns may be reduced in one
-    kernel; max_reads: the most buffers that such a kernel may read, a weight counting as much as a matrix, or 0 for any
-    number: TorchInductor's ``mix_order_reduction`` and ``mix_order_reduction_max_reads``, for comparison with it.
-    logs: what is printed to standard error, names of ``weft/logs.py``."""
+    kernels take the schedules that ``weft tune`` measured. race: whether each region is timed in its kernels and in
+    TorchInductor's code for the same nodes when it is compiled, and left to TorchInductor if that is faster. mix_order:
+    whether rows and columns may be reduced in one kernel; max_reads: the most buffers that such a kernel may read, a
+    weight counting as much as a matrix, or 0 for any number: TorchInductor's ``mix_order_reduction`` and
+    ``mix_order_reduction_max_reads``, for comparison with it. logs: what is printed to standard error, names of
+    ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -67,6 +73,7 @@ class Options:
     logs: tuple[str, ...] = ()
     sm_margin: int = 0
     tuned: bool = True
+    race: bool = False
     max_reads: int = 0
     mix_order: bool = True
 
@@ -84,7 +91,7 @@ class Options:
         are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
         measurements, whose digest keys have.
         """
-        return self.strict, self.cxx, self.check, self.sm_margin, self.mixed_order
+        return self.strict, self.cxx, self.check, self.sm_margin, self.race, self.mixed_order
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""
@@ -208,6 +215,7 @@ _SETTINGS = {
         _number, "the SMs to leave free (sm_margin, WEFT_SM_MARGIN) are a number of SMs, not {!r}", "WEFT_SM_MARGIN"
     ),
     "tuned": _Setting(_switch, "tuned schedules are used (tuned, WEFT_TUNED) or not, 1 or 0, not {!r}", "WEFT_TUNED"),
+    "race": _Setting(_switch, "regions are raced (race, WEFT_RACE) or not, 1 or 0, not {!r}", "WEFT_RACE"),
     "max_reads": _Setting(
         _number,
         "the buffers that a kernel of rows and columns may read (max_reads, WEFT_MAX_READS) are a number, or 0 for "

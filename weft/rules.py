@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Stage = Literal["capture", "plan", "render", "build", "rewrite", "run time", "cache", "any stage"]
+Stage = Literal["capture", "plan", "render", "build", "race", "rewrite", "run time", "cache", "any stage"]
 Figure = float | int | str
 
 
@@ -201,6 +201,14 @@ _TABLE = (
         Figures("row dimensions over which it would be repeated", "none", "row dimension", "row dimensions"),
     ),
     Rule(
+        "strided_columns",
+        "plan",
+        "Under this split neighbours along the columns are not neighbours in memory, and another split, under which "
+        "they are, needs no more passes. It speaks of that split; the planner takes another one.",
+        NOTHING,
+        Figures("passes", "passes of a split whose columns are neighbours", "pass", "passes"),
+    ),
+    Rule(
         "not_worthwhile",
         "plan",
         "The cost model predicts that weft's kernels are no faster than leaving the region to TorchInductor. The "
@@ -255,6 +263,14 @@ _TABLE = (
         "comparison with TorchInductor's of that name.",
         "Leave `mix_order` on.",
         Figures("reductions over rows beside those over columns", "none in the same kernel", "reduction", "reductions"),
+    ),
+    Rule(
+        "registers",
+        "plan",
+        "What a thread has to hold at a time, as of many tensors that meet, does not fit its registers under any "
+        "schedule. The region is cut into kernels that store what the next ones need.",
+        "Nothing: a kernel that spills registers would be slower.",
+        Figures("registers a thread needs", "registers it can have", "register", "registers"),
     ),
     Rule(
         "apart",
@@ -319,6 +335,26 @@ _TABLE = (
         "The C++ backend has no vectors for a dtype of the kernel's tensors.",
         "Convert the tensor before the reduction; the README names the dtypes.",
         Figures("dtypes without vectors", "none", "dtype", "dtypes"),
+    ),
+    Rule(
+        "race_lost",
+        "race",
+        "With the option `race` the region was timed in weft's kernels and in TorchInductor's code for the same nodes. "
+        "The latter was faster by more than the noise: the model of time missed it.",
+        "Nothing: this is no loss. The predicted time and the margin are in `figures` of the refusal.",
+        Figures(
+            "microseconds measured with weft",
+            "microseconds measured with TorchInductor's code",
+            sentence="{have} us measured with weft, {limit} us with Inductor's code",
+        ),
+    ),
+    Rule(
+        "not_raced",
+        "race",
+        "With the option `race` the region was to be timed in weft's kernels and in TorchInductor's code, and that "
+        "could not be done. weft's kernels are taken, as without the option.",
+        "Free memory where there was too little; otherwise nothing.",
+        Figures("bytes that the race may need", "bytes that are free", "byte", "bytes"),
     ),
     Rule(
         "not_assembled",

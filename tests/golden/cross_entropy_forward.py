@@ -26,11 +26,21 @@
 #   const_4: f32{} = const[0.0]()
 #   where_2: f32{m, n} = where(eq, cast, const_4)
 #   sum_1: f32{m} = sum[n](where_2)
+#   sub_1: f32{m} = sub(sum_1, max)
+#   sub_2: f32{m} = sub(sub_1, log)
+#   const_5: i32{} = const[0]()
+#   ge_1: bool{m} = ge(cast_1, const_5)
+#   const_6: i32{} = const[5120]()
+#   lt_1: bool{m} = lt(cast_1, const_6)
+#   logical_and_1: bool{m} = logical_and(ge_1, lt_1)
+#   where_3: f32{m} = where(logical_and_1, sub_2, const_4)
+#   cast_2: i64{m} = cast(ne)
+#   neg: f32{m} = neg(where_3)
+#   where_4: f32{m} = where(ne, neg, const_4)
 #   output out0: f32 [m:1] = max
 #   output out1: f32 [m:1] = log
-#   output max_saved: f32 [m:1] = max
-#   output sum_saved: f32 [m:1] = sum
-#   output sum_1_saved: f32 [m:1] = sum_1
+#   output cast_2_saved: i64 [m:1] = cast_2
+#   output where_4_saved: f32 [m:1] = where_4
 # end
 import triton
 import triton.language as tl
@@ -39,7 +49,7 @@ from weft.render import weft_triton as w
 
 
 @triton.jit
-def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved, sum_1_saved):
+def weft_cross_entropy_forward_rows(x, target, out0, out1, cast_2_saved, where_4_saved):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -61,6 +71,10 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved,
     logical_and = ge & lt
     where_1 = tl.where(logical_and, where, -1)
     cast_1 = where_1.to(tl.int32)
+    ge_1 = cast_1 >= 0
+    lt_1 = cast_1 < 5120
+    logical_and_1 = ge_1 & lt_1
+    cast_2 = ne.to(tl.int64)
     cast_a = w.to_f32(x_tile_a)
     iota_a = n_a.to(tl.int32)
     eq_a = iota_a == cast_1
@@ -83,6 +97,8 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved,
     where_2_e = tl.where(eq_e, cast_e, 0.0)
     max = w.max(w.maximum(w.maximum(w.maximum(w.maximum(cast_a, cast_b), cast_c), cast_d), cast_e), 1)
     sum_1 = tl.sum(where_2_a + where_2_b + where_2_c + where_2_d + where_2_e, 1, keep_dims=True)
+    sub_1 = sum_1 - max
+    tl.store(cast_2_saved + m, cast_2)
     cast_a = w.to_f32_again(x_tile_a)
     sub_a = cast_a - max
     exp_a = w.exp(sub_a)
@@ -100,48 +116,24 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, max_saved, sum_saved,
     exp_e = w.exp(sub_e)
     sum = tl.sum(exp_a + exp_b + exp_c + exp_d + exp_e, 1, keep_dims=True)
     log = tl.log(sum)
+    sub_2 = sub_1 - log
+    where_3 = tl.where(logical_and_1, sub_2, 0.0)
+    neg = -1.0 * where_3
+    where_4 = tl.where(ne, neg, 0.0)
     tl.store(out0 + m, max)
-    tl.store(max_saved + m, max)
-    tl.store(sum_1_saved + m, sum_1)
     tl.store(out1 + m, log)
-    tl.store(sum_saved + m, sum)
+    tl.store(where_4_saved + m, where_4)
 
 # schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=2 chunks=32
 # program cross_entropy_forward_columns()
 #   dim m = 32768
-#   input target: i64 [m:1]
-#   input max_saved: f32 [m:1]
-#   input sum_saved: f32 [m:1]
-#   input sum_1_saved: f32 [m:1]
-#   log: f32{m} = log(sum_saved)
-#   const: i64{} = const[-100]()
-#   ne: bool{m} = ne(target, const)
-#   const_1: i64{} = const[0]()
-#   where: i64{m} = where(ne, target, const_1)
-#   ge: bool{m} = ge(where, const_1)
-#   const_2: i64{} = const[5120]()
-#   lt: bool{m} = lt(where, const_2)
-#   logical_and: bool{m} = logical_and(ge, lt)
-#   const_3: i64{} = const[-1]()
-#   where_1: i64{m} = where(logical_and, where, const_3)
-#   cast: i32{m} = cast(where_1)
-#   const_4: f32{} = const[0.0]()
-#   sub: f32{m} = sub(sum_1_saved, max_saved)
-#   sub_1: f32{m} = sub(sub, log)
-#   const_5: i32{} = const[0]()
-#   ge_1: bool{m} = ge(cast, const_5)
-#   const_6: i32{} = const[5120]()
-#   lt_1: bool{m} = lt(cast, const_6)
-#   logical_and_1: bool{m} = logical_and(ge_1, lt_1)
-#   where_2: f32{m} = where(logical_and_1, sub_1, const_4)
-#   cast_1: i64{m} = cast(ne)
-#   sum: i64{} = sum[m](cast_1)
-#   cast_2: f32{} = cast(sum)
-#   neg: f32{m} = neg(where_2)
-#   where_3: f32{m} = where(ne, neg, const_4)
-#   sum_1: f32{} = sum[m](where_3)
-#   div: f32{} = div(sum_1, cast_2)
-#   output out2: f32 [] = cast_2
+#   input cast_2_saved: i64 [m:1]
+#   input where_4_saved: f32 [m:1]
+#   sum: i64{} = sum[m](cast_2_saved)
+#   cast: f32{} = cast(sum)
+#   sum_1: f32{} = sum[m](where_4_saved)
+#   div: f32{} = div(sum_1, cast)
+#   output out2: f32 [] = cast
 #   output out3: f32 [] = div
 # end
 import triton
@@ -151,48 +143,29 @@ from weft.render import weft_triton as w
 
 
 @triton.jit
-def weft_cross_entropy_forward_columns(target, max_saved, sum_saved, sum_1_saved, out2, out3, sum_partial, sum_1_partial):
+def weft_cross_entropy_forward_columns(cast_2_saved, where_4_saved, out2, out3, sum_partial, sum_1_partial):
     for chunk in range(tl.program_id(0), 32, tl.num_programs(0)):
         sum_sum = tl.full([1024, 1], 0, tl.int64)
         sum_1_sum = tl.full([1024, 1], 0.0, tl.float32)
         for tile in tl.range(chunk, 32, 32, num_stages=2):
             m = tile * 1024 + tl.arange(0, 1024)[:, None]
-            target_row = tl.load(target + m)
-            max_saved_row = tl.load(max_saved + m)
-            sum_saved_row = tl.load(sum_saved + m)
-            sum_1_saved_row = tl.load(sum_1_saved + m)
-            log = tl.log(sum_saved_row)
-            ne = target_row != -100
-            where = tl.where(ne, target_row, 0)
-            ge = where >= 0
-            lt = where < 5120
-            logical_and = ge & lt
-            where_1 = tl.where(logical_and, where, -1)
-            cast = where_1.to(tl.int32)
-            sub = sum_1_saved_row - max_saved_row
-            sub_1 = sub - log
-            ge_1 = cast >= 0
-            lt_1 = cast < 5120
-            logical_and_1 = ge_1 & lt_1
-            where_2 = tl.where(logical_and_1, sub_1, 0.0)
-            cast_1 = ne.to(tl.int64)
-            neg = -1.0 * where_2
-            where_3 = tl.where(ne, neg, 0.0)
-            sum_sum = sum_sum + cast_1
-            sum_1_sum = sum_1_sum + where_3
+            cast_2_saved_row = tl.load(cast_2_saved + m)
+            where_4_saved_row = tl.load(where_4_saved + m)
+            sum_sum = sum_sum + cast_2_saved_row
+            sum_1_sum = sum_1_sum + where_4_saved_row
         tl.store(sum_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_sum, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk + tl.arange(0, 1)[None, :], tl.sum(sum_1_sum, 0, keep_dims=True))
 
 
 @triton.jit
-def weft_cross_entropy_forward_columns_finish(target, max_saved, sum_saved, sum_1_saved, out2, out3, sum_partial, sum_1_partial):
+def weft_cross_entropy_forward_columns_finish(cast_2_saved, where_4_saved, out2, out3, sum_partial, sum_1_partial):
     for task in range(tl.program_id(0), 1, tl.num_programs(0)):
         part = tl.arange(0, 32)[:, None]
         sum_sum = tl.load(sum_partial + part, cache_modifier=".cg")
         sum_1_sum = tl.load(sum_1_partial + part, cache_modifier=".cg")
         sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
-        cast_2 = sum.to(tl.float32)
-        div = tl.div_rn(sum_1, cast_2)
-        tl.store(out2 + tl.arange(0, 1)[None, :], cast_2)
+        cast = sum.to(tl.float32)
+        div = tl.div_rn(sum_1, cast)
+        tl.store(out2 + tl.arange(0, 1)[None, :], cast)
         tl.store(out3 + tl.arange(0, 1)[None, :], div)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from weft.bench.reason import Reason
-from weft.bench.timing import Candidate
+from weft.runtime.timing import Candidate
 
 WRONG = "wrong_result"
 FACTOR, NARROW_FACTOR = 2.0, 3.0

@@ -34,15 +34,13 @@ from torch import Tensor
 
 from weft.bench.arguments import require_gpu
 from weft.bench.correctness import check_candidate, poison_of, reference
-from weft.bench.fusion_cells import SEED, Cell, case_of, cells_of, compared, grouping, plans_of, program_of
+from weft.bench.fusion_cells import SEED, Cell, case_of, cells_of, compared, plans_of, program_of
 from weft.bench.gpu_peers import inductor_pipelined
-from weft.bench.gpu_timing import medians_us
 from weft.bench.kernel_run import KernelRun, input_tensors, what_is_wrong
 from weft.bench.machine import machine, versions
 from weft.bench.peers import inductor_call, weft_call
 from weft.bench.ptxas_sweep import used
 from weft.bench.reason import attempt
-from weft.bench.timing import Candidate
 from weft.ir.interpret import sizes_of
 from weft.ir.program import Program
 from weft.options import MixedOrder, Options
@@ -52,6 +50,7 @@ from weft.render.backends import render
 from weft.runtime import calibration, launch
 from weft.runtime.counters import MIXED_ORDER
 from weft.runtime.layout import allocate
+from weft.runtime.timing import Candidate, medians_us
 from weft.target import Target
 
 PARTS = ("over", "under", "sweep")
@@ -160,7 +159,8 @@ def over(cell: Cell, program: Program, options: Options, rounds: int, alone: Fil
     case = case_of(cell, DEVICE)
     target = calibration.at_hand(case.device, options)
     limited = plan(program, target, mixed_order=MixedOrder(max_reads=MAX_READS))
-    refused = sum(cut.rule in MIXED_ORDER for cut in limited.cuts) if isinstance(limited, Plan) else 0
+    rules = [cut.rule for cut in limited.cuts] if isinstance(limited, Plan) else []
+    refused = sum(rule in MIXED_ORDER for rule in rules)
     makers: dict[str, Callable[[], Any]] = {
         "weft": lambda: weft_call(case, options),
         "weft_limited": lambda: weft_call(case, replace(options, max_reads=MAX_READS)),
@@ -234,7 +234,7 @@ def offline(cells: Sequence[Cell], processes: int) -> int:
     target, failed, kernels = Target.named("h200"), 0, dict[str, str]()
     for cell in cells:
         found = plans_of(program_of(cell), target)
-        plans = {grouping(found[0]): found[0]} if cell.part == "over" else compared(cell, found)
+        plans = dict([*found.items()][:1]) if cell.part == "over" else compared(cell, found)
         for name, each in plans.items():
             kernels |= {str(kernel): f"{cell.name} {cell.rows}x{cell.columns}, {name}" for kernel in each.kernels}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

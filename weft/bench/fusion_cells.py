@@ -4,7 +4,7 @@ plans of a region that are compared."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -196,31 +196,39 @@ def program_of(cell: Cell) -> Program:
     return simplify(region.program)
 
 
-def grouping(found: Plan) -> str:
+def grouping(found: Plan, program: Program) -> str:
     """Which outputs of a program share a kernel, as text: those of a kernel with a plus between them."""
-    return " | ".join("+".join(o.buffer.name for o in kernel.program.outputs) for kernel in found.kernels)
+    own = {o.buffer.name for o in program.outputs}
+    kernels = ([o.buffer.name for o in kernel.program.outputs] for kernel in found.kernels)
+    return " | ".join("+".join(name for name in names if name in own) or "-" for names in kernels)
 
 
-def plans_of(program: Program, target: Target) -> list[Plan]:
-    """All plans of a program under the split that the planner takes, the chosen one first, the others by predicted
-    time."""
+def plans_of(program: Program, target: Target) -> dict[str, Plan]:
+    """Plans of a program under the split that the planner takes, the best predicted one of each partition of its
+    outputs, by name, the chosen one first, the others by predicted time."""
     chosen = plan(program, target)
     first, last = program.dims
     split = ((first.name,), (last.name,))
     if isinstance(chosen, Plan):
         split = chosen.kernels[0].schedule.rows, chosen.kernels[0].schedule.columns
-    return sorted(plans_of_split(program, *split, target, {}), key=lambda each: (each.predicted_us, len(each.kernels)))
+    every = sorted(plans_of_split(program, *split, target, {}), key=lambda each: (each.predicted_us, len(each.kernels)))
+    best: dict[str, Plan] = {}
+    for each in every:
+        best.setdefault(grouping(each, program), each)
+    return best
 
 
-def compared(cell: Cell, found: Sequence[Plan]) -> dict[str, Plan]:
+def compared(cell: Cell, found: Mapping[str, Plan]) -> dict[str, Plan]:
     """The plans of ``plans_of`` that a cell measures, by name, the chosen one first. Of a sweep the best predicted one
     with a kernel of rows and columns, and without; of a drawn region all, or the best predicted ones with all outputs
     in one kernel and with rows and columns apart."""
-    mixed = [each for each in found if "mixed-order" in each.kinds]
-    pure = [each for each in found if "mixed-order" not in each.kinds]
+    mixed = [name for name, each in found.items() if "mixed-order" in each.kinds]
+    pure = [name for name in found if name not in mixed]
     if cell.part == "sweep":
-        best = {"fused": mixed[:1], "apart": pure[:1]}
-        return dict(sorted(((n, own[0]) for n, own in best.items() if own), key=lambda each: found.index(each[1])))
-    taken = list(found) if len(found) <= ALL_OF else list(found[:BEST])
-    taken += [each for each in (*(p for p in found if len(p.kernels) == 1), *pure[:1]) if each not in taken]
-    return {grouping(each): each for each in taken}
+        ends = [("fused", mixed[:1]), ("apart", pure[:1])]
+        best = {name: own[0] for name, own in ends if own}
+        order = list(found)
+        return {name: found[best[name]] for name in sorted(best, key=lambda name: order.index(best[name]))}
+    taken = list(found) if len(found) <= ALL_OF else list(found)[:BEST]
+    one = [name for name, each in found.items() if len(each.kernels) == 1]
+    return {name: found[name] for name in dict.fromkeys((*taken, *one, *pure[:1]))}

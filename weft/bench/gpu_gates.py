@@ -44,11 +44,9 @@ from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
 from weft.bench.gpu_drawn import bars_of, drawn, spread
 from weft.bench.gpu_peers import GPU_PEERS
-from weft.bench.gpu_timing import medians_us
 from weft.bench.machine import machine, versions
 from weft.bench.peers import copy_candidate, weft_call
 from weft.bench.reason import Reason, UntimedError, attempt
-from weft.bench.timing import Candidate
 from weft.bench.workloads import WORKLOADS
 from weft.errors import RefusedError
 from weft.ir.dtypes import NAMES, TORCH_DTYPES
@@ -59,6 +57,7 @@ from weft.plan.kernel import Kernel
 from weft.runtime import calibration, launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable
+from weft.runtime.timing import Candidate, medians_us
 from weft.target import of_properties
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")

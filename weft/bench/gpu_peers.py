@@ -16,7 +16,7 @@ from weft.bench.case import Case
 from weft.bench.inputs import NORM_EPS
 from weft.bench.peers import call_candidate, eager_call, inductor_call
 from weft.bench.reason import Reason
-from weft.bench.timing import Candidate
+from weft.runtime.timing import Candidate
 
 PIPELINED = ("mix_order_reduction_allow_multi_stages", "mix_order_reduction_non_strict_mode")
 PACKAGES = {"liger": "liger_kernel", "quack": "quack"}

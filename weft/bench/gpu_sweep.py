@@ -33,7 +33,6 @@ from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes
 from weft.bench.gpu_cells import Cell, drawn_cells, parts_of
 from weft.bench.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
-from weft.bench.gpu_timing import medians_us
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
 from weft.bench.peers import copy_candidate
 from weft.bench.swept import COLUMNS, TARGET, line
@@ -46,6 +45,7 @@ from weft.plan.kernel import Kernel, Schedule, parse_kernel
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import gpu, triton_build
+from weft.runtime.timing import medians_us
 from weft.runtime.triton_build import GpuTarget, Job, Variant
 
 FIRST = 0.5

@@ -7,60 +7,17 @@ gaps between kernels count. Beside it stands the time of the same call replayed 
 
 from __future__ import annotations
 
-import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 
-from weft.bench.timing import Candidate, Sample
+from weft.runtime.timing import FLUSH_BYTES, Candidate, Sample
 
-FLUSH_BYTES = 256 * 2**20
 WARM_UP_CALLS = 3
 CLOCKS = ("clocks.sm", "clocks.mem")
-
-
-ROUND_SHIFT = 7
-"""By how many places later each round of ``samples_us`` begins."""
-
-
-def samples_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
-    """Of each run, round by round, the sum of its kernels' durations: all in turn, a flush before each. One profile for
-    all of them, which takes a small part of the time of one a sample."""
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
-    for run in runs:
-        run()
-    torch.cuda.synchronize(device)
-    starts = range(0, rounds * ROUND_SHIFT, ROUND_SHIFT)
-    orders = [[(i + start) % len(runs) for i in range(len(runs))] for start in starts]
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-        for order in orders:
-            for i in order:
-                flush.bitwise_not_()
-                runs[i]()
-            torch.cuda.synchronize(device)
-    events = [e for e in seen.events() or () if e.device_type == DeviceType.CUDA]
-    events.sort(key=lambda e: e.time_range.start)
-    sums: list[float] = []
-    for event in events:
-        if "bitwise_not" in event.name:
-            sums.append(0.0)
-        elif sums:
-            sums[-1] += event.time_range.elapsed_us()
-    of: list[list[float]] = [[] for _ in runs]
-    for i, total in zip((i for order in orders for i in order), sums, strict=True):
-        of[i].append(total)
-    return of
-
-
-def medians_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[float]:
-    """Medians over the rounds of ``samples_us``."""
-    return [statistics.median(each) for each in samples_us(runs, rounds, device)]
 
 
 class Device(Protocol):

@@ -28,9 +28,9 @@ from torch import Tensor
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.bench.models import ResidualMix
-from weft.bench.timing import Candidate, Sample, Spread, interleave, ratio
 from weft.integration.fuse import fuse
 from weft.options import Options
+from weft.runtime.timing import Candidate, Sample, Spread, interleave, ratio
 
 SHAPE = (16, 256)
 """Of the norm's data."""

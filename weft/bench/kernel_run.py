@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from weft.bench.correctness import LEAST_UNIT, check_output, poison_of
-from weft.bench.gpu_timing import samples_us
-from weft.bench.timing import MIN_SAMPLE_S, Candidate, WallClock, interleave
 from weft.errors import LaunchError
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import bind, interpret, resolve, sizes_of
-from weft.ir.program import Buffer, Program
+from weft.ir.program import Program
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.backends import render
 from weft.runtime.backends import calls_of
-from weft.runtime.layout import Fitting, allocate, check_tensors
+from weft.runtime.layout import Fitting, allocate, check_tensors, random_tensor
 
 LARGEST_INTEGER = 64
 """Integers of inputs are smaller: indices into a row, which has no fewer columns in what is worth tuning."""
@@ -67,23 +65,13 @@ def input_tensors(
     """Random ones, the same every time. positive: floats from 0.5 on instead of normal ones: some programs take roots
     and logarithms of what others compute."""
     generator, sizes = torch.Generator(device).manual_seed(0), sizes_of(program, parameters)
-    return [_random(buffer, sizes, device, generator, positive) for buffer in program.inputs]
-
-
-def _random(
-    buffer: Buffer, sizes: dict[str, int], device: torch.device, generator: torch.Generator, positive: bool
-) -> Tensor:
-    shape = [sizes[d] for d in buffer.dims]
-    strides = [resolve(s, sizes) for s in buffer.strides]
-    reach = buffer.offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    dtype = TORCH_DTYPES[buffer.dtype]
-    if not dtype.is_floating_point:
-        most = 2 if dtype == torch.bool else LARGEST_INTEGER
-        made = torch.randint(0, most, (reach,), device=device, generator=generator)
-    else:
-        made = torch.randn(reach, device=device, generator=generator)
-        made = made.abs().add_(0.5) if positive else made
-    return made.to(dtype).as_strided(shape, strides)
+    made: list[Tensor] = []
+    for buffer in program.inputs:
+        shape, strides = [sizes[d] for d in buffer.dims], [resolve(s, sizes) for s in buffer.strides]
+        dtype = TORCH_DTYPES[buffer.dtype]
+        tensor = random_tensor(shape, strides, buffer.offset, dtype, generator, LARGEST_INTEGER, positive)
+        made.append(tensor.as_strided(shape, strides, 0))  # the kernel adds the offset
+    return made
 
 
 def output_tensors(program: Program, parameters: Sequence[int], device: torch.device) -> list[Tensor]:
@@ -131,13 +119,3 @@ def nearly_equal(mine: Tensor, other: Tensor) -> bool:
     scale = finite.square().mean().sqrt()
     element = error <= SAME_EPSILONS * eps * (finite.abs() + scale)
     return bool(element.all()) and bool(error.square().mean().sqrt() <= SAME_RMS_EPSILONS * eps * scale)
-
-
-def times_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
-    """Of each run, round by round, all in turn: durations of kernels on a GPU, time on the host on a CPU."""
-    if device.type == "cuda":
-        return samples_us(runs, rounds, device)
-    found = interleave(
-        [Candidate(str(i), "", run) for i, run in enumerate(runs)], rounds, clock=WallClock(MIN_SAMPLE_S)
-    )
-    return [[1e6 * seconds for seconds in timing.seconds] for timing in found.values()]

@@ -17,9 +17,9 @@ from weft.bench.machine import gpu_uuid
 from weft.bench.peers import copy_candidate, eager_call, inductor_call, inductor_kernels, weft_call, weft_kernels
 from weft.bench.reason import Reason, attempt
 from weft.bench.report import Figures, Row
-from weft.bench.timing import Candidate, Clock, Spread, Timing, WallClock, interleave, ratio
 from weft.integration.backend import supports_cuda
 from weft.options import Options
+from weft.runtime.timing import Candidate, Clock, Spread, Timing, WallClock, interleave, ratio
 
 PEERS = tuple(GPU_PEERS)
 ROUNDS = 21

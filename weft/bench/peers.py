@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.bench.case import Case
 from weft.bench.correctness import tensors_of
 from weft.bench.reason import Reason, UntimedError
-from weft.bench.timing import Candidate
 from weft.capture.assembly import Slot
 from weft.capture.lowering import strides_of
 from weft.capture.regions import capture
@@ -37,6 +36,7 @@ from weft.render import cpp
 from weft.runtime import launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.layout import allocate
+from weft.runtime.timing import Candidate
 from weft.target import Target
 
 _EXTERN = re.compile(r"(?:extern_kernels|torch\.ops|aten)\.[\w.]+\(")

@@ -23,9 +23,9 @@ from rich.table import Table
 from torch import Tensor
 
 from weft.bench.arguments import require_gpu
-from weft.bench.gpu_timing import medians_us
 from weft.bench.machine import machine, versions
 from weft.options import Options
+from weft.runtime.timing import medians_us
 
 BACKENDS = ("inductor", "weft")
 FACTOR = 3.0

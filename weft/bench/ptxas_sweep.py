@@ -29,6 +29,7 @@ from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
 from weft.render import triton
 from weft.runtime import triton_build
+from weft.runtime.resource_usage import ResourceUsage
 from weft.runtime.triton_build import GpuTarget, Job, Variant
 from weft.target import TARGETS, Target
 
@@ -79,13 +80,17 @@ def drawn_kernels(
 
 def used(text: str, arch: int) -> list[dict[str, int]] | str:
     """What each function of a kernel uses; why it was not compiled."""
-    kernel = parse_kernel(text)
-    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
     try:
-        made = triton_build.read_artefact(triton_build.compile_artefact(job))
+        return [asdict(usage) for usage in usages(parse_kernel(text), arch)]
     except BuildError as error:
         return str(error)[:200]
-    return [asdict(binary.usage) for binary in made.values()]
+
+
+def usages(kernel: Kernel, arch: int) -> list[ResourceUsage]:
+    """What each function of a kernel uses, compiled anew. Raises BuildError."""
+    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
+    made = triton_build.read_artefact(triton_build.compile_artefact(job))
+    return [binary.usage for binary in made.values()]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.bench.reason import Reason
-from weft.bench.timing import Spread
+from weft.runtime.timing import Spread
 
 QUIET_LOAD = 1.0
 """Runnable processes, over the last minute, beside which two cores still give steady figures."""

@@ -30,9 +30,9 @@ from weft.bench.peers import (
     weft_kernels,
 )
 from weft.bench.report import Benchmark, Row, print_rows
-from weft.bench.timing import MIN_SAMPLE_S, Candidate
 from weft.bench.workloads import WORKLOADS, Workload
 from weft.options import Options
+from weft.runtime.timing import MIN_SAMPLE_S, Candidate
 
 NORM_BACKWARDS = (
     "rms_norm_backward",

@@ -21,10 +21,10 @@ from rich.progress import track
 from weft.bench.case import traffic_bytes, workload_case
 from weft.bench.inputs import Shape
 from weft.bench.peers import copy_candidate, weft_kernels
-from weft.bench.timing import interleave
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.runtime.timing import interleave
 
 WORKLOADS_TIMED = (
     "rms_norm_forward",

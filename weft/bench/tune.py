@@ -20,6 +20,7 @@ from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.tuned import Tuned, plain, schedule_under_names
 from weft.render.backends import device_of, supports
+from weft.runtime.timing import margin_over
 from weft.target import Target
 
 ROUNDS = 5
@@ -32,10 +33,6 @@ LEAST_SHARE_S = 10.0
 """Of a kernel: with less there is no time for more than the reference."""
 FINAL_SHARE = 0.2
 """Of the time of a kernel, kept for the final."""
-LEAST_MARGINS = {"cpu": 0.05, "cuda": 0.02}
-"""A faster schedule has to be faster by this part at the least, by device: the ratio of two candidates moves from
-process to process, by some five per cent on a CPU (docs/benchmarking.md); on a GPU kernels' durations move by less."""
-NOISE_FACTOR = 2.0
 Status = Literal["timed", "wrong", "failed"]
 
 
@@ -270,7 +267,7 @@ def final_of(schedules: Sequence[Schedule], times: Sequence[Sequence[float]]) ->
 def margin_of(final: Final, device: str) -> float:
     """By what part of its time a schedule has to be faster than the untuned choice: what is known of the device, or
     twice what the untuned choice differed from itself in the same rounds, whichever is more."""
-    return max(LEAST_MARGINS[device], NOISE_FACTOR * final.noise)
+    return margin_over(final.noise, device)
 
 
 def mean_regret(found: Sequence[Tuning]) -> float | None:

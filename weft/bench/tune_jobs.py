@@ -14,12 +14,12 @@ from weft.bench.tune import Job
 from weft.compiler import CompiledRegion, compile_graph, target_of
 from weft.errors import Refusal
 from weft.explain.graphs import post_grad_graphs
-from weft.integration.backend import package_digest
 from weft.integration.sizes import symbol_hints
 from weft.ir.interpret import resolve
 from weft.options import Options
 from weft.plan.sizes import TYPICAL_SIZE
 from weft.plan.tuned import Key, TunedSchedules, key_of
+from weft.runtime.package import package_digest
 from weft.target import Target
 
 

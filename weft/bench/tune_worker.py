@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.bench.kernel_run import KernelRun, input_tensors, is_empty, output_tensors, times_us, what_is_wrong
+from weft.bench.kernel_run import KernelRun, input_tensors, is_empty, output_tensors, what_is_wrong
 from weft.options import Options
 from weft.plan.kernel import Kernel, parse_kernel
 from weft.render import triton
 from weft.runtime import triton_build
+from weft.runtime.timing import times_us
 from weft.runtime.triton_build import GpuTarget, Job, Variant
 
 LONGEST_REASON = 300

@@ -22,7 +22,6 @@ from weft.bench.machine import machine, versions
 from weft.bench.measure import PEERS, Protocol, measure
 from weft.bench.models import MODELS
 from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
-from weft.bench.timing import LEAST_ROUNDS
 from weft.bench.workloads import WORKLOADS
 from weft.commands.subject import (
     DeviceOption,
@@ -39,6 +38,7 @@ from weft.commands.subject import (
 from weft.explain.calls import call
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.options import Options
+from weft.runtime.timing import LEAST_ROUNDS
 
 DEFAULT_WORKLOADS = (
     *("rms_norm_forward", "rms_norm_backward", "layer_norm_backward_bias"),

@@ -18,6 +18,7 @@ from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
+from weft.integration.race import with_known
 from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
@@ -163,7 +164,7 @@ def explain(
     where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
     target: a machine to plan for, or its name; by default the one at hand. dynamic: as in torch.compile. name: for the
     title; by default the function's. Schedules that ``weft tune`` measured on the machine at hand are taken as they
-    are in a compile.
+    are in a compile, and with ``WEFT_RACE=1`` the outcomes of races that were run.
 
     Raises ValueError for an unknown target or dtype, or a machine without figures; TypeError for what is no function or
     no target; CallError, with the user's line, if the function fails on these inputs.
@@ -176,10 +177,9 @@ def explain(
     options = Options.read()
     chosen = chosen or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
     tuned = tuning.load(options)
-    explained = tuple(
-        ExplainedGraph(g.kind, compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned))
-        for g in graphs
-    )
+    found = (compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned) for g in graphs)
+    raced = [with_known(compilation, options) for compilation in found]
+    explained = tuple(ExplainedGraph(g.kind, compilation) for g, compilation in zip(graphs, raced, strict=True))
     shown = name or getattr(function, "__name__", type(function).__name__)
     return Explanation(shown, chosen, explained)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import resources
 from importlib.metadata import entry_points
 from threading import Thread
 from typing import Any, cast
@@ -13,14 +10,14 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._dynamo.backends.registry import register_backend
-from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
-from weft.integration.passes import SLOT, configured, in_turn
+from weft.integration.passes import SLOT, configured, in_turn, without_mix_order
+from weft.integration.race import race
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
@@ -31,6 +28,7 @@ from weft.runtime import calibration, launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
+from weft.runtime.package import package_digest
 from weft.runtime.triton_build import wake_workers
 from weft.target import Target
 
@@ -76,6 +74,8 @@ class WeftPass(CustomGraphPass):
         if not compilation.regions:
             return compilation
         compilation = self._complete(compiler.build(compilation, self.options))
+        if self.options.race:
+            compilation = self._complete(race(compilation, symbol_hints(graph), self.options))
         return self._complete(rewrite(graph, compilation, self.options))
 
     def _compile(self, graph: fx.Graph) -> compiler.Compilation:
@@ -109,21 +109,6 @@ def check_ahead_of_time() -> Refusal | None:
     return Refusal("ahead_of_time", "graph", "a package of AOTInductor cannot call weft's kernels")
 
 
-@cache
-def package_digest() -> str:
-    """Digest of weft's own sources and data files."""
-    digest = hashlib.sha256()
-    pending = [resources.files("weft")]
-    while pending:
-        entry = pending.pop()
-        if entry.is_dir():
-            pending.extend(sorted(entry.iterdir(), key=lambda e: e.name, reverse=True))
-        elif entry.name.endswith((".py", ".h", ".cpp", ".json")):
-            digest.update(entry.name.encode())
-            digest.update(entry.read_bytes())
-    return digest.hexdigest()
-
-
 def weft_backend(
     gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **kwargs: Any
 ) -> Callable[..., Any]:
@@ -148,8 +133,7 @@ def weft_backend(
         warn_once(f"weft: the model runs in eager mode: {error}")
         return gm.forward
     patches[SLOT] = in_turn([*configured(patches), WeftPass(chosen)])
-    if "triton.mix_order_reduction" in inductor_config._config:  # pyright: ignore[reportAttributeAccessIssue]
-        patches.setdefault("triton.mix_order_reduction", False)
+    patches = without_mix_order() | patches
     return cast(Callable[..., Any], compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches))
 
 

@@ -12,6 +12,12 @@ SLOT = "post_grad_custom_post_pass"
 _TAKES_LISTS = hasattr(custom_graph_pass, "get_custom_graph_passes")  # from torch 2.13 on
 
 
+def without_mix_order() -> dict[str, Any]:
+    """What turns TorchInductor's own mix-order fusion off, which is known to be wrong, in releases that have it."""
+    name = "triton.mix_order_reduction"
+    return {name: False} if name in config._config else {}  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def configured(patches: dict[str, Any]) -> list[Any]:
     """The passes of the user: those in the options of a compile, else those in TorchInductor's configuration."""
     found = patches[SLOT] if SLOT in patches else getattr(config, SLOT)

@@ -20,6 +20,7 @@ from weft.plan.tuned import Tuned
 from weft.render.source import Source
 from weft.rules import find_rule
 from weft.runtime import launch
+from weft.runtime.raced import Raced
 
 _LOG = logging.getLogger(__name__)
 SOURCE = "weft_source"
@@ -47,6 +48,7 @@ class ReportedRegion:
     gradients: dict[str, tuple[str, ...]]
     places: tuple[Place, ...]
     reduced_at: tuple[Place, ...]
+    race: Raced | Refusal | None = None
 
     @staticmethod
     def of(compiled: CompiledRegion) -> ReportedRegion:
@@ -54,7 +56,9 @@ class ReportedRegion:
         inputs = _noted(SOURCE, region.program.inputs, region.inputs)
         gradients = _noted(GRADIENTS, [o.buffer for o in region.program.outputs], region.outputs)
         own = compiled.program, compiled.plan, compiled.sources
-        return ReportedRegion(*own, len(region.members), inputs, gradients, region.places, region.reduced_at)
+        return ReportedRegion(
+            *own, len(region.members), inputs, gradients, region.places, region.reduced_at, compiled.race
+        )
 
 
 def _shown(buffers: Iterable[Buffer], names: Mapping[str, str]) -> str:
@@ -96,6 +100,7 @@ class Report:
                     "operations": region.operations,
                     "lines": list(lines_of([region])),
                     "program": str(region.program),
+                    "race": _measurement(region.race),
                 }
             )
             sources = [source.text for source in region.sources] or [None] * len(plan.kernels)
@@ -156,8 +161,17 @@ def region_lines(equal: Sequence[ReportedRegion]) -> list[str]:
             f"    reads {_shown(kernel.program.inputs, names)}",
             f"    writes {_shown((o.buffer for o in kernel.program.outputs), names)}",
         ]
-    lines += [f"  {line}" for line in reasons(plan)]
+    lines += [f"  {line}" for line in (*reasons(plan), *race_lines(equal[0].race))]
     return lines + [f"  from {line}" for line in lines_of(equal)[:SHOWN_LINES]]
+
+
+def race_lines(race: Raced | Refusal | None) -> list[str]:
+    """What a race of a region came to."""
+    if race is None:
+        return []
+    if isinstance(race, Refusal):
+        return [f"not raced: {race.message}{f'; {race.compared}' if race.compared else ''}"]
+    return [f"raced: {race}"]
 
 
 def lines_of(equal: Sequence[ReportedRegion]) -> tuple[str, ...]:
@@ -172,7 +186,7 @@ def refusal_lines(refusals: Iterable[Refusal]) -> list[str]:
         first = equal[0]
         figures = f"; {first.compared}" if first.compared else ""
         lines.append(f"left out: {len(equal)} x {first.rule}: {first.message}{figures}")
-        if find_rule(first.rule).stage == "plan":  # of whole regions
+        if find_rule(first.rule).stage in ("plan", "race"):  # of whole regions
             places = dict.fromkeys(refusal.where for refusal in equal if refusal.where)
             lines += [f"  from {place}" for place in [*places][:SHOWN_LINES]]
     return lines
@@ -218,7 +232,7 @@ def _kernel(
     return own | counts | asdict(held) | {"text": str(kernel), "source": source}
 
 
-def _measurement(measured: Tuned | Refusal | None) -> dict[str, Any] | None:
+def _measurement(measured: Tuned | Raced | Refusal | None) -> dict[str, Any] | None:
     if measured is None:
         return None
     if isinstance(measured, Refusal):

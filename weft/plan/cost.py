@@ -10,7 +10,7 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
-from weft.plan.gpu_cost import times_us
+from weft.plan.gpu_cost import constants, times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split
@@ -90,6 +90,16 @@ def _starts(kernel: Kernel, target: Target) -> int:
     """How often threads start: once, and once more for a finish, which on a CPU is a parallel loop of its own."""
     again = kernel.schedule.finish == "separate" or (kernel.schedule.finish == "same" and target.kind == "cpu")
     return 1 + again
+
+
+def least_us(moved: int, kernels: int, target: Target) -> float:
+    """What no kernels are predicted to undercut, under any schedule: all of them start, and move so many bytes. A
+    copy's bandwidth was fitted beside what else kernels do, so that some ways to take rows have more."""
+    if target.kind == "cpu":
+        return moved / target.bandwidth_gbps / 1e3
+    every = constants(target).values()
+    start, share = min(known.start_us for known in every), max(known.bandwidth for known in every)
+    return moved / (target.bandwidth_gbps * share) / 1e3 + kernels * start
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:

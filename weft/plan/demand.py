@@ -13,10 +13,12 @@ from weft.ir.structure import KEPT
 from weft.plan.beginnings import Beginnings, beginnings, early_rows
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
 from weft.plan.kernel import VECTOR_BYTES, Keeps, Schedule
-from weft.plan.liveness import Amount, Liveness, liveness
+from weft.plan.liveness import NOTHING, Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
+ADDRESS_REGISTERS = 2
+"""Of 64 bits."""
 MOST_MASKED = 16
 """Elements of a row in a thread whose masks ptxas keeps at most; of more it finds them anew."""
 
@@ -127,6 +129,26 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     }
 
 
+def crowded_registers(demand: Demand, schedule: Schedule) -> float:
+    """Registers that a thread holds at the least: an address of each tensor that is loaded and, while a vector of each
+    is on its way at once, all that these are part of; or, while a row is reduced, what of it waits in float32, and what
+    stays for all rows."""
+    live, part = demand.live, share_of(demand, schedule)
+    loads, most = (live.tiles, part.columns) if schedule.columns else (live.row_inputs, part.rows)
+    vector = min(VECTOR_BYTES // demand.item_bytes, most)
+    held = max(_registers_of(a, vector, schedule) for a in (*live.alive, NOTHING))
+    if schedule.scheme in ("ONE_SHOT", "STREAM") and schedule.keeps == "values":
+        counts = features(demand, schedule)
+        held = max(held, counts["waiting"] + counts["sums"] + counts["invariant"])
+    return held + ADDRESS_REGISTERS * len(loads)
+
+
+def _registers_of(amount: Amount, vector: int, schedule: Schedule) -> float:
+    """Of one vector of a row; without columns, of as many rows."""
+    columns, rows = (vector, 1) if schedule.columns else (0, vector)
+    return columns * (amount[0] + amount[1]) + rows * amount[2] + amount[3]
+
+
 def finish_loads(demand: Demand, schedule: Schedule) -> float:
     """Partial results of one sum that a thread of the finish loads before it needs the first."""
     width = finish_columns(schedule, demand.width)
@@ -149,11 +171,11 @@ class Share:
     warps: int
 
 
-def share_of(demand: Demand, schedule: Schedule) -> Share:
+def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> Share:
     """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
-    along the row, then its warps, then the next rows."""
+    along the row, then its warps, then the next rows. loaded: elements at once, if rows begin between vectors."""
     threads, rows, piece = 32 * schedule.warps, schedule.rows_per_tile, schedule.piece_columns
-    vector = max(1, min(VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
+    vector = max(1, min(loaded or VECTOR_BYTES // demand.item_bytes, rows * piece // threads, piece))
     lanes = min(32, piece // vector)
     warps = min(schedule.warps, max(1, piece // (vector * lanes)))
     rows_at_once = threads // (lanes * warps)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
 from weft.ir.structure import loops_of
 from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
-from weft.plan.kernel import VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
+from weft.plan.kernel import VECTOR, VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
 from weft.plan.resources import (
+    demanded,
     most_registers,
     most_shared_bytes,
-    most_wanted,
     registers_per_thread,
     shared_bytes,
     spills,
@@ -92,20 +93,55 @@ NARROWEST_LOOP = 8192
 def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     if not split.has_inner:
-        found = tuple(_by_columns(split))
-        demand = Demand.of(split.program, found[0])
-        return tuple(s for s in found if is_possible(demand, s, 1, split.target, slack)) or found
+        return next(_by_columns_that_fit(split, slack), ()) or tuple(_by_columns(split, VECTOR))
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
-    return (*held, *_loops(split, slack)) if not held or can_loop(split) else held
+    if held and not can_loop(split):
+        return held
+    return (*held, *next(_loops_that_fit(split, slack), ())) or (next(_loops(split, vector_of(split))),)
+
+
+def more_candidates(split: Split) -> tuple[Schedule, ...]:
+    """Schedules that are worth a thought only where the candidates spill: with less of each tensor on its way, and
+    loops over rows that registers were to hold."""
+    if not split.has_inner:
+        every = _by_columns_that_fit(split, 1.0)
+    else:
+        every = _loops_that_fit(split, 1.0) if not sums_columns(split) else iter(())
+    return tuple(schedule for way in every for schedule in way)
+
+
+def _by_columns_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Those with at least a vector for each thread and, if there are any, those with at least half of one."""
+    return _fitting((_by_columns(split, least) for least in (VECTOR, LEAST_ELEMENTS)), split, slack)
+
+
+def _loops_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Those in whole vectors and, if there are any, those in halves."""
+    vector = vector_of(split)
+    halves = sorted({vector, min(vector, LEAST_ELEMENTS)}, reverse=True)
+    return _fitting((_loops(split, each) for each in halves), split, slack)
+
+
+def _fitting(ways: Iterable[Iterator[Schedule]], split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+    """Of each list of schedules those that fit a multiprocessor, where there are any."""
+    for way in ways:
+        fit = (s for s in way if is_possible(Demand.of(split.program, s), s, 1, split.target, slack))
+        if found := tuple(fit):
+            yield found
+
+
+def vector_of(split: Split) -> int:
+    """Columns that a thread loads at once in a loop over them."""
+    return VECTOR_BYTES // Demand.of(split.program, _looped(split)).item_bytes
 
 
 def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
     """Of schedules whose predicted registers exceed what there is those that do so by the least: spills cost more than
     all else that these differ in."""
-    excess = {
-        schedule: wanted_registers(Demand.of(split.program, schedule), schedule) / most_wanted(schedule, split.target)
-        for schedule in _in_registers(split, slack * DOUBTFUL)
-    }
+    every = (
+        (s, demanded(Demand.of(split.program, s), s, split.target)) for s in _in_registers(split, slack * DOUBTFUL)
+    )
+    excess = {schedule: need / most for schedule, (need, most) in every}
     return tuple(s for s, each in excess.items() if each <= LEAST_DOUBTFUL * min(excess.values()))
 
 
@@ -124,8 +160,8 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
         if can_keep_tiles(Demand.of(split.program, schedule)):
             schedule = replace(schedule, keeps="tiles")
         demand = Demand.of(split.program, schedule)
-        most = int(min(most_wanted(schedule, split.target), most_registers(warps, 1, split.target)))
-        found.append((wanted_registers(demand, schedule), most))
+        need, most = demanded(demand, schedule, split.target)
+        found.append((math.ceil(need), int(min(most, most_registers(warps, 1, split.target)))))
     return min(found, key=lambda each: each[0] / each[1])
 
 
@@ -259,10 +295,14 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
 
 def can_loop(split: Split) -> bool:
     """Whether the rows of a kernel that fit the registers may be looped over as well."""
+    return split.width >= NARROWEST_LOOP and not sums_columns(split)
+
+
+def sums_columns(split: Split) -> bool:
+    """Whether something with columns is summed up over rows."""
     loops, columns = loops_of(split.program, split.rows, split.columns), set(split.columns)
     types = split.program.types()
-    sums = [name for names in loops.outer for name in names]
-    return split.width >= NARROWEST_LOOP and not any(set(types[name][1]) & columns for name in sums)
+    return any(set(types[name][1]) & columns for names in loops.outer for name in names)
 
 
 def can_keep_tiles(demand: Demand) -> bool:
@@ -292,9 +332,9 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
-def _by_columns(split: Split) -> Iterator[Schedule]:
+def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
     """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a
-    row."""
+    row. least: elements of a thread, where there are as many."""
     columns, outer, segments = split.columns, split.has_outer, split.segment_count
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
@@ -307,7 +347,7 @@ def _by_columns(split: Split) -> Iterator[Schedule]:
         if 1 < count >= 2 * tall:
             continue  # most of a tile would be rows that there are not
         per_thread = width * count / (32 * warps)
-        if not (8 <= per_thread <= 64 or (per_thread < 8 and (width, count) == (widths[-1], 1))):
+        if not (least <= per_thread <= MOST_ELEMENTS or (per_thread < least and (width, count) == (widths[-1], 1))):
             continue
         given = replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width)
         if not outer:
@@ -342,17 +382,18 @@ def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
         yield replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
 
 
-def _loops(split: Split, slack: float) -> Iterator[Schedule]:
-    """Programs loop over the columns of a row."""
-    finish: Finish = "separate" if split.has_outer else "none"
-    start = Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish)
+def _looped(split: Split) -> Schedule:
+    """A program loops over the columns of a row."""
     chunks = -(-4 * split.target.units // split.segment_count) if split.has_outer else 0
+    finish: Finish = "separate" if split.has_outer else "none"
+    return Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish, chunks=chunks)
+
+
+def _loops(split: Split, vector: int) -> Iterator[Schedule]:
+    """Programs loop over the columns of a row, whether they fit a multiprocessor or not. vector: columns that a thread
+    loads at once; with fewer it has less of each tensor on its way."""
+    start = _looped(split)
     demand = Demand.of(split.program, start)
-    vector = VECTOR_BYTES // demand.item_bytes
-    found = [
-        replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages, chunks=chunks)
-        for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES)
-    ]
-    fitting = [s for s in found if is_possible(demand, s, 1, split.target, slack)]
-    for each in fitting or found[:1]:
-        yield each if chunks else replace(each, register_cap=register_cap(demand, each, split.target))
+    for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
+        each = replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
+        yield each if start.chunks else replace(each, register_cap=register_cap(demand, each, split.target))

@@ -56,7 +56,10 @@ BANKS = 32
 """Of shared memory. A tile that is copied element by element, of which threads have elements of several rows but of one
 column, Triton 3.6 lays out by columns: a warp has all elements of a row in one bank, one access after the other."""
 SECTOR_BYTES = 32
-"""Of memory that is read or written for an element whose neighbours lie elsewhere."""
+"""Of memory that is read or written at once."""
+SECTOR_COST = 0.15
+"""Of a byte of a sector that another program needs, and finds in a cache, in bytes that come from memory. Norms and
+softmaxes along a slow axis of T5, Whisper and Swin took as long as 0 to 0.2 would have it (H200)."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,12 @@ class Work:
     which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
     operations: on an element, in float32 additions; again: those behind an exchange that were computed before it.
     loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums;
-    added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
-    of rows and columns that are copied ahead, where they are, one element at a time."""
+    added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs of rows and
+    columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations: on a row in
+    a thread, and on what it loads at once, for its place along each of several dimensions and its address in each
+    tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many rows in
+    turn have the same of it. strided: elements of tensors in which neighbours along the columns are none; those along
+    the rows may be."""
 
     moved_bytes: int
     again_bytes: int
@@ -143,6 +150,10 @@ class Work:
     segments: int
     is_split: bool
     copied: int
+    row_operations: float
+    vector_operations: float
+    shared: tuple[int, ...]
+    strided: int
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -154,9 +165,8 @@ class Work:
         by_name, types = program.by_name(), program.types()
         fast = (columns or rows)[-1:]
 
-        def in_memory(buffer: Buffer) -> int:
-            strided = any(buffer.stride_of.get(dim, 1) not in (0, 1) for dim in fast)
-            return split.sizes.bytes(buffer) * (SECTOR_BYTES // dtypes.itemsize(buffer.dtype) if strided else 1)
+        def is_strided(buffer: Buffer) -> bool:
+            return any(buffer.stride_of.get(dim, 1) not in (0, 1) for dim in fast)
 
         tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
         read = [b for b in program.inputs if b in tall]
@@ -170,9 +180,13 @@ class Work:
         every = sum(cost.get(name, 0) for names in named for name in names)
         along = set(columns or rows)
         single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
+        partly = [
+            b for b in program.inputs if set(b.dims) & set(columns) and 0 < len(set(b.dims) & set(rows)) < len(rows)
+        ]
+        moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
         return Work(
-            sum(map(in_memory, program.moved_inputs)) + sum(in_memory(o.buffer) for o in program.outputs),
-            sum(in_memory(b) for used in loops.used[1:] for b in read if b.name in used),
+            sum(map(split.sizes.bytes, moved)),
+            sum(split.sizes.bytes(b) for used in loops.used[1:] for b in read if b.name in used),
             sum(dtypes.itemsize(b.dtype) for b in read),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
             len(tall),
@@ -190,6 +204,10 @@ class Work:
             split.segment_count,
             bool(columns) and not split.has_inner,
             sum(1 for b in program.inputs if _is_copied_singly(b, split)),
+            max(0, len(rows) - 1) * (INDEX_COST + len(tall) + len(partly)),
+            max(0, len(columns) - 1) * (INDEX_COST + len(tall)),
+            tuple(_rows_in_turn(b, split) for b in partly),
+            sum(split.sizes.elements(b.dims) for b in moved if is_strided(b)),
         )
 
 
@@ -216,6 +234,16 @@ def _is_copied_singly(buffer: Buffer, split: Split) -> bool:
     """Whether loads that run ahead copy elements of a tile one by one, as those of 4 bytes in rows of odd width."""
     varies = set(buffer.dims) & set(split.inside) and set(buffer.dims) & set(split.columns)
     return bool(varies) and dtypes.itemsize(buffer.dtype) >= COPIED_BYTES and _vector(buffer, split.columns) == 1
+
+
+def _rows_in_turn(buffer: Buffer, split: Split) -> int:
+    """Rows one after the other that have the same of an input."""
+    count = 1
+    for dim in reversed(split.inside):
+        if dim in buffer.dims:
+            break
+        count *= split.sizes.elements((dim,))
+    return count
 
 
 Count = Any
@@ -302,14 +330,17 @@ class Load:
         early = early_rows(demand.begins, demand.width, schedule)
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
+        again_loaded = sum(1 for rows in work.shared if rows % schedule.rows_per_tile)
         beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps != "tiles"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
         ahead = max(1, min(schedule.stages - 1, turn if looped else turns)) if copied else 1
         per_us = target.bandwidth_gbps * 1e3
-        share, part = 1 / work.loops if looped else 1, share_of(demand, schedule)
+        whole = early or looped or work.is_split
+        share, part = 1 / work.loops if looped else 1, share_of(demand, schedule, None if whole else vector)
         gathered = schedule.rows_per_tile > part.rows
         reread_bytes = work.again_bytes * looped
+        sectors_bytes = work.strided * max(0, SECTOR_BYTES / schedule.rows_per_tile - demand.item_bytes)
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
         converted = not persistent and is_converted(demand, schedule)
         is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
@@ -322,7 +353,7 @@ class Load:
         conflicts = 2 * BANKS * SCHEDULERS * work.copied * banked  # shared memory is one for all schedulers
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
-            moved_us=(work.moved_bytes + reread_bytes * missed) / per_us,
+            moved_us=(work.moved_bytes + SECTOR_COST * sectors_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
             tile_bytes=0 if looped and not copied else tile_bytes,
@@ -331,10 +362,17 @@ class Load:
             rounds=rounds,
             scheduled=math.ceil(resident * schedule.warps / SCHEDULERS),
             elements=elements,
-            operations=work.operations * share + conflicts,
+            operations=work.operations * share
+            + conflicts
+            + work.vector_operations / vector
+            + work.row_operations * part.rows / elements,
             again=again * share,
             accesses=elements
-            * (work.tensors / vector + work.single + (0 if stay else len(demand.live.lasting) / (beside * part.rows)))
+            * (
+                (work.tensors + again_loaded) / vector
+                + work.single
+                + (0 if stay else len(demand.live.lasting) / (beside * part.rows))
+            )
             * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
             exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted),

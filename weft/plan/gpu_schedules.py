@@ -7,16 +7,20 @@ from functools import lru_cache, partial
 
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import candidates
+from weft.plan.gpu_candidates import candidates, more_candidates
 from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel, Schedule
-from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, wanted_registers
+from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
 
 CLEARLY_FEWER = 0.9
 """The part of its registers that what replaces a kernel that spills wants at the most; that many of the predictions
 are off by less than a tenth."""
+DOUBTFUL_TIME = 1.1
+"""How many times as long as predicted a kernel takes, in the mean, that is predicted to want up to a quarter more
+registers than there are: of 204 of the sweeps 46 spilled, up to 64 bytes of a thread at 1.05 times the predicted time,
+65 to 300 bytes at 1.2 to 1.5 times, more at 1.7 to 2.5 times."""
 WORTH_COMPILING = 0.97
 """The part of a kernel's predicted time that another one may take for which it is compiled as well: of 2229 kernels of
 the sweeps 96 were, and what is lost by choices fell from 3.9 to 3.7 %, to 3.8 % without this and 235 compiled."""
@@ -24,9 +28,21 @@ the sweeps 96 were, and what is lost by choices fell from 3.9 to 3.7 %, to 3.8 %
 
 @lru_cache(maxsize=KEPT)
 def gpu_schedule(split: Split) -> Schedule:
-    """The schedule of a kernel with the shortest predicted time. Once for a pass that several splits have in common."""
-    found = candidates(split)
-    return min(found, key=partial(predicted_us, split))
+    """The schedule of a kernel with the shortest predicted time; one that may spill has to take clearly less than one
+    that does not. Once for a pass that several splits have in common."""
+
+    def cost(schedule: Schedule) -> float:
+        doubtful = spills(Demand.of(split.program, schedule), schedule, split.target)
+        return predicted_us(split, schedule) * (DOUBTFUL_TIME if doubtful else 1)
+
+    return min(candidates(split), key=cost)
+
+
+def fits(split: Split, slack: float = 1.0) -> bool:
+    """Whether registers hold what a thread wants under the schedule that is chosen. slack: by how much it may exceed
+    them."""
+    schedule = gpu_schedule(split)
+    return not spills(Demand.of(split.program, schedule), schedule, split.target, slack)
 
 
 def forget() -> None:
@@ -38,11 +54,12 @@ def runner_up(
     kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
 ) -> Schedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
-    the model, or of any others; None if there is no other. registers: of a thread, if the kernel spills none but takes
-    more than were counted on: then the best of those that are sure to have what they want, if it takes less time than
-    the kernel with so many. tried: what is not to be taken either."""
+    the model than all that was tried, or of any others; None if there is no other. registers: of a thread, if the
+    kernel spills none but takes more than were counted on: then the best of those that are sure to have what they want,
+    if it takes less time than the kernel with so many. tried: what is not to be taken either."""
     split, chosen = Split.of_kernel(kernel, target, hints), kernel.schedule
-    found, us = [s for s in candidates(split) if s not in (chosen, *tried)], partial(predicted_us, split)
+    every = dict.fromkeys((*candidates(split), *(() if registers else more_candidates(split))))
+    found, us = [s for s in every if s not in (chosen, *tried)], partial(predicted_us, split)
 
     def wanted(schedule: Schedule) -> int:
         return wanted_registers(Demand.of(split.program, schedule), schedule)
@@ -52,7 +69,8 @@ def runner_up(
         best = min(sure, key=us, default=None)
         worth = best is not None and us(best) < WORTH_COMPILING * us(chosen, registers)
         return best if worth else None
-    fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * wanted(chosen)]
+    least = min(map(wanted, (chosen, *tried)))
+    fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * least]
     return min(fewer or found, key=us, default=None)
 
 

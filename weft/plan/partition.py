@@ -21,28 +21,41 @@ class Passes:
     products: dict[str, tuple[Size, ...]]
 
 
-def cut(program: Program, found: Structure, hints: Mapping[str, int]) -> Passes:
+def cut(
+    program: Program,
+    found: Structure,
+    hints: Mapping[str, int],
+    products: Mapping[str, tuple[Size, ...]] | None = None,
+    mark: str = "",
+) -> Passes:
     """Programs of the passes of ``program``. A value that a later pass needs is stored, unless computing it again from
     inputs reads fewer bytes than a store and a load move. Buffers keep their names; an intermediate is named after its
-    value."""
-    at = {o: _output_pass(found, o) for o in program.outputs}
-    count = 1 + max(at.values())
+    value. products: run-time strides that there are already. mark: before the number of the pass in the names of its
+    values, where these are to differ from those of other passes."""
+    count = 1 + max(_output_pass(found, o) for o in program.outputs)
     if count == 1:
         return Passes((program,), {})
-    again = _recomputed(program, found, hints)
-    stored: dict[str, int] = {}
-    needed: dict[int, set[str]] = {}
-    for each in reversed(range(count)):
-        roots = {o.value for o in program.outputs if at[o] == each} | {name for name, p in stored.items() if p == each}
-        needed[each] = _needed(program, found, roots, each, again, stored)
-    products: dict[str, tuple[Size, ...]] = {}
+    needed, stored = needs(program, found, recomputed(program, found, hints))
+    known = dict(products or {})
     programs: list[Program] = []
     for each in range(count):
-        outputs = [o for o in program.outputs if at[o] == each]
+        outputs = [o for o in program.outputs if _output_pass(found, o) == each]
         saved = [name for name, p in stored.items() if p == each]
-        name = f"{program.name}_{each}"
-        programs.append(_assemble(program, name, needed[each], outputs, stored, saved, products))
-    return Passes(tuple(programs), products)
+        own = f"{mark}{each}" if mark else ""
+        programs.append(_assemble(program, f"{program.name}_{each}", needed[each], outputs, stored, saved, known, own))
+    return Passes(tuple(programs), known)
+
+
+def needs(program: Program, found: Structure, again: set[str]) -> tuple[dict[int, set[str]], dict[str, int]]:
+    """Values that each pass computes, and the pass of each one that is stored for a later one. again: those that are
+    computed again instead."""
+    at = {o: _output_pass(found, o) for o in program.outputs}
+    stored: dict[str, int] = {}
+    needed: dict[int, set[str]] = {}
+    for each in reversed(range(1 + max(at.values()))):
+        roots = {o.value for o in program.outputs if at[o] == each} | {name for name, p in stored.items() if p == each}
+        needed[each] = _needed(program, found, roots, each, again, stored)
+    return needed, stored
 
 
 def _output_pass(found: Structure, output: Output) -> int:
@@ -50,7 +63,7 @@ def _output_pass(found: Structure, output: Output) -> int:
     return found.passes[output.value] + bool(found.dropped[output.value] & set(output.buffer.dims))
 
 
-def _recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
+def recomputed(program: Program, found: Structure, hints: Mapping[str, int]) -> set[str]:
     """Pointwise values worth computing again in a later pass: what they are made from (inputs and results of
     reductions, which are stored anyway) is no more than a store and a load of the value itself would move."""
     sizes, types = Sizes(program, hints), program.types()
@@ -91,28 +104,31 @@ def _assemble(
     given: Iterable[str],
     saved: Sequence[str],
     products: dict[str, tuple[Size, ...]],
+    mark: str = "",
 ) -> Program:
     """Part of a program: computes ``needed``, reads from memory what else it takes and is ``given`` there, writes
-    ``outputs`` and ``saved``."""
+    ``outputs`` and ``saved``. mark: behind the names of its values, which are new ones otherwise."""
     by_name, types = program.by_name(), program.types()
     used = {arg for v in needed for arg in by_name[v].args} | {o.value for o in outputs}
     given = [value for value in given if value in used - needed]
-    builder = Builder.like(program, extra=(saved_name(v) for v in {*given, *saved}))
+    builder = Builder.like(program, extra=(saved_name(program, v, mark) for v in {*given, *saved}))
     builder.name = name
     renamed = {b.name: builder.add_input(b) for b in program.inputs if b.name in used}
     for value in given:
         dtype, dims = types[value]
-        renamed[value] = builder.input(saved_name(value), dtype, dims, _contiguous(program, dims, products))
+        renamed[value] = builder.input(
+            saved_name(program, value, mark), dtype, dims, _contiguous(program, dims, products)
+        )
     for value in program.values:
         if value.name in needed:
-            args = [renamed[a] for a in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
+            args, own = [renamed[a] for a in value.args], value.name + mark if mark else ""
+            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes, name=own)
     for output in outputs:
         builder.add_output(output.buffer, renamed[output.value])
     for value in saved:
         dtype, dims = types[value]
         strides = _contiguous(program, dims, products)
-        builder.output(saved_name(value), renamed[value], dtype, dims, strides)
+        builder.output(saved_name(program, value, mark), renamed[value], dtype, dims, strides)
     builder.parameters = tuple(dict.fromkeys((*program.parameters, *products)))
     return _only_used(builder)
 
@@ -122,15 +138,16 @@ def separate(
     rows: tuple[str, ...],
     *,
     saving: bool = False,
+    storing: bool = False,
     groups: Sequence[Sequence[str]] | None = None,
     products: dict[str, tuple[Size, ...]] | None = None,
 ) -> tuple[Program, ...]:
     """A one-pass program without fusion across rows and columns: what does not follow an outer reduction, then the
     outer reductions, which read inputs again and take row results from memory. The program itself if it has but one.
-    saving: also where all that the first part would write are row results. groups: of outputs that follow outer
-    reductions, a part for each; what is in none is left in the first part, which then is of rows and columns itself. By
-    default all of them are one. products: run-time strides of intermediates, to which those of what is saved are added.
-    """
+    saving: also where all that the first part would write are row results. storing: outer reductions take all of what
+    they add up from memory, and compute nothing again. groups: of outputs that follow outer reductions, a part for
+    each; what is in none is left in the first part, which then is of rows and columns itself. By default all of them
+    are one. products: run-time strides of intermediates, to which those of what is saved are added."""
     known = {} if products is None else products
     late = late_outputs(program, rows)
     taken = [late] if groups is None else [[o for o in late if o.buffer.name in group] for group in groups]
@@ -139,10 +156,12 @@ def separate(
     if not late or not (early or saving):
         return (program,)
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
+    if storing:
+        results |= {v.args[0] for v in program.values if is_outer(v, rows)} & set(program.by_name())
     names = ["_columns"] if len(taken) == 1 else [f"_columns_{i}" for i in range(len(taken))]
     columns = [_part(program, own, results, name, (), known) for own, name in zip(taken, names, strict=True)]
     wanted = {b.name for each in columns for b in each.inputs}
-    saved = [name for name in sorted(results) if saved_name(name) in wanted]
+    saved = [name for name in sorted(results) if saved_name(program, name) in wanted]
     if not early and not saved:
         return (program,)
     return _part(program, early, set(), "_rows", saved, known), *columns
@@ -184,9 +203,11 @@ def _only_used(builder: Builder) -> Program:
     return builder.finish()
 
 
-def saved_name(value: str) -> str:
-    """Name of the buffer that carries a value from one pass to a later one."""
-    return f"{value}_saved"
+def saved_name(program: Program, value: str, mark: str = "") -> str:
+    """Name of the buffer that carries a value of a program from one part to a later one: of the program's own, if its
+    values are marked or a buffer has the value's."""
+    name = f"{value}_saved"
+    return f"{program.name}_{name}" if mark or any(b.name == name for b in program.buffers) else name
 
 
 def _contiguous(program: Program, dims: tuple[str, ...], products: dict[str, tuple[Size, ...]]) -> list[Size]:

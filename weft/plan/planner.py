@@ -10,11 +10,11 @@ from weft.errors import Refusal
 from weft.ir.online import online
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Size
-from weft.ir.structure import Cut, analyse, split_straddling
+from weft.ir.structure import analyse, split_straddling
 from weft.ir.unroll import unrolled
-from weft.options import MixedOrder
+from weft.options import ANY, MixedOrder
 from weft.plan.cost import estimates, ideal
-from weft.plan.grouping import check_one_kernel, parts_us, scheduled, separated, ways
+from weft.plan.fitting import decision, fitting, scheduled, separated, ways
 from weft.plan.kernel import Decision, Estimate, Kind, Plan
 from weft.plan.legality import (
     check_epilogue_pointwise,
@@ -24,7 +24,7 @@ from weft.plan.legality import (
     check_whole_rows,
     check_written_once,
 )
-from weft.plan.partition import cut
+from weft.plan.partition import Passes, cut
 from weft.plan.resources import resources
 from weft.plan.schedules import kind_of
 from weft.plan.split import Split
@@ -33,7 +33,30 @@ from weft.target import Target
 
 MAX_DIMENSIONS = 8
 """Splits are enumerated: 2^8 of them at most."""
-ANY = MixedOrder()
+
+
+@dataclass(frozen=True)
+class SplitPasses:
+    """A program under a legal split. program: as it is computed under that; decisions: on where it is cut."""
+
+    program: Program
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    passes: Passes
+    decisions: tuple[Decision, ...]
+
+    def wholes(self, target: Target, hints: Mapping[str, int]) -> list[Split]:
+        """The passes."""
+        return [
+            Split.of(each, each.in_order(self.rows), each.in_order(self.columns), target, hints)
+            for each in self.passes.programs
+        ]
+
+
+DimensionSplit = tuple[tuple[str, ...], tuple[str, ...]]
+"""Rows and columns."""
+Cuts = Sequence[tuple[DimensionSplit, SplitPasses | Refusal]]
+"""The passes under each split, or the rule that forbids it."""
 
 
 def plan(
@@ -87,7 +110,11 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int], mixe
     if len(program.dims) > MAX_DIMENSIONS:
         message = "has more dimensions than splits are searched for"
         return Refusal("dimensions", program.name, message, len(program.dims), MAX_DIMENSIONS)
-    found = [(split, plan_split(program, *split, target, hints, mixed_order=mixed_order)) for split in splits(program)]
+    cuts = [(split, cut_split(program, *split, hints)) for split in splits(program)]
+    found = [
+        (split, each if isinstance(each, Refusal) else planned(each, target, hints, mixed_order))
+        for split, each in _without_strided(program, cuts)
+    ]
     legal = [candidate for _, candidate in found if isinstance(candidate, Plan)]
     if not legal:
         return next(candidate for _, candidate in found if isinstance(candidate, Refusal))
@@ -100,7 +127,19 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int], mixe
     return replace(best, alternatives=others)
 
 
-def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSplit, SplitPasses | Refusal]]:
+    """Splits with the refusal of those whose columns are scattered in memory with nothing saved by that."""
+    along = stride_one_dims(program)
+    near = [each for (_, columns), each in cuts if along & set(columns)]
+    fewest = min((len(each.passes.programs) for each in near if isinstance(each, SplitPasses)), default=0)
+    for split, each in cuts:
+        if isinstance(each, Refusal) or along & set(split[1]):
+            yield split, each
+        else:
+            yield split, check_strided(each, fewest) or each
+
+
+def splits(program: Program) -> Iterator[DimensionSplit]:
     """All (rows, columns), those with the fastest dimensions as columns first."""
     names = [d.name for d in program.dims]
     fast_first = list(reversed(names))
@@ -109,18 +148,23 @@ def splits(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
             yield tuple(n for n in names if n not in chosen), tuple(n for n in names if n in chosen)
 
 
+def stride_one_dims(program: Program) -> set[str]:
+    """Dimensions along which neighbours are neighbours in memory, in one of the buffers with most dimensions."""
+    most = max((len(b.dims) for b in program.buffers), default=0)
+    return {dim for b in program.buffers if len(b.dims) == most for dim in b.dims if b.stride_of[dim] == 1}
+
+
 def plan_split(
     program: Program,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     target: Target,
     hints: Mapping[str, int],
-    *,
     mixed_order: MixedOrder = ANY,
 ) -> Plan | Refusal:
     """The plan under one split with the shortest predicted time, or the rule that forbids the split."""
-    found = _Passes.of(program, rows, columns, target, hints, mixed_order)
-    return found if isinstance(found, Refusal) else found.plan([min(own, key=_order) for own in found.ways])
+    found = cut_split(program, rows, columns, hints)
+    return found if isinstance(found, Refusal) else planned(found, target, hints, mixed_order)
 
 
 def plans_of_split(
@@ -129,94 +173,86 @@ def plans_of_split(
     columns: tuple[str, ...],
     target: Target,
     hints: Mapping[str, int],
-    *,
     mixed_order: MixedOrder = ANY,
 ) -> Iterator[Plan]:
-    """Every plan under one split that ``plan_split`` takes the best of; none if a rule forbids the split."""
-    found = _Passes.of(program, rows, columns, target, hints, mixed_order)
-    if not isinstance(found, Refusal):
-        yield from map(found.plan, product(*found.ways))
+    """Every plan under one split of which ``plan_split`` takes the best; none if a rule forbids the split."""
+    found = cut_split(program, rows, columns, hints)
+    if isinstance(found, Refusal):
+        return
+    products, wholes = dict(found.passes.products), found.wholes(target, hints)
+    for chosen in product(*(list(ways(whole, products, mixed_order)) for whole in wholes)):
+        yield plan_of(found, wholes, chosen, products, mixed_order)
 
 
-def _order(parts: Sequence[Split]) -> tuple[float, int]:
-    return parts_us(parts), len(parts)
+def check_strided(found: SplitPasses, fewest: int) -> Refusal | None:
+    """Columns that are not neighbours in memory have to save a pass: what is loaded of a row lies scattered. fewest:
+    passes of splits whose columns are neighbours, 0 if none is legal."""
+    count = len(found.passes.programs)
+    if not 0 < fewest <= count:
+        return None
+    message = "columns would not be neighbours in memory, and no pass would be saved by that"
+    return Refusal("strided_columns", found.program.name, message, count, fewest)
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """A program under one split. wholes: its passes; ways: to make kernels of each of them. products: run-time strides
-    of intermediates as products of sizes."""
-
-    program: Program
-    split: tuple[tuple[str, ...], tuple[str, ...]]
-    mixed_order: MixedOrder
-    cuts: Sequence[Cut]
-    wholes: Sequence[Split]
-    ways: Sequence[Sequence[Sequence[Split]]]
-    products: Mapping[str, tuple[Size, ...]]
-
-    @staticmethod
-    def of(
-        program: Program,
-        rows: tuple[str, ...],
-        columns: tuple[str, ...],
-        target: Target,
-        hints: Mapping[str, int],
-        mixed_order: MixedOrder,
-    ) -> _Passes | Refusal:
-        """Or the rule that forbids the split."""
-        program = online(split_straddling(program, rows, columns), rows, columns)
-        types = program.types()
-        for value in program.values:
-            if lookup(value.op).kind == "reduction":
-                dims = types[value.args[0]][1]
-                refusal = check_whole_rows(value, dims, columns) or check_online(value, dims, rows, columns)
-                if refusal is not None:
-                    return refusal
-        found = analyse(program, rows)
-        passes = cut(program, found, hints)
-        for part in passes.programs:
-            if (refusal := check_one_space(part)) is not None:
+def cut_split(
+    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], hints: Mapping[str, int]
+) -> SplitPasses | Refusal:
+    """The passes under one split, or the rule that forbids it."""
+    program = online(split_straddling(program, rows, columns), rows, columns)
+    types = program.types()
+    for value in program.values:
+        if lookup(value.op).kind == "reduction":
+            operand_dims = types[value.args[0]][1]
+            refusal = check_whole_rows(value, operand_dims, columns) or check_online(value, operand_dims, rows, columns)
+            if refusal is not None:
                 return refusal
-            own_rows = part.in_order(rows)
-            structure = analyse(part, own_rows)
-            for output in part.outputs:
-                if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
-                    return refusal
-        products = dict(passes.products)
-        wholes = [
-            Split.of(each, each.in_order(rows), each.in_order(columns), target, hints) for each in passes.programs
-        ]
-        every = [list(ways(each, mixed_order, products)) for each in wholes]
-        return _Passes(program, (rows, columns), mixed_order, found.cuts, wholes, every, products)
-
-    def plan(self, chosen: Sequence[Sequence[Split]]) -> Plan:
-        """The plan with one way for each pass."""
-        parts = [part for own in chosen for part in own]
-        target, hints = parts[0].target, dict(parts[0].hints)
-        kernels = tuple(map(scheduled, parts))
-        predicted = estimates(kernels, target, hints)
-        kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
-        name = f"{self.program.name} as {len(kernels)} kernel(s), {_split_text(*self.split)}"
-        decisions = [Decision(name, None, predicted, tuple(each for part in parts for each in apart(part)))]
-        for each in self.cuts:
-            refusal = check_outer_dependency(each) or check_epilogue_pointwise(each)
-            decisions.append(Decision(f"{each.value} with {each.operand}", refusal))
-        for whole, own in zip(self.wholes, chosen, strict=True):
-            if len(own) > 1:
-                reason = check_one_kernel(whole, self.mixed_order) or _apart(whole, own)
-                decisions.append(Decision(f"{whole.program.name}: rows and columns in one kernel", reason))
-        used = {name for part in parts for name in part.program.parameters}
-        products = {name: sizes for name, sizes in self.products.items() if name in used}
-        held = tuple(resources(k, target) for k in kernels)
-        return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
+    found = analyse(program, rows)
+    passes = cut(program, found, hints)
+    for part in passes.programs:
+        if (refusal := check_one_space(part)) is not None:
+            return refusal
+        own_rows = part.in_order(rows)
+        structure = analyse(part, own_rows)
+        for output in part.outputs:
+            if (refusal := check_written_once(part, output, structure, own_rows)) is not None:
+                return refusal
+    decisions = (
+        Decision(f"{c.value} with {c.operand}", check_outer_dependency(c) or check_epilogue_pointwise(c))
+        for c in found.cuts
+    )
+    return SplitPasses(program, rows, columns, passes, tuple(decisions))
 
 
-def _apart(whole: Split, parts: Sequence[Split]) -> Refusal:
-    """Few rows, for instance, are read a second time, from the caches, sooner than partial sums are written and added
-    up."""
-    message = "rows and columns are predicted to take less time in several kernels"
-    return Refusal("apart", whole.program.name, message, round(parts_us([whole]), 1), round(parts_us(parts), 1))
+def planned(found: SplitPasses, target: Target, hints: Mapping[str, int], mixed_order: MixedOrder = ANY) -> Plan:
+    """The plan under a split with the shortest predicted time: kernels of its passes, each with its schedule."""
+    products, wholes = dict(found.passes.products), found.wholes(target, hints)
+    chosen = [fitting(whole, products, mixed_order) for whole in wholes]
+    return plan_of(found, wholes, chosen, products, mixed_order)
+
+
+def plan_of(
+    found: SplitPasses,
+    wholes: Sequence[Split],
+    chosen: Sequence[Sequence[Split]],
+    products: Mapping[str, tuple[Size, ...]],
+    mixed_order: MixedOrder,
+) -> Plan:
+    """The plan under a split with one way to make kernels of each of its passes. wholes: the passes; products: run-time
+    strides of intermediates as products of sizes."""
+    parts = [part for way in chosen for part in way]
+    target, hints = parts[0].target, dict(parts[0].hints)
+    used = {name for part in parts for name in part.program.parameters}
+    kernels = tuple(map(scheduled, parts))
+    predicted = estimates(kernels, target, hints)
+    kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
+    name = f"{found.program.name} as {len(kernels)} kernel(s), {_split_text(found.rows, found.columns)}"
+    decisions = [Decision(name, None, predicted, tuple(each for part in parts for each in apart(part)))]
+    decisions += found.decisions
+    pairs = zip(wholes, chosen, strict=True)
+    decisions += [reason for whole, way in pairs if (reason := decision(whole, way, mixed_order))]
+    held = tuple(resources(k, target) for k in kernels)
+    products = {name: sizes for name, sizes in products.items() if name in used}
+    return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
 
 
 def apart(part: Split) -> list[Estimate]:

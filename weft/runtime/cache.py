@@ -45,6 +45,7 @@ KINDS = {
     "kernel": Kind("so"),
     "triton": Kind("triton.zip"),
     "tuning": Kind("tuning.json", made_again=False),
+    "race": Kind("race.json"),
     "calibration": Kind("calibration.json", made_again=False),
     "header": Kind("h.gch", read_in_place=True),
 }

@@ -179,3 +179,24 @@ def address_of_empty(tensor: Tensor) -> int:
 
 
 _ZEROS = (ctypes.c_char * 64)()
+
+
+def random_tensor(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    largest: int,
+    positive: bool = False,
+) -> Tensor:
+    """A tensor with that layout, on the generator's device. largest: integers are smaller. positive: floats from 0.5 on
+    instead of normal ones."""
+    reach = offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    device = generator.device
+    if not dtype.is_floating_point:
+        made = torch.randint(0, 2 if dtype == torch.bool else largest, (reach,), device=device, generator=generator)
+    else:
+        made = torch.randn(reach, device=device, generator=generator)
+        made = made.abs().add_(0.5) if positive else made
+    return made.to(dtype).as_strided(shape, strides, offset)

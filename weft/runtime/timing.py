@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 MIN_SAMPLE_S = 2e-3
 """Shortest timed stretch: a thousand times the resolution of the clock and of the loop around it."""
 LEAST_ROUNDS = 3
 """Rounds that are run whatever the budget: fewer have no quartiles."""
+FLUSH_BYTES = 256 * 2**20
+"""Written before each sample on a GPU, whose level-two cache holds less."""
+ROUND_SHIFT = 7
+"""By how many places later each round of ``samples_us`` begins."""
+LEAST_MARGINS = {"cpu": 0.05, "cuda": 0.02}
+"""What is called faster has to be faster by this part at the least, by device: the ratio of two candidates moves from
+process to process, by some five per cent on a CPU (docs/benchmarking.md); on a GPU kernels' durations move by less."""
+NOISE_FACTOR = 2.0
 
 
 def _nothing() -> None:
@@ -157,3 +166,59 @@ def _stretch(candidate: Candidate, repeats: int) -> float:
     for _ in range(repeats):
         candidate.run()
     return (time.perf_counter() - begin) / repeats
+
+
+def times_us(
+    runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device, budget_s: float = 60.0
+) -> list[list[float]]:
+    """Of each run, round by round, all in turn: durations of kernels on a GPU, time on the host on a CPU, with fewer
+    rounds there if ``budget_s`` is used up."""
+    if device.type == "cuda":
+        return samples_us(runs, rounds, device)
+    candidates = [Candidate(str(i), "", run) for i, run in enumerate(runs)]
+    found = interleave(candidates, rounds, budget_s, WallClock(MIN_SAMPLE_S))
+    return [[1e6 * seconds for seconds in timing.seconds] for timing in found.values()]
+
+
+def samples_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
+    """Of each run, round by round, the sum of its kernels' durations: all in turn, a flush before each. One profile for
+    all of them, which takes a small part of the time of one a sample."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
+    for run in runs:
+        run()
+    torch.cuda.synchronize(device)
+    starts = range(0, rounds * ROUND_SHIFT, ROUND_SHIFT)
+    orders = [[(i + start) % len(runs) for i in range(len(runs))] for start in starts]
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
+        for order in orders:
+            for i in order:
+                flush.bitwise_not_()
+                runs[i]()
+            torch.cuda.synchronize(device)
+    found = (e for e in seen.events() or () if e.device_type == DeviceType.CUDA)
+    events = [e for e in found if not getattr(e, "is_user_annotation", False)]
+    events.sort(key=lambda e: e.time_range.start)
+    sums: list[float] = []
+    for event in events:
+        if "bitwise_not" in event.name and not event.name.startswith("triton"):  # fused ones have such names, too
+            sums.append(0.0)
+        elif sums:
+            sums[-1] += event.time_range.elapsed_us()
+    of: list[list[float]] = [[] for _ in runs]
+    for i, total in zip((i for order in orders for i in order), sums, strict=True):
+        of[i].append(total)
+    return of
+
+
+def medians_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[float]:
+    """Medians over the rounds of ``samples_us``."""
+    return [statistics.median(each) for each in samples_us(runs, rounds, device)]
+
+
+def margin_over(noise: float, device: str) -> float:
+    """By what part of its time something has to be faster to be called so: what is known of that type of device, or
+    twice what the same thing differed from itself in the same rounds, whichever is more."""
+    return max(LEAST_MARGINS[device], NOISE_FACTOR * noise)
