@@ -149,8 +149,8 @@ def separate(
     each; what is in none is left in the first part, which then is of rows and columns itself. By default all of them
     are one. products: run-time strides of intermediates, to which those of what is saved are added."""
     known = {} if products is None else products
-    late = late_outputs(program, rows)
-    taken = [late] if groups is None else [[o for o in late if o.buffer.name in group] for group in groups]
+    every = late_outputs(program, rows)
+    taken = [every] if groups is None else [[o for o in every if o.buffer.name in group] for group in groups]
     late = [o for own in taken for o in own]
     early = [o for o in program.outputs if o not in late]
     if not late or not (early or saving):
@@ -158,13 +158,17 @@ def separate(
     results = {v.name for v in program.values if lookup(v.op).kind == "reduction" and not is_outer(v, rows)}
     if storing:
         results |= {v.args[0] for v in program.values if is_outer(v, rows)} & set(program.by_name())
-    names = ["_columns"] if len(taken) == 1 else [f"_columns_{i}" for i in range(len(taken))]
-    columns = [_part(program, own, results, name, (), known) for own, name in zip(taken, names, strict=True)]
+    columns = [_part(program, own, results, "_columns" + _numbers(own, every), (), known) for own in taken]
     wanted = {b.name for each in columns for b in each.inputs}
     saved = [name for name in sorted(results) if saved_name(program, name) in wanted]
     if not early and not saved:
         return (program,)
     return _part(program, early, set(), "_rows", saved, known), *columns
+
+
+def _numbers(some: Sequence[Output], every: Sequence[Output]) -> str:
+    """What a part with some of all outputs is called: the same in each way to group the others."""
+    return "" if len(some) == len(every) else "".join(f"_{every.index(each)}" for each in some)
 
 
 def late_outputs(program: Program, rows: tuple[str, ...]) -> list[Output]:
