@@ -14,7 +14,10 @@ from typing import Any, Literal
 
 import torch
 
+from weft.hashing import hash_once
 
+
+@hash_once
 @dataclass(frozen=True)
 class Target:
     """A machine to plan for.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.errors import VerificationError
+from weft.hashing import hash_once
 from weft.ir import dtypes
 from weft.ir.ops import lookup
 
@@ -26,6 +27,7 @@ class Dim:
     size: Size
 
 
+@hash_once
 @dataclass(frozen=True)
 class Buffer:
     """A strided tensor at the edge of a program. Strides and offset are in elements, one stride a dimension.
@@ -50,6 +52,7 @@ class Buffer:
         return dict(zip(self.dims, self.strides, strict=True))
 
 
+@hash_once
 @dataclass(frozen=True)
 class Value:
     """One operation and its type. ``args`` are names of values or inputs; ``dims`` are in program order."""
@@ -70,6 +73,7 @@ class Output:
     value: str
 
 
+@hash_once
 @dataclass(frozen=True)
 class Program:
     """A region of a model: what is read, what is computed in order, what is written."""

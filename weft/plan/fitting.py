@@ -16,6 +16,7 @@ from weft.plan.cost import estimates, least_us
 from weft.plan.cuts import cuts
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
+from weft.plan.gpu_cost import times_us
 from weft.plan.gpu_schedules import CLEARLY_FEWER, DOUBTFUL_TIME, fits, gpu_schedule
 from weft.plan.grouping import Groups, check_mixed_order, groupings, is_mixed
 from weft.plan.kernel import Decision, Estimate, Kernel
@@ -33,7 +34,7 @@ def fitting(whole: Split, products: Products, mixed_order: MixedOrder = ANY) -> 
     best: list[tuple[tuple[int, float, int], Sequence[Split]]] = []
 
     def is_wanted(parts: Sequence[Split]) -> bool:
-        return not best or (0, _least_us(parts)) < best[-1][0]
+        return not best or all((0, us) < best[-1][0] for us in _at_least_us(parts))
 
     for way in ways(whole, products, mixed_order, is_wanted):
         cost = (*_cost(way), len(way))
@@ -139,10 +140,14 @@ def predicted_us(parts: Sequence[Split]) -> float:
     return sum(each.predicted_us for each in _estimates(parts))
 
 
-def _least_us(parts: Sequence[Split]) -> float:
-    """What kernels of these programs are predicted to take at the least: each moves all of its tensors once."""
-    moved = sum(part.sizes.bytes(buffer) for part in parts for buffer in part.program.buffers)
-    return least_us(moved, len(parts), parts[0].target)
+def _at_least_us(parts: Sequence[Split]) -> Iterator[float]:
+    """What kernels of these programs are predicted to take at the least, known better with each more that is found out:
+    all of them move all of their tensors once; the first one has its time, with what it reads in the caches."""
+    least = [least_us(sum(map(p.sizes.bytes, p.program.buffers)), 1, p.target) for p in parts]
+    yield sum(least)
+    first = parts[0]
+    if first.target.kind == "gpu" and check_registers(first) is None:
+        yield times_us(first, gpu_schedule(first), warm=True).all + sum(least[1:])
 
 
 def _estimates(parts: Sequence[Split]) -> tuple[Estimate, ...]:

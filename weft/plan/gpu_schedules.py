@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -31,11 +32,15 @@ def gpu_schedule(split: Split) -> Schedule:
     """The schedule of a kernel with the shortest predicted time; one that may spill has to take clearly less than one
     that does not. Once for a pass that several splits have in common."""
 
-    def cost(schedule: Schedule) -> float:
-        doubtful = spills(Demand.of(split.program, schedule), schedule, split.target)
-        return predicted_us(split, schedule) * (DOUBTFUL_TIME if doubtful else 1)
-
-    return min(candidates(split), key=cost)
+    best, least = None, math.inf
+    for schedule in candidates(split):
+        us = predicted_us(split, schedule)
+        if us < least and spills(Demand.of(split.program, schedule), schedule, split.target):
+            us *= DOUBTFUL_TIME
+        if us < least:
+            best, least = schedule, us
+    assert best is not None, "there is always a schedule"
+    return best
 
 
 def fits(split: Split, slack: float = 1.0) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from weft.errors import ParseError, Refusal
+from weft.hashing import hash_once
 from weft.ir.names import Names, renamed, renamed_program
 from weft.ir.parser import parse
 from weft.ir.printer import print_program
@@ -32,6 +33,7 @@ VECTOR = 8
 """Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
 
 
+@hash_once
 @dataclass(frozen=True)
 class Schedule:
     """How a kernel runs.

@@ -86,6 +86,7 @@ def _but_for_finish(demand: Demand, tile: Schedule) -> float:
     return sum(weight * found[name] for name, weight in weights_of(tile).weights.items())
 
 
+@lru_cache(maxsize=4096)
 def _tile(schedule: Schedule, stages: int) -> Schedule:
     """What many candidates have in common: they differ in chunks, which the finish alone depends on, and in stages."""
     finish = "none" if schedule.finish == "none" else "separate"

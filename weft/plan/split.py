@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from weft.hashing import hash_once
 from weft.ir.program import Program
 from weft.ir.structure import is_outer
 from weft.plan.kernel import Kernel
@@ -14,6 +15,7 @@ from weft.plan.sizes import Sizes
 from weft.target import Target
 
 
+@hash_once
 @dataclass(frozen=True)
 class Split:
     """A program that is one pass, its rows and columns, and the target.
