@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -73,19 +72,8 @@ def _is_read_once(node: fx.Node, launch: fx.Node, inputs: Iterable[fx.Node]) -> 
 
 def _replace(graph: fx.Graph, base: fx.Node, node: fx.Node) -> None:
     """Put memory of a tensor in the place of fresh memory."""
-    _register()
     with graph.inserting_before(base):
         over = graph.call_function(torch.ops.weft.over.default, (node, *base.args))
     over.meta["val"] = base.meta["val"]
     base.replace_all_uses_with(over)
     graph.erase_node(base)
-
-
-@cache
-def _register() -> None:
-    """Have TorchInductor see a view in ``weft::over``. It then keeps the memory as long as either is read; a graph must
-    not see it: what it writes where an input lies it would copy first."""
-    from torch._inductor.lowering import fallback_handler, register_lowering
-
-    view = fallback_handler(aten.as_strided.default, add_to_fallback_set=False)
-    register_lowering(torch.ops.weft.over.default, type_promotion_kind=None)(view)

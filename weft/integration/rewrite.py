@@ -22,6 +22,7 @@ from weft.capture.refine import Extent, extent
 from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.errors import VerificationError
 from weft.integration.donated import write_in_place
+from weft.integration.generated import register
 from weft.integration.sizes import SizeNodes
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
@@ -42,6 +43,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAU
     refusal. Raises what goes wrong after that, with a graph that is the one given. options: those of them
     that launches need travel in the graph.
     """
+    register()
     sizes = SizeNodes(graph)
     backup = fx.Graph()
     _copy_nodes(graph, backup, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from threading import Lock
@@ -25,6 +25,7 @@ class _Launcher:
 
     def __init__(self) -> None:
         self.library: ctypes.PyDLL | None = None
+        self.direct: Callable[..., None] | None = None
         self.reason = "it was not loaded yet"
         self.tried = False
         self.lock = Lock()
@@ -56,6 +57,9 @@ def load(options: Options) -> None:
             if functions is not None:
                 use_gpu(library, functions)
                 _register(library, "launch", "CUDA")
+            library.weft_launcher_direct.argtypes = [ctypes.py_object]
+            library.weft_launcher_direct.restype = ctypes.py_object
+            _LAUNCHER.direct = library.weft_launcher_direct(torch.ops.weft.launch.default)
             _LAUNCHER.library = library
         except Exception as error:
             _LAUNCHER.reason = f"{type(error).__name__}: {error}"
@@ -107,6 +111,13 @@ def forget(digest: str | None = None) -> None:
     """Let the next call of a kernel go through Python, or of every kernel."""
     if _LAUNCHER.library is not None:
         _LAUNCHER.library.weft_launcher_forget(None if digest is None else digest.encode())
+
+
+def direct() -> Callable[..., None]:
+    """What generated code calls in place of ``weft::launch``, with the same arguments: the launcher's function if there
+    is one, which does calls like earlier ones past PyTorch's dispatcher, 5 of 7 us of a launch; else the operator."""
+    load(Options.read())
+    return _LAUNCHER.direct or torch.ops.weft.launch.default
 
 
 def is_loaded() -> bool:

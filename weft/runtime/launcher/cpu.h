@@ -41,8 +41,8 @@ struct CpuFitting : Fitting {
     while (numbers.more()) large.push_back(numbers.next());
   }
 
-  bool run(const Call& call) const override {
-    std::vector<void*> buffers = call.addresses();
+  bool run(const std::vector<void*>& addresses) const override {
+    std::vector<void*> buffers = addresses;
     for (size_t i = 0; i < large.size(); ++i)
       if (large[i] > 0) prefer_large_pages(buffers[likeness.inputs + i], large[i]);
     uint32_t most = 1;

@@ -13,6 +13,8 @@
 
 namespace {
 
+int64_t* counts;  // launches and their bytes, in memory that Python reads
+
 /// What calls are like that can be repeated.
 struct Likeness {
   std::vector<int64_t> layouts;  // of all tensors behind each other
@@ -23,6 +25,11 @@ struct Likeness {
   explicit Likeness(const Call& call)
       : parameters(call.parameters), tensors(call.tensors.size()), inputs(call.inputs), margin(call.margin) {
     for (const auto tensor : call.tensors) Layout(tensor).append_to(layouts);
+  }
+
+  /// The device of the first tensor: its type, and its index.
+  std::pair<int32_t, int32_t> device() const {
+    return {static_cast<int32_t>(layouts.at(0)), static_cast<int32_t>(layouts.at(1))};
   }
 
   bool has(const Call& call) const {
@@ -58,15 +65,25 @@ struct Fitting {
       : likeness(std::move(like)), compared(numbers.next() != 0), bytes(numbers.next()) {}
   virtual ~Fitting() = default;
 
-  virtual bool fits(const Call& call) const {
-    return (call.check == "off" || (call.check == "first" && compared)) && likeness.has(call);
+  bool fits(const Call& call) const {
+    const bool unchecked = call.check == "off" || (call.check == "first" && compared);
+    return unchecked && likeness.has(call) && allows(call.addresses());
+  }
+
+  /// Whether tensors at these addresses can be had now.
+  virtual bool allows(const std::vector<void*>&) const { return true; }
+
+  /// Add the call to what Python reads.
+  void count() const {
+    __atomic_fetch_add(&counts[0], 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&counts[1], bytes, __ATOMIC_RELAXED);
   }
 
   /// Whether it replaces another one.
   virtual bool is_like(const Fitting& other) const { return likeness == other.likeness; }
 
-  /// Make the call; whether that was possible.
-  virtual bool run(const Call& call) const = 0;
+  /// Make a call with tensors at these addresses, inputs, then outputs; whether that was possible.
+  virtual bool run(const std::vector<void*>& addresses) const = 0;
 };
 
 }  // namespace

@@ -27,11 +27,10 @@ Gpu gpu;
 /// Memory of a GPU that is given back to PyTorch's allocator, for what comes later on the same stream only.
 class Workspace {
  public:
-  /// On the device of a tensor; without memory if there is none.
-  Workspace(const AtenTensorHandle like, int64_t bytes) {
-    const Layout layout(like);
+  /// On a device, by its type and index; without memory if there is none.
+  Workspace(std::pair<int32_t, int32_t> device, int64_t bytes) {
     const int64_t stride = 1;
-    if (aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), layout.device, layout.index, &tensor_) != 0)
+    if (aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), device.first, device.second, &tensor_) != 0)
       tensor_ = nullptr;
     else if (aoti_torch_get_data_ptr(tensor_, &data) != 0)
       data = nullptr;
@@ -89,10 +88,9 @@ struct GpuFitting : Fitting {
     return same != nullptr && Fitting::is_like(other) && same->aligned == aligned && same->stream == stream;
   }
 
-  bool fits(const Call& call) const override {
-    if (!Fitting::fits(call)) return false;
+  bool allows(const std::vector<void*>& addresses) const override {
     uintptr_t all = 0;
-    for (void* const address : call.addresses()) all |= reinterpret_cast<uintptr_t>(address);
+    for (void* const address : addresses) all |= reinterpret_cast<uintptr_t>(address);
     int current = -1;
     if ((all % alignment_bytes == 0) != aligned || gpu.current_device(&current) != 0 || current != device) return false;
     if (counter == 0) return true;
@@ -100,12 +98,12 @@ struct GpuFitting : Fitting {
     return current_stream() == stream && gpu.is_capturing(stream, &capturing) == 0 && capturing == 0;
   }
 
-  bool run(const Call& call) const override {
-    std::vector<void*> values = call.addresses();
+  bool run(const std::vector<void*>& addresses) const override {
+    std::vector<void*> values = addresses;
     values.reserve(arguments);
     std::optional<Workspace> workspace;
     if (!slices.empty()) {
-      workspace.emplace(call.tensors.front(), workspace_bytes);
+      workspace.emplace(likeness.device(), workspace_bytes);
       if (workspace->data == nullptr) return false;
       for (const auto slice : slices) values.push_back(static_cast<char*>(workspace->data) + slice);
     }

@@ -10,6 +10,8 @@
 //     fitting.h      a call that can be repeated
 //     cpu.h, gpu.h   one on a CPU, one on a GPU
 //     table.h        those of all kernels
+//     direct.h       what generated code calls: no arguments are unpacked for PyTorch
+//     python.h       Python's C interface
 //     launcher.cpp   which of them a call is like, what goes to Python, and what Python calls; all of it is compiled here
 //
 // Only PyTorch's C interface is used. A kernel owns the handles of its arguments, and torch_call_dispatcher takes those
@@ -30,12 +32,12 @@
 
 #include "call.h"
 #include "cpu.h"
+#include "direct.h"
 #include "gpu.h"
 #include "table.h"
 
 namespace {
 
-int64_t* counts;      // launches and their bytes, in memory that Python reads
 void (*interrupt)();  // makes Python's main thread raise KeyboardInterrupt
 
 /// Numbers in a text. Not with a stream: where PyTorch carries a C++ library of its own, theirs read through another one's
@@ -68,19 +70,20 @@ void run_checked(const Call& call) {
   }
   if (word == "memory") throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, said());
   if (word == "error") throw std::runtime_error(said());
-  if (word == "cpu") table().add(digest, std::make_shared<CpuFitting>(std::move(likeness), numbers()), age);
-  if (word == "cuda") table().add(digest, std::make_shared<GpuFitting>(std::move(likeness), numbers()), age);
+  if (word == "cpu") repeatable = std::make_shared<CpuFitting>(std::move(likeness), numbers());
+  if (word == "cuda") repeatable = std::make_shared<GpuFitting>(std::move(likeness), numbers());
+  if (repeatable != nullptr) table().add(digest, repeatable, age);
 }
 
 void launch(StableIValue* stack, uint64_t, uint64_t) {
   const Call call(stack);
-  const auto fitting = table().find(call);
-  if (fitting == nullptr || !fitting->run(call)) {
+  repeatable = table().find(call);
+  if (repeatable == nullptr || !repeatable->run(call.addresses())) {
+    repeatable.reset();
     run_checked(call);
     return;
   }
-  __atomic_fetch_add(&counts[0], 1, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&counts[1], fitting->bytes, __ATOMIC_RELAXED);
+  repeatable->count();
   call.free_lists();
 }
 
@@ -94,6 +97,16 @@ extern "C" int weft_launcher_register(const char* name, const char* device, int6
   TorchLibraryHandle library = nullptr;  // never deleted, which would take the kernel away
   if (const auto error = aoti_torch_library_init_impl("weft", device, __FILE__, __LINE__, &library)) return error;
   return torch_library_impl(library, name, launch, TORCH_ABI_VERSION);
+}
+
+/// A function of Python that does what weft::launch does, which is given for calls that are like none before; a new
+/// reference, or null with an error.
+extern "C" PyObject* weft_launcher_direct(PyObject* launch) {
+  static PyMethodDef method = {"launch", launch_directly, METH_FASTCALL, "weft::launch past PyTorch's dispatcher."};
+  launch_operator = launch;
+  Py_IncRef(launch);
+  data_ptr = PyUnicode_InternFromString("data_ptr");
+  return data_ptr == nullptr ? nullptr : PyCFunction_NewEx(&method, nullptr, nullptr);
 }
 
 /// Use GPUs through these functions, in the order of Gpu.
