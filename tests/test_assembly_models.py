@@ -59,7 +59,7 @@ def compare(function: Function, inputs: Sequence[Tensor], **options: Any) -> lis
 
 def slots_written(code: str) -> list[int]:
     """Offsets of what launches write into the one tensor with several slots; nothing else may write or copy it."""
-    calls = [line.rsplit("end', [", 1)[1] for line in code.splitlines() if "weft.launch.default(" in line]
+    calls = [line.rsplit("end', [", 1)[1] for line in code.splitlines() if "weft_launch(" in line]
     written = [
         re.findall(r"reinterpret_tensor\((buf\d+), \(.*?\), \(.*?\), (\d+)\)", c.split("], [")[1]) for c in calls
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ DIGEST, TEXT = "0123456789abcdef01234567", "a kernel of two functions"
 DEVICE, STREAM, COUNTER, FUNCTION, FINISH = 3, 0x7700, 0x5550, 0xF1, 0xF2
 WORKSPACE_BYTES, SLICES = 1024, (0, 384)
 TRITONS_OWN = 2
+OPERATOR = torch.ops.weft.launch.default
+call: Callable[..., Any] = OPERATOR
 
 
 class Driver:
@@ -95,6 +98,14 @@ class Played:
         return " ".join(map(str, ("cuda", *numbers)))
 
 
+@pytest.fixture(autouse=True, params=["operator", "generated"])
+def called(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whom: as an operator of PyTorch's, or from generated code."""
+    direct = launcher.direct()
+    assert direct is not OPERATOR
+    monkeypatch.setattr(sys.modules[__name__], "call", OPERATOR if request.param == "operator" else direct)
+
+
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     launcher.load(Options.read())
@@ -123,7 +134,7 @@ def run(offset: int = 0, options: str = "off", parameter: int = 5) -> list[int]:
     """Addresses of the tensors of a call."""
     memory = [torch.zeros(64), torch.zeros(64), torch.zeros(64)]
     x, y, z = (m[16 + offset :][:32] for m in memory)
-    torch.ops.weft.launch.default(DIGEST, TEXT, [x], [y, z], [parameter], options)
+    call(DIGEST, TEXT, [x], [y, z], [parameter], options)
     return [t.data_ptr() for t in (x, y, z)]
 
 

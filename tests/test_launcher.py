@@ -7,6 +7,7 @@ import gc
 import re
 import shutil
 import signal
+import sys
 import tomllib
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 
 from tests.test_backend import run_python
 from weft.ir.interpret import interpret
@@ -47,8 +49,21 @@ KERNEL = Kernel(PROGRAM, Schedule("STREAM", ("m",), ("n",), finish="same"))
 DIGEST, TEXT = digest_of(KERNEL), str(KERNEL)
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 MOST_FITTINGS = 16
+OPERATOR = torch.ops.weft.launch.default
+call: Callable[..., Any] = OPERATOR
+AS_OPERATOR = pytest.mark.parametrize("called", ["operator"], indirect=True)
+"""Generated code gives tensors as the graph has them; nobody looks how they lie."""
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "weft" / "runtime" / "launcher"
+
+
+@pytest.fixture(autouse=True, params=["operator", "generated"])
+def called(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By whom: as an operator of PyTorch's, or from generated code."""
+    direct = launcher.direct()
+    assert direct is not OPERATOR
+    monkeypatch.setattr(sys.modules[__name__], "call", OPERATOR if request.param == "operator" else direct)
+    return request.param
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +91,7 @@ def made(rows: int = 5) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def run(given: list[Tensor], outputs: list[Tensor], rows: int, check: str = "off", text: str = TEXT) -> None:
-    torch.ops.weft.launch.default(DIGEST, text, given, outputs, [rows], check)
+    call(DIGEST, text, given, outputs, [rows], check)
 
 
 def right(given: list[Tensor], outputs: list[Tensor], rows: int) -> bool:
@@ -126,6 +141,7 @@ def test_a_bounded_number_of_fittings_is_known_the_newest_ones(entered: list[str
     assert entered == ["off"]
 
 
+@AS_OPERATOR
 @pytest.mark.parametrize(
     "change",
     [
@@ -148,6 +164,7 @@ def test_other_shapes_of_the_same_memory_are_pythons_to_judge(
     assert counters.launches == 3
 
 
+@AS_OPERATOR
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -180,7 +197,7 @@ def test_other_parameters_are_pythons_to_judge(entered: list[str]) -> None:
 
 def test_any_exception_is_an_error_with_its_message() -> None:
     with pytest.raises(RuntimeError, match=r"^line 1: not a schedule"):
-        torch.ops.weft.launch.default("0" * 24, "no kernel", *made(), [5], "off")
+        call("0" * 24, "no kernel", *made(), [5], "off")
 
 
 def test_an_interrupt_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +243,7 @@ def test_a_kernel_that_failed_is_not_called_again(entered: list[str]) -> None:
     assert (counters.launches, counters.fallbacks) == (2, 2)
 
 
+@AS_OPERATOR
 def test_tensors_that_lie_otherwise_take_the_function_away(entered: list[str]) -> None:
     checked_run()
     given, outputs = made()
@@ -461,3 +479,53 @@ def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(
     assert (found["launches"], found["fallbacks"]) == (4, 0)
     assert found["stderr"].count(f"weft::launch runs in Python: {reason}") == 1
     assert "Warning" not in found["stderr"]
+
+
+# from generated code
+
+
+@pytest.mark.parametrize("called", ["generated"], indirect=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (DIGEST, TEXT, [torch.ones(5, 8), None], [torch.ones(5, 8), torch.ones(8)], [5], "off"),
+        (DIGEST, TEXT, [torch.ones(5, 8), torch.ones(8)], [torch.ones(5, 8), torch.ones(8)], ["five"], "off"),
+        (DIGEST, TEXT, [torch.ones(5, 8), torch.ones(8)], [torch.ones(5, 8), torch.ones(8)], [2**70], "off"),
+        (DIGEST, TEXT, 5, [torch.ones(5, 8), torch.ones(8)], [5], "off"),
+        (DIGEST, TEXT),
+        (),
+    ],
+)
+def test_what_is_no_call_is_said_by_the_operator(arguments: tuple[Any, ...]) -> None:
+    checked_run()
+    with pytest.raises(Exception) as by_operator:  # noqa: PT011 - whatever it is, the other one says the same
+        OPERATOR(*arguments)
+    for _ in range(2):
+        with pytest.raises(by_operator.type, match=re.escape(str(by_operator.value).splitlines()[0])):
+            call(*arguments)
+    checked_run()
+
+
+@pytest.mark.parametrize("called", ["generated"], indirect=True)
+def test_nothing_stays_behind_of_a_call() -> None:
+    given, outputs = made()
+    run(given, outputs, 5)
+    tensors = [*given, *outputs]
+    before = [sys.getrefcount(t) for t in tensors]
+    for _ in range(100):
+        run(given, outputs, 5)
+    assert [sys.getrefcount(t) for t in tensors] == before
+    assert right(given, outputs, 5)
+
+
+@pytest.mark.parametrize("called", ["generated"], indirect=True)
+def test_compiled_code_starts_its_kernels_past_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normed(x: Tensor, w: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm(x, (8,), w) * 3
+
+    x, w = made()[0]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        _, (code,) = run_and_get_code(torch.compile(normed, backend="weft"), x, w)
+    assert code.count("weft_launch(") == 1
+    assert "torch.ops.weft.launch" not in code

@@ -70,9 +70,12 @@ void run_checked(const Call& call) {
   }
   if (word == "memory") throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, said());
   if (word == "error") throw std::runtime_error(said());
-  if (word == "cpu") repeatable = std::make_shared<CpuFitting>(std::move(likeness), numbers());
-  if (word == "cuda") repeatable = std::make_shared<GpuFitting>(std::move(likeness), numbers());
-  if (repeatable != nullptr) table().add(digest, repeatable, age);
+  std::shared_ptr<const Fitting> made;
+  if (word == "cpu") made = std::make_shared<CpuFitting>(std::move(likeness), numbers());
+  if (word == "cuda") made = std::make_shared<GpuFitting>(std::move(likeness), numbers());
+  if (made == nullptr) return;
+  table().add(digest, made, age);
+  if (made->unchecked(call.check)) repeatable = std::move(made);
 }
 
 void launch(StableIValue* stack, uint64_t, uint64_t) {
