@@ -116,6 +116,14 @@ class Constants:
     sm_share: float
 
 
+L1_BYTES = 128 * 1024
+"""What a multiprocessor's own cache keeps of tables, with what else passes through it."""
+TABLE_COST = 0.5
+"""Of what is loaded from the second cache alone, as a part of the time of what goes there and back: the keys of Llama
+and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
+as a copy."""
+
+
 @dataclass(frozen=True)
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
@@ -129,7 +137,9 @@ class Work:
     a thread, and on what it loads at once, for its place along each of several dimensions and its address in each
     tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many rows in
     turn have the same of it. strided: elements of tensors in which neighbours along the columns are none; those along
-    the rows may be."""
+    the rows may be. tables: inputs that some of the rows have nothing to do with, if
+    multiprocessors' own caches do not hold them, so that each program loads them anew: bytes of an element, and how
+    many rows in turn have the same of it."""
 
     moved_bytes: int
     again_bytes: int
@@ -154,6 +164,7 @@ class Work:
     vector_operations: float
     shared: tuple[int, ...]
     strided: int
+    tables: tuple[tuple[int, int], ...]
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -183,6 +194,8 @@ class Work:
         partly = [
             b for b in program.inputs if set(b.dims) & set(columns) and 0 < len(set(b.dims) & set(rows)) < len(rows)
         ]
+        tables = [b for b in program.inputs if set(b.dims) & set(columns) and set(rows) - set(b.dims)]
+        large = sum(map(split.sizes.bytes, tables)) > L1_BYTES
         moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
         return Work(
             sum(map(split.sizes.bytes, moved)),
@@ -208,6 +221,7 @@ class Work:
             max(0, len(columns) - 1) * (INDEX_COST + len(tall)),
             tuple(_rows_in_turn(b, split) for b in partly),
             sum(split.sizes.elements(b.dims) for b in moved if is_strided(b)),
+            tuple((dtypes.itemsize(b.dtype), _rows_in_turn(b, split)) for b in tables if large),
         )
 
 
@@ -340,6 +354,9 @@ class Load:
         share, part = 1 / work.loops if looped else 1, share_of(demand, schedule, None if whole else vector)
         gathered = schedule.rows_per_tile > part.rows
         reread_bytes = work.again_bytes * looped
+        tall = schedule.rows_per_tile
+        table_bytes = sum(item * max(1, tall / in_turn) for item, in_turn in work.tables)
+        table_bytes *= programs * schedule.piece_columns * work.is_split
         sectors_bytes = work.strided * max(0, SECTOR_BYTES / schedule.rows_per_tile - demand.item_bytes)
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
         converted = not persistent and is_converted(demand, schedule)
@@ -354,7 +371,7 @@ class Load:
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
             moved_us=(work.moved_bytes + SECTOR_COST * sectors_bytes + reread_bytes * missed) / per_us,
-            cached_us=(2 * partial + reread_bytes * (1 - missed)) / per_us,
+            cached_us=(2 * partial + reread_bytes * (1 - missed) + TABLE_COST * table_bytes) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
             tile_bytes=0 if looped and not copied else tile_bytes,
             busy=min(1.0, useful / (rounds * resident * units)),
