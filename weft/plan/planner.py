@@ -124,7 +124,7 @@ def _best_split(program: Program, target: Target, hints: Mapping[str, int], mixe
         for split, candidate in found
         if candidate is not best
     )
-    return replace(best, alternatives=others)
+    return replace(best, decisions=_left(best), alternatives=others)
 
 
 def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSplit, SplitPasses | Refusal]]:
@@ -246,13 +246,20 @@ def plan_of(
     predicted = estimates(kernels, target, hints)
     kinds: tuple[Kind, ...] = tuple(kind_of(k.program, k.schedule.columns) for k in kernels)
     name = f"{found.program.name} as {len(kernels)} kernel(s), {_split_text(found.rows, found.columns)}"
-    decisions = [Decision(name, None, predicted, tuple(each for part in parts for each in apart(part)))]
+    decisions = [Decision(name, None, predicted)]
     decisions += found.decisions
     pairs = zip(wholes, chosen, strict=True)
     decisions += [reason for whole, way in pairs if (reason := decision(whole, way, mixed_order))]
     held = tuple(resources(k, target) for k in kernels)
     products = {name: sizes for name, sizes in products.items() if name in used}
     return Plan(target, kernels, kinds, predicted, tuple(decisions), products, (), held, hints)
+
+
+def _left(taken: Plan) -> tuple[Decision, ...]:
+    """The decisions of a plan, the first one with the time of all of it without fusion across rows and columns."""
+    whole, *others = taken.decisions
+    parts = (Split.of_kernel(kernel, taken.target, taken.hints) for kernel in taken.kernels)
+    return replace(whole, apart=tuple(each for part in parts for each in apart(part))), *others
 
 
 def apart(part: Split) -> list[Estimate]:
