@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, parse_kernel
 from weft.render.source import entry_of
-from weft.runtime import calibration
+from weft.runtime import calibration, launcher
 
 Profile = Sequence[tuple[str, float]]
 """Names and durations of kernels in microseconds, in order."""
@@ -70,23 +69,6 @@ def paired(profile: Profile, launched: Sequence[Kernel]) -> tuple[list[tuple[Ker
 def launches_of(run: Callable[[], Any]) -> list[Kernel]:
     """weft's kernels in the order in which a call launches them."""
     texts: list[str] = []
-    with _recorded(texts):
+    with launcher.heard(texts.append):
         run()
     return [parse_kernel(text) for text in texts]
-
-
-@contextmanager
-def _recorded(texts: list[str]) -> Iterator[None]:
-    """Code that TorchInductor wrote asks for the operator anew in each call, in whatever thread."""
-    packet = torch.ops.weft.launch
-    plain = packet.default
-
-    def recording(digest: str, kernel: str, *rest: Any) -> None:
-        texts.append(kernel)
-        plain(digest, kernel, *rest)
-
-    packet.default = recording  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        packet.default = plain

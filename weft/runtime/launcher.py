@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from threading import Lock
@@ -59,6 +60,8 @@ def load(options: Options) -> None:
                 _register(library, "launch", "CUDA")
             library.weft_launcher_direct.argtypes = [ctypes.py_object]
             library.weft_launcher_direct.restype = ctypes.py_object
+            library.weft_launcher_listen.argtypes = [ctypes.py_object]
+            library.weft_launcher_listen.restype = None
             _LAUNCHER.direct = library.weft_launcher_direct(torch.ops.weft.launch.default)
             _LAUNCHER.library = library
         except Exception as error:
@@ -118,6 +121,21 @@ def direct() -> Callable[..., None]:
     is one, which does calls like earlier ones past PyTorch's dispatcher, 5 of 7 us of a launch; else the operator."""
     load(Options.read())
     return _LAUNCHER.direct or torch.ops.weft.launch.default
+
+
+@contextmanager
+def heard(listener: Callable[[str], object]) -> Generator[None]:
+    """Tell a function the kernel of each launch of generated code, as text, before it is done. Raises RuntimeError if
+    the launcher does none of them."""
+    direct()
+    library = _LAUNCHER.library
+    if library is None:
+        raise RuntimeError(f"launches cannot be heard: {_LAUNCHER.reason}")
+    library.weft_launcher_listen(listener)
+    try:
+        yield
+    finally:
+        library.weft_launcher_listen(None)
 
 
 def is_loaded() -> bool:

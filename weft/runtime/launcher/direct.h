@@ -19,6 +19,7 @@ namespace {
 
 PyObject* launch_operator;  // torch.ops.weft.launch.default, for calls that are like none before
 PyObject* data_ptr;         // "data_ptr"
+PyObject* listener;         // is told the kernel of each launch, if there is one
 
 /// The last call that the operator did on this thread, if calls like it can be repeated.
 thread_local std::shared_ptr<const Fitting> repeatable;
@@ -73,6 +74,11 @@ bool repeated(const Fitting& fitting, const std::vector<void*>& addresses) {
 /// weft::launch with the same arguments: digest, kernel, inputs, outputs, sizes, options.
 PyObject* launch_directly(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   enum { DIGEST, KERNEL, INPUTS, OUTPUTS, SIZES, OPTIONS, ARGUMENTS };
+  if (listener != nullptr && count == ARGUMENTS) {
+    PyObject* const heard = PyObject_Vectorcall(listener, &arguments[KERNEL], 1, nullptr);
+    if (heard == nullptr) return nullptr;
+    Py_DecRef(heard);
+  }
   std::vector<void*> addresses;
   std::vector<int64_t> parameters;
   const bool plain = count == ARGUMENTS && integers(arguments[SIZES], parameters) && places(arguments[INPUTS], addresses) &&

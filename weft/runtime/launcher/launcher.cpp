@@ -28,6 +28,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -110,6 +111,13 @@ extern "C" PyObject* weft_launcher_direct(PyObject* launch) {
   Py_IncRef(launch);
   data_ptr = PyUnicode_InternFromString("data_ptr");
   return data_ptr == nullptr ? nullptr : PyCFunction_NewEx(&method, nullptr, nullptr);
+}
+
+/// Tell a function of Python the kernel of each launch of generated code, before it is done; None for nobody.
+extern "C" void weft_launcher_listen(PyObject* function) {
+  PyObject* const before = std::exchange(listener, function == Py_None ? nullptr : function);
+  if (listener != nullptr) Py_IncRef(listener);
+  if (before != nullptr) Py_DecRef(before);
 }
 
 /// Use GPUs through these functions, in the order of Gpu.
