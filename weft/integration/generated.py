@@ -50,7 +50,7 @@ def register() -> None:
     def lowering(made: type[ir.FallbackKernel], operator: Any) -> Callable[..., Any]:
         def lower(*args: Any, **kwargs: Any) -> Any:
             node = made.create(operator, *args, **kwargs)
-            return pytree.tree_map(lambda x: x.wrap_for_lowering() if isinstance(x, ir.IRNode) else x, node)
+            return pytree.tree_map(lambda x: ir.TensorBox.create(x) if isinstance(x, ir.IRNode) else x, node)
 
         return lower
 
