@@ -51,6 +51,7 @@ FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
 MOST_FITTINGS = 16
 OPERATOR = torch.ops.weft.launch.default
 call: Callable[..., Any] = OPERATOR
+ONCE = pytest.mark.parametrize("called", ["generated"], indirect=True)
 AS_OPERATOR = pytest.mark.parametrize("called", ["operator"], indirect=True)
 """Generated code gives tensors as the graph has them; nobody looks how they lie."""
 ROOT = Path(__file__).parent.parent
@@ -453,6 +454,7 @@ MODEL = """
 """
 
 
+@ONCE
 @pytest.mark.slow
 def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_python_too(tmp_path: Path) -> None:
     for calls in (1, 0):  # in the second process the launcher is loaded by the code that Inductor wrote
@@ -462,6 +464,7 @@ def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_p
         assert found["builds"] + found["cache_hits"] == 1
 
 
+@ONCE
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -484,7 +487,7 @@ def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(
 # from generated code
 
 
-@pytest.mark.parametrize("called", ["generated"], indirect=True)
+@ONCE
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -506,7 +509,7 @@ def test_what_is_no_call_is_said_by_the_operator(arguments: tuple[Any, ...]) -> 
     checked_run()
 
 
-@pytest.mark.parametrize("called", ["generated"], indirect=True)
+@ONCE
 def test_nothing_stays_behind_of_a_call() -> None:
     given, outputs = made()
     run(given, outputs, 5)
@@ -518,7 +521,7 @@ def test_nothing_stays_behind_of_a_call() -> None:
     assert right(given, outputs, 5)
 
 
-@pytest.mark.parametrize("called", ["generated"], indirect=True)
+@ONCE
 def test_compiled_code_starts_its_kernels_past_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
     def normed(x: Tensor, w: Tensor) -> Tensor:
         return torch.nn.functional.rms_norm(x, (8,), w) * 3
@@ -531,7 +534,7 @@ def test_compiled_code_starts_its_kernels_past_the_dispatcher(monkeypatch: pytes
     assert "torch.ops.weft.launch" not in code
 
 
-@pytest.mark.parametrize("called", ["generated"], indirect=True)
+@ONCE
 def test_launches_are_heard_in_order() -> None:
     texts: list[str] = []
     with launcher.heard(texts.append):

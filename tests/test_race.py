@@ -128,6 +128,7 @@ print(len(timed), weft.counters.pass_calls)
 """
 
 
+@pytest.mark.slow
 def test_other_processes_find_the_outcome(tmp_path: Path) -> None:
     """One that takes the graph from TorchInductor's cache does not ask for it."""
     env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
