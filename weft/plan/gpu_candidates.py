@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 
 from weft.ir.structure import loops_of
@@ -156,9 +155,9 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
     piece, pieces = pieces_of(split.width)[-1]
     start = Schedule("STREAM", *split.dims, 1, backend="triton", piece_columns=piece, pieces=pieces, stages=2)
     for warps in WARPS[-3:]:
-        schedule = replace(start, warps=warps)
+        schedule = start.but(warps=warps)
         if can_keep_tiles(Demand.of(split.program, schedule)):
-            schedule = replace(schedule, keeps="tiles")
+            schedule = schedule.but(keeps="tiles")
         demand = Demand.of(split.program, schedule)
         need, most = demanded(demand, schedule, split.target)
         found.append((math.ceil(need), int(min(most, most_registers(warps, 1, split.target)))))
@@ -196,21 +195,21 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
         again: dict[Keeps, Demand] = {}
         if can_keep_tiles(demand):
             stay: tuple[Keeps, ...] = ("inputs",) if demand.live.lasting and scheme == "STREAM" else ()
-            again = {keeps: Demand.of(split.program, replace(start, keeps=keeps)) for keeps in ("tiles", *stay)}
+            again = {keeps: Demand.of(split.program, start.but(keeps=keeps)) for keeps in ("tiles", *stay)}
         for tile in _row_tiles(split, start, VECTOR_BYTES // demand.item_bytes):
             ways: dict[Keeps, Demand] = {"values": demand}
             if tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
                 ways |= {keeps: held for keeps, held in again.items() if keeps == "tiles" or tile.warps > 1}
             for keeps, held in ways.items():
-                one = replace(tile, keeps=keeps)
+                one = tile.but(keeps=keeps)
                 if keeps == "inputs" and not split.has_outer:
                     one = _finer(one, split.width)
-                one = replace(one, hoisted=hoists(split, one, held))
+                one = one.but(hoisted=hoists(split, one, held))
                 if spills(held, one, split.target, slack):
-                    one = replace(one, hoisted=False)
+                    one = one.but(hoisted=False)
                 if spills(held, one, split.target, slack):
                     continue
-                one = replace(one, register_cap=register_cap(held, one, split.target))
+                one = one.but(register_cap=register_cap(held, one, split.target))
                 for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
                     if is_possible(held, given, per_sm, split.target, slack):
                         yield given
@@ -221,7 +220,7 @@ def _finer(tile: Schedule, width: int) -> Schedule:
     piece = tile.piece_columns // MOST_PIECES
     if tile.pieces > 1 or tile.piece_columns <= WIDEST_WITH_WEIGHTS or width <= (MOST_PIECES - 1) * piece:
         return tile
-    return replace(tile, pieces=MOST_PIECES, piece_columns=piece)
+    return tile.but(pieces=MOST_PIECES, piece_columns=piece)
 
 
 def register_cap(demand: Demand, schedule: Schedule, target: Target) -> int:
@@ -253,7 +252,7 @@ def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]
     widths = dict.fromkeys((*pieces_of(split.width), *pieces_of(split.width + (begins.most_early if begins else 0))))
     while rows == 1 or (rows <= MOST_ROWS and rows < 2 * tall and rows * split.width <= MOST_TILE):
         for (piece, pieces), warps in product(widths, WARPS):
-            given = replace(start, rows_per_tile=rows, piece_columns=piece, pieces=pieces, warps=warps, stages=1)
+            given = start.but(rows_per_tile=rows, piece_columns=piece, pieces=pieces, warps=warps, stages=1)
             whole = pieces == 1 or rows * piece >= vector * 32 * warps
             least = LEAST_ELEMENTS if warps > 1 else 0
             if whole and least <= given.elements <= MOST_ELEMENTS:
@@ -270,7 +269,7 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
         finishes = ("same", "separate") if target.exclusive else ("separate",)
     if tile.pieces == 1 and can_complete_sums(split):
         for stages in (1,) if tiles == 1 else STAGES[:2]:
-            yield replace(tile, stages=stages, chunks=1, finish="none"), 1
+            yield tile.but(stages=stages, chunks=1, finish="none"), 1
     begins = beginnings(split.program, *split.dims) if tile.keeps != "tiles" else None
     known = set[int]()
     for per_sm in PROGRAMS_PER_SM:
@@ -290,7 +289,7 @@ def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
         for stages, finish in product(STAGES if ahead else (1,), finishes):
             if finish == "separate" and ahead and target.exclusive:
                 continue
-            yield replace(tile, stages=stages, chunks=chunks, finish=finish), per_sm
+            yield tile.but(stages=stages, chunks=chunks, finish=finish), per_sm
 
 
 def can_loop(split: Split) -> bool:
@@ -340,7 +339,7 @@ def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
     start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
     if can_complete_sums(split):
-        yield from _all_rows(replace(start, finish="none"), wide, split)
+        yield from _all_rows(start.but(finish="none"), wide, split)
     every = COLUMN_WIDTHS if outer else (*COLUMN_WIDTHS, *POINTWISE_WIDTHS)
     widths = [w for w in every if w < 2 * wide] or [power_of_two(wide)]
     for width, count, warps in product(widths if columns else [1], (1, 4, 8, 16, 32, 64, 128, 512, 1024), (4, 8)):
@@ -349,7 +348,7 @@ def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
         per_thread = width * count / (32 * warps)
         if not (least <= per_thread <= MOST_ELEMENTS or (per_thread < least and (width, count) == (widths[-1], 1))):
             continue
-        given = replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width)
+        given = start.but(rows_per_tile=count, warps=warps, stages=1, piece_columns=width)
         if not outer:
             yield given
             continue
@@ -357,7 +356,7 @@ def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
         most = [-(-each * split.target.units // (blocks * segments)) for each in (1, 2, 4)]
         for chunks in sorted({max(1, min(each, tiles)) for each in most}):
             for stages in (2, 3, 4) if split.is_dynamic or chunks < tiles else (2,):
-                yield replace(given, stages=stages, chunks=chunks)
+                yield given.but(stages=stages, chunks=chunks)
 
 
 def can_complete_sums(split: Split) -> bool:
@@ -379,7 +378,7 @@ def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
     widths = [w for w in (16, 32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
     for width, warps in product(widths if split.columns else [1], (4, 8)):
         count = max(1, min(rows, MOST_COLUMN_ELEMENTS * 32 * warps // width))
-        yield replace(start, rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
+        yield start.but(rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
 
 
 def _looped(split: Split) -> Schedule:
@@ -395,5 +394,5 @@ def _loops(split: Split, vector: int) -> Iterator[Schedule]:
     start = _looped(split)
     demand = Demand.of(split.program, start)
     for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
-        each = replace(start, piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
-        yield each if start.chunks else replace(each, register_cap=register_cap(demand, each, split.target))
+        each = start.but(piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
+        yield each if start.chunks else each.but(register_cap=register_cap(demand, each, split.target))

@@ -8,9 +8,12 @@ Triton allocates it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.resources import files
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from weft.ir import dtypes
 from weft.plan.demand import Demand, crowded_registers, features, finish_loads, is_converted, share_of
@@ -35,6 +38,10 @@ there that kernels with more may want: of 88 with more of the first that wanted 
 spilled, of 390 of the sweeps eleven."""
 STAGE_ALIGNMENT = 16
 """Of what lies in shared memory, bytes."""
+Number = TypeVar("Number", int, float)
+MOST_KNOWN = 16384
+"""Figures of candidates that are kept, of each kind."""
+_IN_COMMON = attrgetter(*(f.name for f in fields(Schedule) if f.name not in ("chunks", "finish", "stages")))
 
 
 def resources(kernel: Kernel, target: Target) -> Resources:
@@ -74,23 +81,34 @@ def _steps(warps: int) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
-    wanted = _but_for_finish(demand, _tile(schedule, min(2, schedule.stages)))
+    wanted = _but_for_finish(demand, schedule, min(2, schedule.stages))
     if schedule.finish == "same":
         wanted += weights_of(schedule).weights.get("finish", 0.0) * finish_loads(demand, schedule)
     return max(LEAST_REGISTERS, round(wanted))
 
 
-@lru_cache(maxsize=4096)
+def _of_tile(find: Callable[[Demand, Schedule], Number]) -> Callable[[Demand, Schedule, int], Number]:
+    """A function of what many candidates have in common: they differ in chunks, which the finish alone depends on, and
+    in stages, which are the last argument. Once for all of these."""
+    known: dict[tuple[Any, ...], Number] = {}
+
+    def of(demand: Demand, schedule: Schedule, stages: int) -> Number:
+        key = (demand, stages, schedule.finish == "none", _IN_COMMON(schedule))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            finish = "none" if schedule.finish == "none" else "separate"
+            found = known[key] = find(demand, schedule.but(chunks=0, finish=finish, stages=stages))
+        return found
+
+    return of
+
+
+@_of_tile
 def _but_for_finish(demand: Demand, tile: Schedule) -> float:
     found = features(demand, tile)
     return sum(weight * found[name] for name, weight in weights_of(tile).weights.items())
-
-
-@lru_cache(maxsize=4096)
-def _tile(schedule: Schedule, stages: int) -> Schedule:
-    """What many candidates have in common: they differ in chunks, which the finish alone depends on, and in stages."""
-    finish = "none" if schedule.finish == "none" else "separate"
-    return replace(schedule, chunks=0, finish=finish, stages=stages)
 
 
 @dataclass(frozen=True)
@@ -128,6 +146,7 @@ def group_of(schedule: Schedule) -> str:
     return f"{scheme}_WHOLE" if scheme == "COLUMN" and schedule.stages == 1 else scheme
 
 
+@lru_cache(maxsize=4096)
 def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
     """Whether a thread needs more registers than it can have, or more than ``slack`` times as many: of kernels that the
     sweeps have the like of, since of others it is not known how far predictions are off.
@@ -152,11 +171,11 @@ def demanded(demand: Demand, schedule: Schedule, target: Target) -> tuple[float,
     """Registers that a thread wants, and beyond which it spills: those of all it computes, or those that it holds at
     the least, whichever is closer to its limit."""
     most = most_wanted(schedule, target) * (1 if is_swept(demand) else MARGIN)
-    crowd = _crowded(demand, _tile(schedule, 1)), MOST_CROWDED * most_registers(schedule.warps, 1, target)
+    crowd = _crowded(demand, schedule, 1), MOST_CROWDED * most_registers(schedule.warps, 1, target)
     return max((wanted_registers(demand, schedule), most), crowd, key=lambda pair: pair[0] / pair[1])
 
 
-@lru_cache(maxsize=4096)
+@_of_tile
 def _crowded(demand: Demand, tile: Schedule) -> float:
     return crowded_registers(demand, tile)
 
@@ -174,7 +193,7 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 
 def shared_bytes(demand: Demand, schedule: Schedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
-    return _shared_bytes(demand, _tile(schedule, schedule.stages))
+    return _shared_bytes(demand, schedule, schedule.stages)
 
 
 def most_shared_bytes(demand: Demand, schedule: Schedule) -> int:
@@ -185,7 +204,7 @@ def most_shared_bytes(demand: Demand, schedule: Schedule) -> int:
     return shared_bytes(demand, schedule) + MOVED_BYTES * schedule.warps * moved
 
 
-@lru_cache(maxsize=4096)
+@_of_tile
 def _shared_bytes(demand: Demand, tile: Schedule) -> int:
     along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
     summed = 4 * along_rows * tile.tile_columns if along_rows > 1 else 0
