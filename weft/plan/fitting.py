@@ -31,16 +31,15 @@ Products = dict[str, tuple[Size, ...]]
 
 def fitting(whole: Split, products: Products, mixed_order: MixedOrder = ANY) -> Sequence[Split]:
     """One pass or parts of it, whatever is predicted to take the least time."""
-    best: list[tuple[tuple[int, float, int], Sequence[Split]]] = []
+    best, cost = None, (math.inf, math.inf, math.inf)
 
     def is_wanted(parts: Sequence[Split]) -> bool:
-        return not best or all((0, us) < best[-1][0] for us in _at_least_us(parts))
+        return all((0, us) < cost for us in _at_least_us(parts))
 
     for way in ways(whole, products, mixed_order, is_wanted):
-        cost = (*_cost(way), len(way))
-        if not best or cost < best[-1][0]:
-            best.append((cost, way))
-    return best[-1][1] if best else (whole,)
+        if (own := (*_cost(way), len(way))) < cost:
+            best, cost = way, own
+    return best or (whole,)
 
 
 def ways(
