@@ -286,6 +286,8 @@ def _without_misses(region: CompiledRegion, options: Options) -> CompiledRegion:
 
 def _without_miss(kernel: Kernel, plan: Plan, options: Options) -> Kernel:
     """The kernel or, if it is a miss, the best of it and of runners-up."""
+    if (other := launch.running(kernel)) != kernel:
+        return other
     used, target = launch.usage(kernel), plan.target
     counters.add(model_misses=int(is_missed(kernel, used, target)))
     return without_miss(kernel, used, target, plan.hints, partial(_built, plan=plan, options=options))[0]

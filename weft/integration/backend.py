@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
 from importlib.metadata import entry_points
 from threading import Thread
 from typing import Any, cast
@@ -10,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._dynamo.backends.registry import register_backend
+from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
@@ -24,7 +27,7 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.options import Options
 from weft.render.backends import devices
-from weft.runtime import calibration, launcher, tuning
+from weft.runtime import calibration, head_start, launch, launcher, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -33,11 +36,37 @@ from weft.runtime.triton_build import wake_workers
 from weft.target import Target
 
 
+class _NotBuiltError(Exception):
+    """A region that is in a graph already has a kernel that cannot be built."""
+
+
 class WeftPass(CustomGraphPass):
     """Runs on every post-grad graph."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self._later: list[Callable[[], object]] | None = None
+        self._failed = False
+
+    def compile_inner(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], **named: Any) -> Any:
+        """``compile_fx_inner``, with kernels built by other processes while TorchInductor generates code. If one cannot
+        be built, all of the graph is compiled once more, with kernels built before any code is generated."""
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        graph, self._failed = deepcopy(graph_module.graph), False
+        try:
+            with launch.building_later() as self._later:
+                compiled = compile_fx_inner(graph_module, example_inputs, **named)
+                for build in self._later:  # of launches that are not in the code
+                    build()
+                return compiled
+        except Exception:  # TorchInductor has its own for whatever is raised where its code is loaded
+            if not self._failed:
+                raise
+        finally:
+            self._later = None
+        graph_module.graph = graph
+        return compile_fx_inner(graph_module, example_inputs, **named)
 
     def __call__(self, graph: fx.Graph) -> None:
         counters.add(pass_calls=1)
@@ -48,6 +77,11 @@ class WeftPass(CustomGraphPass):
         except Exception as error:
             warn_once(f"weft: a graph is left to Inductor: {type(error).__name__}: {error}")
             return
+        if compilation is not None:
+            self._tell(compilation)
+
+    def _tell(self, compilation: compiler.Compilation) -> None:
+        """Count and report what became of a graph."""
         for refusal in compilation.refusals:
             counters.refusals[refusal.rule] += 1
             if refusal.rule in ("internal_error", "no_compiler", "ahead_of_time"):
@@ -61,8 +95,9 @@ class WeftPass(CustomGraphPass):
             mixed_order_kernels=sum(kind == "mixed-order" for p in plans for kind in p.kinds),
         )
 
-    def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation:
-        """Compile and rewrite; in strict mode stop before anything changes if something would be left out."""
+    def _replace_regions(self, graph: fx.Graph) -> compiler.Compilation | None:
+        """Compile and rewrite; in strict mode stop before anything changes if something would be left out. None if
+        kernels are built later."""
         if (refusal := check_ahead_of_time()) is not None:
             return self._complete(compiler.Compilation((), (refusal,)))
         kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
@@ -73,10 +108,31 @@ class WeftPass(CustomGraphPass):
         compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
+        if self._later is not None and self._may_build_later(compilation):
+            compilation = self._complete(rewrite(graph, compilation, self.options))
+            self._later.append(partial(self._build, compilation))
+            return None
         compilation = self._complete(compiler.build(compilation, self.options))
         if self.options.race:
             compilation = self._complete(race(compilation, symbol_hints(graph), self.options))
         return self._complete(rewrite(graph, compilation, self.options))
+
+    def _may_build_later(self, compilation: compiler.Compilation) -> bool:
+        """Whether other processes build all kernels, and nobody wants any of these before code is generated. In C++
+        nothing waits for them."""
+        before = self.options.race or inductor_config.cpp_wrapper
+        return not before and head_start.covers(compilation.kernels, self.options)
+
+    def _build(self, planned: compiler.Compilation) -> None:
+        """Build kernels that are in the graph already. Raises _NotBuiltError."""
+        built = compiler.build(planned, self.options)
+        if len(built.regions) < len(planned.regions):
+            self._failed = True
+            raise _NotBuiltError
+        for kernel, other in zip(planned.kernels, built.kernels, strict=True):
+            if kernel != other:
+                launch.stand_in(kernel, other, self.options)
+        self._tell(built)
 
     def _compile(self, graph: fx.Graph) -> compiler.Compilation:
         def begin(region: compiler.CompiledRegion) -> None:
@@ -132,9 +188,11 @@ def weft_backend(
     except CompilerNotFoundError as error:
         warn_once(f"weft: the model runs in eager mode: {error}")
         return gm.forward
-    patches[SLOT] = in_turn([*configured(patches), WeftPass(chosen)])
+    weft_pass = WeftPass(chosen)
+    patches[SLOT] = in_turn([*configured(patches), weft_pass])
     patches = without_mix_order() | patches
-    return cast(Callable[..., Any], compile_fx.compile_fx(gm, list(example_inputs), config_patches=patches))
+    compiled = compile_fx.compile_fx(gm, list(example_inputs), weft_pass.compile_inner, patches)
+    return cast(Callable[..., Any], compiled)
 
 
 def supports_cuda() -> bool:

@@ -11,8 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 START = "weft_launch"
-"""The name of ``launcher.direct()`` in generated code."""
-_IMPORTS = ("from weft.runtime import launch as _weft_launch", f"{START} = _weft_launch.launcher.direct()")
+"""The name of ``launch.ready()`` in generated code."""
+_IMPORTS = ("from weft.runtime import launch as _weft_launch", f"{START} = _weft_launch.ready()")
 
 
 @cache

@@ -46,6 +46,7 @@ KINDS = {
     "triton": Kind("triton.zip"),
     "tuning": Kind("tuning.json", made_again=False),
     "race": Kind("race.json"),
+    "runner_up": Kind("schedule"),
     "calibration": Kind("calibration.json", made_again=False),
     "header": Kind("h.gch", read_in_place=True),
 }

@@ -32,8 +32,10 @@ class Executable:
     memory otherwise than it was compiled for; the call at hand and all that follow give the program's results still.
     """
 
-    def __init__(self, kernel: Kernel, function: Any | None) -> None:
+    def __init__(self, kernel: Kernel, function: Any | None, digest: str | None = None) -> None:
+        """digest: that launches have, if the kernel runs in place of another one."""
         self.kernel = kernel
+        self._digest = digest or digest_of(kernel)
         self._calls = calls_of(kernel)
         self._function = function
         self._fitting: dict[object, Fitting] = {}
@@ -184,8 +186,8 @@ class Executable:
 
     def _fail(self, reason: str) -> None:
         self._function = None
-        launcher.forget(digest_of(self.kernel))
-        failures.record(digest_of(self.kernel), self.kernel.name, reason)
+        launcher.forget(self._digest)
+        failures.record(self._digest, self.kernel.name, reason)
 
 
 def reason_of(error: BaseException) -> str:

@@ -10,8 +10,14 @@ import torch
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.source import Source
-from weft.runtime import gpu, triton_build
+from weft.runtime import compile_workers, gpu, triton_build
 from weft.runtime.triton_build import Job, Variant
+
+
+def covers(kernels: Sequence[Kernel], options: Options) -> bool:
+    """Whether other processes are at work on all of these kernels, once ``begin`` was told of them."""
+    in_workers = options.build_threads > 1 and compile_workers.count() > 0
+    return in_workers and all(kernel.schedule.backend == "triton" for kernel in kernels)
 
 
 def begin(

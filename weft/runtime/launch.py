@@ -7,8 +7,9 @@ This and ``executable.py`` are all of it, from import on. Calls like one that wa
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from weft.options import Options
 from weft.plan.kernel import Backend, Kernel, Plan, parse_kernel
 from weft.render.backends import render
 from weft.render.source import Source
-from weft.runtime import failures, launcher
+from weft.runtime import failures, launcher, runners_up
 from weft.runtime.backends import calls_of
 from weft.runtime.executable import Executable, digest_of, reason_of
 from weft.runtime.layout import allocate, part_of
@@ -44,6 +45,35 @@ _KERNELS: dict[str, Executable] = {}
 FOUND_BY_TEXT: list[Kernel] = []
 """Kernels that this process knows only from code in Inductor's cache."""
 _LOCK = Lock()
+
+
+class _Unbuilt(local):
+    """What builds kernels of code that this thread is generating."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], object]] = []
+
+
+_UNBUILT = _Unbuilt()
+
+
+@contextmanager
+def building_later() -> Generator[list[Callable[[], object]]]:
+    """Where code is generated on this thread: steps that are put into the list are done before that code is used, in
+    ``ready``; those that are left are forgotten."""
+    steps, _UNBUILT.steps = _UNBUILT.steps, []
+    try:
+        yield _UNBUILT.steps
+    finally:
+        _UNBUILT.steps = steps
+
+
+def ready() -> Callable[..., None]:
+    """What generated code calls launches by, asked for when it is loaded: after the steps of ``building_later``, whose
+    errors are raised."""
+    while _UNBUILT.steps:
+        _UNBUILT.steps.pop(0)()
+    return launcher.direct()
 
 
 def prepare(
@@ -76,6 +106,21 @@ def usage(kernel: Kernel) -> ResourceUsage:
     return ResourceUsage(0, 0, 0, 0) if found is None else calls_of(kernel).usage(found.function)
 
 
+def running(kernel: Kernel) -> Kernel:
+    """What runs where a prepared kernel is launched: itself, or the one that stands in for it."""
+    found = _KERNELS.get(digest_of(kernel))
+    return kernel if found is None else found.kernel
+
+
+def stand_in(kernel: Kernel, other: Kernel, options: Options) -> None:
+    """Have another kernel of the same program, which is prepared, run where one is launched: here, and in processes
+    that know it from generated code."""
+    digest = digest_of(kernel)
+    with _LOCK:
+        _KERNELS[digest] = Executable(other, _KERNELS[digest_of(other)].function, digest)
+    runners_up.keep(kernel, other, options)
+
+
 def find(digest: str, text: str) -> Executable:
     """The kernel of that digest; made from its printed form if this process has not seen it.
 
@@ -85,8 +130,8 @@ def find(digest: str, text: str) -> Executable:
     found = _KERNELS.get(digest)
     if found is not None:
         return found
-    kernel = parse_kernel(text)
     options = Options.read()
+    kernel = runners_up.known(parse_kernel(text), options)
     launcher.load(options)
     function = None
     if not failures.has_failed(digest):
@@ -100,7 +145,7 @@ def find(digest: str, text: str) -> Executable:
             failures.record(digest, kernel.name, reason_of(error))
     with _LOCK:
         FOUND_BY_TEXT.append(kernel)
-        return _KERNELS.setdefault(digest, Executable(kernel, function))
+        return _KERNELS.setdefault(digest, Executable(kernel, function, digest))
 
 
 def _launch(
