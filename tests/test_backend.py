@@ -358,7 +358,7 @@ def test_the_switch_of_mix_order_fusion_is_only_set_where_inductor_has_it(
     if not known:
         monkeypatch.delitem(entries, name)
     patches: list[dict[str, Any]] = []
-    monkeypatch.setattr(compile_fx, "compile_fx", lambda gm, inputs, config_patches: patches.append(config_patches))
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda *_, config_patches, **__: patches.append(config_patches))
     backend.weft_backend(torch.fx.symbolic_trace(torch.nn.Softmax(-1)), [torch.randn(9, 33)])
     assert [p.get(name, "not set") for p in patches] == [False if known else "not set"]
 

@@ -191,7 +191,9 @@ def weft_backend(
     weft_pass = WeftPass(chosen)
     patches[SLOT] = in_turn([*configured(patches), weft_pass])
     patches = without_mix_order() | patches
-    compiled = compile_fx.compile_fx(gm, list(example_inputs), weft_pass.compile_inner, patches)
+    compiled = compile_fx.compile_fx(
+        gm, list(example_inputs), inner_compile=weft_pass.compile_inner, config_patches=patches
+    )
     return cast(Callable[..., Any], compiled)
 
 
