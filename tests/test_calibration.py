@@ -18,7 +18,7 @@ from weft.compiler import target_of
 from weft.errors import BuildError, Refusal, warn_once
 from weft.explain import health
 from weft.options import Options
-from weft.plan.gpu_cost import constants, fitted_constants
+from weft.plan.gpu_constants import constants, fitted_constants
 from weft.render import backends
 from weft.runtime import calibration, probes
 from weft.runtime.layout import Fitting

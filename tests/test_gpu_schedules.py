@@ -28,7 +28,8 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
-from weft.plan.gpu_cost import constants, programs_per_sm
+from weft.plan.gpu_constants import constants
+from weft.plan.gpu_cost import programs_per_sm
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
 from weft.plan.planner import plan

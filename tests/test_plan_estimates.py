@@ -15,8 +15,8 @@ from weft.ir.ops import ONLINE, states_of
 from weft.plan.cost import estimate, estimates, ideal
 from weft.plan.finish import finish_steps
 from weft.plan.fitting import separated
-from weft.plan.gpu_cost import INDEX_COST, Work
 from weft.plan.gpu_schedules import gpu_schedule
+from weft.plan.gpu_work import INDEX_COST, Work
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.split import Split
 from weft.render.backends import render

@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 
 from weft.bench.swept import FOLDER, TARGET, Swept, read
-from weft.plan.gpu_cost import FITTED, Constants, Load, Work, fitted_constants, way_of
+from weft.plan.gpu_constants import FITTED, Constants, fitted_constants
+from weft.plan.gpu_cost import Load, way_of
+from weft.plan.gpu_work import Work
 from weft.plan.resources import spills
 
 BOUNDS: dict[str, tuple[float, float, float]] = {

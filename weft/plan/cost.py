@@ -10,7 +10,8 @@ from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
-from weft.plan.gpu_cost import constants, times_us
+from weft.plan.gpu_constants import constants
+from weft.plan.gpu_cost import times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split

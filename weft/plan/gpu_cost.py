@@ -3,27 +3,19 @@
 Memory takes time for its bytes, more where too few of them are on their way (Little's law) and where too many are.
 Tiles take time for their instructions, which the programs of a multiprocessor share, or for what one program waits for
 until its tile is done, whichever is more. The two go on side by side. ``Load`` counts, without constants, for every
-scheme; those of ``Constants`` are fitted by ``python -m weft.bench.gpu_fit`` to ``calibration/schedules/h200.csv``,
-measured on an H200 at sizes drawn at random. Other GPUs have the same ones, scaled by what is known of them.
+scheme, from the ``Work`` of a program; ``Constants`` make it a time.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from importlib import resources
-from typing import Any
 
-from weft.ir import dtypes
-from weft.ir.online import online_along_rows
-from weft.ir.ops import lookup
-from weft.ir.program import Buffer, Value
-from weft.ir.structure import KEPT, loops_of
 from weft.plan.beginnings import early_rows
 from weft.plan.demand import Demand, is_converted, share_of
 from weft.plan.finish import finish_steps
+from weft.plan.gpu_constants import CROWD_BYTES, Constants, Count, constants
+from weft.plan.gpu_work import COPIED_BYTES, Work
 from weft.plan.kernel import VECTOR_BYTES, Schedule
 from weft.plan.resources import (
     REGISTER_GRAIN,
@@ -35,23 +27,10 @@ from weft.plan.resources import (
 from weft.plan.split import Split
 from weft.target import Target
 
-FITTED = "h200"
-"""The target whose constants are measured."""
-MOST_COST = 4.0
-"""Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
 FEW_ROUNDS = 4
 """Up to which a last round of programs that is not full takes as long as a full one."""
-ROUNDING_COST = 20.0
-"""Of a cast to 8 bits, which is rounded in several steps."""
-COPIED_BYTES = 4
-"""That are copied into shared memory ahead of use at once, at the least."""
 UNEVEN_POWER = 4.0
 """How suddenly memory takes longer where some multiprocessors have more to move than others."""
-CROWD_BYTES = 65536
-"""In flight of a multiprocessor: what the price of too many is counted in."""
-INDEX_COST = 4.0
-"""Of the index of an element along some of several dimensions, in float32 additions: quotients and remainders by
-constants are products, shifts and differences."""
 BANKS = 32
 """Of shared memory. A tile that is copied element by element, of which threads have elements of several rows but of one
 column, Triton 3.6 lays out by columns: a warp has all elements of a row in one bank, one access after the other."""
@@ -60,208 +39,10 @@ SECTOR_BYTES = 32
 SECTOR_COST = 0.15
 """Of a byte of a sector that another program needs, and finds in a cache, in bytes that come from memory. Norms and
 softmaxes along a slow axis of T5, Whisper and Swin took as long as 0 to 0.2 would have it (H200)."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """Of one way to take rows. bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below
-    which memory waits, beside those of the tile that arrives, and sharpness, how suddenly. crowded: what each
-    ``CROWD_BYTES`` in flight cost, as a part of the time of memory. cached: time of bytes that are read again, as a
-    part of the time of copying as many. issue_ns: of an operation on an element in a thread, where other programs wait
-    for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. access: of a load or
-    store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead:
-    of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
-    between its warps. compute_power, power: how much the two parts of a tile's time and memory and tiles add up, in a
-    program that has a multiprocessor for itself, and overlap, by how much less they do so with many programs on it.
-    start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start
-    only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits
-    for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
-    segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
-    the caches that others have a part of. gather_us: of each column sum at the end of its chunk, and of each exchange
-    between threads that have rows of it. spread_us: by how much the last of the loads that are asked for first arrives
-    later, for each doubling of their bytes. fill_ns: that a program waits for loads that nothing runs ahead of.
-    same_ns: of each load of a weight by programs that start together, which all ask for the same lines, where no others
-    follow. sm_share: of the bandwidth that one multiprocessor may have, in those that there would be for each if all
-    had the same.
-    """
-
-    bandwidth: float
-    in_flight_bytes: float
-    sharpness: float
-    crowded: float
-    cached: float
-    issue_ns: float
-    latency_ns: float
-    again: float
-    access: float
-    shuffle: float
-    overhead: float
-    tile_ns: float
-    exchange_ns: float
-    compute_power: float
-    power: float
-    overlap: float
-    start_us: float
-    program_ns: float
-    later_us: float
-    tail: float
-    step_us: float
-    finish_us: float
-    barrier_us: float
-    segment_bytes: float
-    gather_us: float
-    spread_us: float
-    fill_ns: float
-    same_ns: float
-    sm_share: float
-
-
-L1_BYTES = 128 * 1024
-"""What a multiprocessor's own cache keeps of tables, with what else passes through it."""
 TABLE_COST = 0.5
 """Of what is loaded from the second cache alone, as a part of the time of what goes there and back: the keys of Llama
 and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
 as a copy."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
-    but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element; tensors: that have these. single: inputs that have some of several dimensions along which a tile lies, of
-    which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
-    operations: on an element, in float32 additions; again: those behind an exchange that were computed before it.
-    loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums;
-    added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs of rows and
-    columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations: on a row in
-    a thread, and on what it loads at once, for its place along each of several dimensions and its address in each
-    tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many rows in
-    turn have the same of it. strided: elements of tensors in which neighbours along the columns are none; those along
-    the rows may be. tables: inputs that some of the rows have nothing to do with, if
-    multiprocessors' own caches do not hold them, so that each program loads them anew: bytes of an element, and how
-    many rows in turn have the same of it."""
-
-    moved_bytes: int
-    again_bytes: int
-    read_bytes: int
-    written_bytes: int
-    tensors: int
-    single: int
-    vector: int
-    operations: float
-    again: float
-    loops: int
-    row_sums: int
-    exchanges: int
-    sums: int
-    added: tuple[int, ...]
-    rows: int
-    columns: int
-    segments: int
-    is_split: bool
-    copied: int
-    row_operations: float
-    vector_operations: float
-    shared: tuple[int, ...]
-    strided: int
-    tables: tuple[tuple[int, int], ...]
-
-    @staticmethod
-    @lru_cache(maxsize=KEPT)
-    def of(split: Split, looped: bool = False) -> Work:
-        """looped: over the columns of a row, whose statistics are online then."""
-        rows, columns = split.inside, split.columns
-        program = online_along_rows(split.program, columns) if looped else split.program
-        loops = loops_of(program, split.rows, columns)
-        by_name, types = program.by_name(), program.types()
-        fast = (columns or rows)[-1:]
-
-        def is_strided(buffer: Buffer) -> bool:
-            return any(buffer.stride_of.get(dim, 1) not in (0, 1) for dim in fast)
-
-        tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
-        read = [b for b in program.inputs if b in tall]
-        # without columns a pointwise kernel has no loop over them, and each row is an element
-        alone = not columns and not any(loops.outer)
-        named = [tuple(by_name)] if alone else loops.values
-        vectors = {name for names in named for name in names if set(types[name][1]) & set(split.rows or columns)}
-        sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
-        finishing = loops.epilogue_blocks(split.rows) if sums else {}
-        cost = {name: _cost(by_name[name]) for name in vectors}
-        every = sum(cost.get(name, 0) for names in named for name in names)
-        along = set(columns or rows)
-        single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
-        partly = [
-            b for b in program.inputs if set(b.dims) & set(columns) and 0 < len(set(b.dims) & set(rows)) < len(rows)
-        ]
-        tables = [b for b in program.inputs if set(b.dims) & set(columns) and set(rows) - set(b.dims)]
-        large = sum(map(split.sizes.bytes, tables)) > L1_BYTES
-        moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
-        return Work(
-            sum(map(split.sizes.bytes, moved)),
-            sum(split.sizes.bytes(b) for used in loops.used[1:] for b in read if b.name in used),
-            sum(dtypes.itemsize(b.dtype) for b in read),
-            sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
-            len(tall),
-            single,
-            min((_vector(b, columns) for b in tall), default=1),
-            sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums) + INDEX_COST * single,
-            every - sum(cost.values()),
-            len(loops.values),
-            sum(map(len, loops.inner)),
-            sum(1 for names in loops.inner if names),
-            len(sums),
-            tuple(split.segment_count // max(1, split.sizes.elements(kept)) for kept in finishing),
-            max(1, split.sizes.elements(rows)),
-            max(1, split.width),
-            split.segment_count,
-            bool(columns) and not split.has_inner,
-            sum(1 for b in program.inputs if _is_copied_singly(b, split)),
-            max(0, len(rows) - 1) * (INDEX_COST + len(tall) + len(partly)),
-            max(0, len(columns) - 1) * (INDEX_COST + len(tall)),
-            tuple(_rows_in_turn(b, split) for b in partly),
-            sum(split.sizes.elements(b.dims) for b in moved if is_strided(b)),
-            tuple((dtypes.itemsize(b.dtype), _rows_in_turn(b, split)) for b in tables if large),
-        )
-
-
-def _cost(value: Value) -> float:
-    """Of an operation on an element, in float32 additions."""
-    if value.op == "cast" and dtypes.itemsize(value.dtype) == 1 and dtypes.is_float(value.dtype):
-        return ROUNDING_COST
-    return min(lookup(value.op).cost, MOST_COST)
-
-
-def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:
-    """Elements of 16 bytes, or as few of them as let each row begin with a whole vector; one where neighbours are not
-    beside each other, or are the same."""
-    strides = buffer.stride_of
-    if columns and strides.get(columns[-1], 1) not in (0, 1):
-        return 1
-    if columns and columns[-1] not in strides and set(columns) & set(strides):
-        return 1
-    known = [s for d, s in strides.items() if d not in columns[-1:] and isinstance(s, int)]
-    return math.gcd(VECTOR_BYTES // dtypes.itemsize(buffer.dtype), buffer.offset, *known)
-
-
-def _is_copied_singly(buffer: Buffer, split: Split) -> bool:
-    """Whether loads that run ahead copy elements of a tile one by one, as those of 4 bytes in rows of odd width."""
-    varies = set(buffer.dims) & set(split.inside) and set(buffer.dims) & set(split.columns)
-    return bool(varies) and dtypes.itemsize(buffer.dtype) >= COPIED_BYTES and _vector(buffer, split.columns) == 1
-
-
-def _rows_in_turn(buffer: Buffer, split: Split) -> int:
-    """Rows one after the other that have the same of an input."""
-    count = 1
-    for dim in reversed(split.inside):
-        if dim in buffer.dims:
-            break
-        count *= split.sizes.elements((dim,))
-    return count
-
-
-Count = Any
-"""A number, or an array of those of several schedules."""
 
 
 @dataclass(frozen=True)
@@ -481,38 +262,3 @@ def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> 
     by_registers = SCHEDULERS * (target.registers // SCHEDULERS // (grains * 32)) // warps
     by_memory = (target.shared_bytes + RESERVED_BYTES) // max(shared, RESERVED_BYTES)
     return max(1, min(by_registers, by_memory, target.most_warps // warps, target.most_programs))
-
-
-@lru_cache(maxsize=16)
-def constants(target: Target) -> dict[str, Constants]:
-    """Of a GPU, by way."""
-    return {
-        way: scaled(known, target, target.instruction_ratio, target.start_ratio)
-        for way, known in fitted_constants().items()
-    }
-
-
-def scaled(known: Constants, target: Target, instruction_ratio: Count, start_ratio: Count) -> Constants:
-    """What was fitted on one GPU for another one. By Little's law a multiprocessor has more bytes in flight the more
-    bandwidth it has for itself and the longer memory takes; what caches and one multiprocessor can move goes with its
-    clock."""
-    fitted, waits, starts = Target.named(FITTED), instruction_ratio, start_ratio
-    share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
-    slower = {"issue_ns": waits, "latency_ns": waits, "exchange_ns": waits, "cached": share * waits}
-    slower |= dict.fromkeys(_STARTS, starts) | {"in_flight_bytes": share * starts, "crowded": 1 / (share * starts)}
-    slower |= {"sm_share": 1 / (share * waits)}
-    return replace(known, **{name: getattr(known, name) * ratio for name, ratio in slower.items()})
-
-
-_STARTS = (
-    *("start_us", "later_us", "program_ns", "tile_ns", "fill_ns", "same_ns"),
-    *("step_us", "finish_us", "barrier_us", "gather_us", "spread_us"),
-)
-
-
-@cache
-def fitted_constants() -> dict[str, Constants]:
-    """Of the GPU ``FITTED``, by way."""
-    file = resources.files("weft.plan") / "calibration" / "schedules" / f"{FITTED}.json"
-    found: dict[str, dict[str, Any]] = json.loads(file.read_text())
-    return {way: Constants(**values) for way, values in found.items()}

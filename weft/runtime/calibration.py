@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import BuildError
 from weft.options import Options
-from weft.plan.gpu_cost import FITTED, fitted_constants
+from weft.plan.gpu_constants import FITTED, fitted_constants
 from weft.runtime import probes
 from weft.runtime.cache import Cache
 from weft.runtime.probes import Found

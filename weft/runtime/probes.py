@@ -23,7 +23,9 @@ from weft.ir.program import Program
 from weft.options import Options
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import Load, Work, fitted_constants, scaled, times_us, way_of
+from weft.plan.gpu_constants import fitted_constants, scaled
+from weft.plan.gpu_cost import Load, times_us, way_of
+from weft.plan.gpu_work import Work
 from weft.plan.kernel import Kernel, Schedule
 from weft.plan.split import Split
 from weft.render.backends import render
