@@ -229,8 +229,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "two column sums lie in the same memory": Fault(
         "weft.render.cpp_rows:Rows._partials",
-        "w::workspace<{kind}, {slot}>",
-        "w::workspace<{kind}, 0>",
+        "{value.name}_partial = {value.name}_kept",
+        "{value.name}_partial = {self.outer[0].name}_kept",
         "exact layer_norm_backward",
     ),
     "the sum of a tile replaces that of the tiles before": Fault(

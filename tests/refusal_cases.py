@@ -30,7 +30,7 @@ from tests.refusal_builders import (
     under_split,
 )
 from tests.region_checks import traced
-from weft import compiler
+from weft import compiler, planning
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -556,7 +556,7 @@ def _(monkeypatch: pytest.MonkeyPatch, _: Path) -> Refusal:
     def broken(*_: Any) -> None:
         raise KeyError("planned")
 
-    monkeypatch.setattr(compiler, "plan", broken)
+    monkeypatch.setattr(planning, "plan", broken)
     return refused(lambda x: x.softmax(-1), torch.randn(64, 32))
 
 

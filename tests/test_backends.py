@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
-from weft import compiler
+from weft import compiler, planning
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import check_device, compile_graph, run_program, target_of
@@ -104,7 +104,7 @@ def test_kernels_for_another_device_than_the_machine_are_refused() -> None:
 def test_a_plan_for_a_gpu_has_sources_if_its_schedules_are_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = trace(mixed, [torch.randn(4096, 64).bfloat16()]).graph
     render_by_hand(monkeypatch)
-    monkeypatch.setattr(compiler, "plan", lambda *given: as_triton(plan(*given)))
+    monkeypatch.setattr(planning, "plan", lambda *given: as_triton(plan(*given)))
     monkeypatch.setattr(compiler, "verify_plan", lambda *_: None)
     (written,) = compile_graph(graph, target=H200).regions
     assert written.sources == (SOURCE,)

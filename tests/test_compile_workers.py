@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 import triton
 
 from tests.triton_by_hand import SEPARATE, SOURCE, TEXT
-from weft import compiler
+from weft import planning
 from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import BuildError
@@ -288,8 +288,8 @@ def test_a_head_start_that_fails_is_none(options: Options) -> None:
 def test_regions_are_begun_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each before the next one is planned."""
     happened: list[str] = []
-    plan = compiler.plan
-    monkeypatch.setattr(compiler, "plan", lambda program, *rest: happened.append("planned") or plan(program, *rest))
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda program, *rest: happened.append("planned") or plan(program, *rest))
 
     def norms(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.softmax(x, -1), (y * torch.rsqrt(y.square().mean(-1, keepdim=True))).sum(0)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import weft
 from tests.test_backend import run_python, start_cache
-from weft import compiler
+from weft import compiler, planning
 from weft.capture import regions
 from weft.errors import InternalError, LaunchError, WeftError, in_stage, warn_once
 from weft.integration import rewrite
@@ -79,7 +79,7 @@ def failing(original: Callable[..., Any], error: Exception, when: Callable[..., 
 STAGES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "capture": (regions.GroupLowering, "run", lambda group, _: any("amax" in n.name for n in group.members)),
     "simplify": (compiler, "simplify", is_softmax),
-    "plan": (compiler, "plan", lambda program, *_: is_softmax(program)),
+    "plan": (planning, "plan", lambda program, *_: is_softmax(program)),
     "render": (compiler, "render", is_softmax),
     "build": (build, "library", lambda source, _: is_softmax(source.text)),
     "rewrite": (rewrite._Rewriter, "_launch", lambda _, kernel: is_softmax(kernel)),

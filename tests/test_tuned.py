@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 import weft
-from weft import compiler, misses
+from weft import compiler, misses, planning
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph, run_program
 from weft.integration.backend import WeftPass
 from weft.ir.names import plain_names
 from weft.ir.parser import parse
-from weft.options import Options
+from weft.ir.program import Program
+from weft.options import ANY, Options
 from weft.plan.kernel import Kernel, Plan, Schedule
-from weft.plan.planner import plan, plan_split
+from weft.plan.planner import plan_split
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
+from weft.planning import Asked, Plans
 from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
 from weft.runtime.executable import digest_of
@@ -109,28 +111,31 @@ def test_plain_names_lead_back() -> None:
 # the plan
 
 
+def planned(program: Program, target: Target, tuned: TunedSchedules) -> Plan:
+    found = Plans(tuned, ANY).of(Asked(program, target, {}))
+    assert isinstance(found, Plan)
+    return found
+
+
 def test_a_plan_takes_the_measured_schedule_and_says_so() -> None:
     (region,) = compiled(norm, *inputs()).regions
     (kernel,) = region.plan.kernels
     record = tuned_to(kernel, **other_schedule(kernel))
-    found = plan(region.program, CPU, {}, table(record))
-    assert isinstance(found, Plan)
+    found = planned(region.program, CPU, table(record))
     assert found.kernels[0].schedule == replace(kernel.schedule, **other_schedule(kernel))
     assert found.tuned == (record,)
     assert "\n  measured 8.0 us, 10.0 us with the predicted schedule\n" in str(found)
     assert found.decisions == region.plan.decisions  # which values share a kernel is no matter of schedules
-    elsewhere = plan(region.program, replace(CPU, device="another machine"), {}, table(record))
+    elsewhere = planned(region.program, replace(CPU, device="another machine"), table(record))
     assert elsewhere == region.plan
-    named = plan(region.program, Target.named("h200"), {}, table(record))
-    assert isinstance(named, Plan)
+    named = planned(region.program, Target.named("h200"), table(record))
     assert named.tuned == ()
 
 
 def test_a_measurement_that_agrees_with_the_prediction_is_one_too() -> None:
     (region,) = compiled(norm, *inputs()).regions
     record = tuned_to(region.plan.kernels[0])
-    found = plan(region.program, CPU, {}, table(record))
-    assert isinstance(found, Plan)
+    found = planned(region.program, CPU, table(record))
     assert found.kernels == region.plan.kernels
     assert str(record) == "measured 8.0 us; the best of 3 timed is the predicted one"
     assert str(replace(record, sizes={"p0": 600})) == (
@@ -142,8 +147,7 @@ def test_a_measurement_that_agrees_with_the_prediction_is_one_too() -> None:
 def test_a_schedule_that_is_no_candidate_is_left_with_a_reason(changes: dict[str, Any]) -> None:
     (region,) = compiled(norm, *inputs()).regions
     (kernel,) = region.plan.kernels
-    found = plan(region.program, CPU, {}, table(tuned_to(kernel, **changes)))
-    assert isinstance(found, Plan)
+    found = with_tuned(region.plan, CPU, table(tuned_to(kernel, **changes)))
     assert found.kernels == region.plan.kernels
     (refusal,) = found.tuned
     assert isinstance(refusal, weft.Refusal)
@@ -157,8 +161,7 @@ def test_names_that_no_kernel_has_are_no_error() -> None:
     (region,) = compiled(norm, *inputs()).regions
     record = tuned_to(region.plan.kernels[0])
     strange = replace(record, kernel=record.kernel.replace("held=()", "held=(v99)", 1))
-    found = plan(region.program, CPU, {}, {record.key: strange})
-    assert isinstance(found, Plan)
+    found = planned(region.program, CPU, {record.key: strange})
     assert isinstance(found.tuned[0], weft.Refusal)
 
 
@@ -182,7 +185,7 @@ def test_a_measured_schedule_that_cannot_be_written_any_more_is_left(monkeypatch
     changes = other_schedule(kernel)
     refusal = weft.Refusal("triton_wide_sums", "norm", "not any more", 1, 0)
     refused = lambda k, *_: refusal if k.schedule.rows_per_chunk == changes["rows_per_chunk"] else None  # noqa: E731
-    monkeypatch.setattr(compiler, "supports", refused)
+    monkeypatch.setattr(planning, "supports", refused)
     (again,) = compiled(norm, *inputs(), tuned=table(tuned_to(kernel, **changes))).regions
     assert again.plan == region.plan
 

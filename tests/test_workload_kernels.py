@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,8 @@ from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case, often, planne
 from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.plan.kernel import Plan
+from weft.render.backends import render
+from weft.runtime.build import library
 from weft.runtime.counters import counters
 from weft.runtime.launch import run_plan
 
@@ -128,6 +132,30 @@ def test_bits_do_not_depend_on_threads(name: str) -> None:
         torch.set_num_threads(before)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_calls_of_several_threads_have_memory_of_their_own() -> None:
+    """For their column sums. A size at a time: what a call leaves behind is too small for the next, or too large."""
+    shapes = (SHAPE, (65, 1000), (4133, 1000))
+    given = [torch_inputs("layer_norm_backward", shape, "f32") for shape in shapes]
+    cases = [make_case("layer_norm_backward", inputs) for inputs in given]
+    alone = [run(case, inputs) for case, inputs in zip(cases, given, strict=True)]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(run, cases * 20, given * 20))
+    for found, expected in zip(together, alone * 20, strict=True):
+        assert all(map(torch.equal, found, expected))
+
+
+def test_no_library_of_a_kernel_has_variables_of_threads() -> None:
+    """PT_TLS among the segments of an ELF file: glibc counts those, and ends processes that load many while threads
+    start."""
+    case = make_case("layer_norm_backward", torch_inputs("layer_norm_backward", SHAPE, "bf16"))
+    (kernel,) = planned(case).kernels
+    content = library(render(kernel), OPTIONS)
+    start, size, count = struct.unpack_from("<Q14xHH", content, 32)
+    kinds = [struct.unpack_from("<I", content, start + size * at)[0] for at in range(count)]
+    assert 1 in kinds  # PT_LOAD
+    assert 7 not in kinds
 
 
 @pytest.mark.parametrize("name", THIRD)

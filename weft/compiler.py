@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx
@@ -34,13 +34,14 @@ from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.misses import is_missed, without_miss
-from weft.options import ANY, MixedOrder, Options
+from weft.options import Options
 from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel, Plan
-from weft.plan.planner import ordinary_us, plan
+from weft.plan.planner import ordinary_us
 from weft.plan.resources import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
+from weft.planning import Asked, Plans
 from weft.render.backends import device_of, devices, missing_for, render, supports
 from weft.render.source import Source
 from weft.runtime import calibration, head_start, launch, tuning
@@ -50,6 +51,7 @@ from weft.runtime.raced import Raced
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
+T = TypeVar("T")
 _PLAN_LOG = logging.getLogger(LOGS["plan"])
 
 
@@ -103,14 +105,18 @@ def compile_graph(
         captured: Capture = capture(graph, name)
     regions: list[CompiledRegion] = []
     refusals = list(captured.refusals)
-    plans: dict[str, Plan | Refusal] = {}
+    plans, asked = Plans(tuned, options.mixed_order), list[tuple[Region, Asked]]()
     apart = check_alone(captured.regions)
     refusals += apart.values()
     for region in (region for at, region in enumerate(captured.regions) if at not in apart):
-        try:
-            compiled = compile_region(region, symbols or {}, machines, plans, tuned, options.mixed_order)
-        except Exception as error:  # a defect of weft: the region is left out, the rest goes on
-            compiled = failure(region, error)
+        found = _unless_failing(region, partial(_asked, region, symbols or {}, machines))
+        if isinstance(found, Refusal):
+            refusals.append(found)
+        else:
+            asked.append((region, found))
+            plans.begin(found)
+    for region, each in asked:
+        compiled = _unless_failing(region, partial(compile_region, region, each, plans, target is not None))
         if isinstance(compiled, Refusal):
             refusals.append(compiled)
         else:
@@ -134,26 +140,29 @@ def compile_graph(
     return Compilation(tuple(regions), tuple(refusals), captured.borders)
 
 
-def compile_region(
-    region: Region,
-    symbols: Mapping[Any, int],
-    machines: _Machines,
-    plans: dict[str, Plan | Refusal],
-    tuned: TunedSchedules = NONE,
-    mixed_order: MixedOrder = ANY,
-) -> CompiledRegion | Refusal:
-    """One region from program to sources, or the reason why not. plans: of the graph so far, by what decides them; the
-    blocks of a model are the same program again and again."""
+def _unless_failing(region: Region, step: Callable[[], T]) -> T | Refusal:
+    """A step of the pipeline; after a defect of weft the region is left out, and the rest goes on."""
+    try:
+        return step()
+    except Exception as error:
+        return failure(region, error)
+
+
+def _asked(region: Region, symbols: Mapping[Any, int], machines: _Machines) -> Asked | Refusal:
+    """What the plan of a region depends on, or why there is none."""
     machine = machines.of(region)
     if isinstance(machine, Refusal):
         return _of_region(region, machine)
     with in_stage("simplify"):
-        program = verify(simplify(region.program))
+        return Asked(verify(simplify(region.program)), machine, _hints(region, symbols))
+
+
+def compile_region(region: Region, asked: Asked, plans: Plans, for_reading: bool) -> CompiledRegion | Refusal:
+    """One region from program to sources, or the reason why not. for_reading: it may be for a machine that is not at
+    hand, and has no sources then."""
+    program, machine = asked.program, asked.target
     with in_stage("plan"):
-        known = _hints(region, symbols)
-        identity = f"{program}{known}{machine}"
-        planned = plans.get(identity) or _plan(program, machine, known, tuned, mixed_order)
-        plans[identity] = planned
+        planned = plans.of(asked)
         if isinstance(planned, Refusal):
             return _of_region(region, planned)
         verify_plan(planned, program)
@@ -162,8 +171,7 @@ def compile_region(
         if (refusal := check_run_time_failure(program.name, digests)) is not None:
             return _of_region(region, refusal)
     if (refusal := check_device(planned, machine)) is not None:
-        # a plan for a machine that was asked for is for reading
-        return _of_region(region, refusal) if machines.target is None else CompiledRegion(region, program, planned, ())
+        return CompiledRegion(region, program, planned, ()) if for_reading else _of_region(region, refusal)
     with in_stage("render"):
         for kernel in planned.kernels:
             if (refusal := supports(kernel, machine)) is not None:
@@ -196,19 +204,6 @@ def _ordinary_us(
     if identity not in prices:
         prices[identity] = ordinary_us(program, machine, known)
     return prices[identity]
-
-
-def _plan(
-    program: Program, machine: Target, hints: Mapping[str, int], tuned: TunedSchedules, mixed_order: MixedOrder
-) -> Plan | Refusal:
-    """With predicted schedules where a measured one is from a release that could write what this one cannot."""
-    planned = plan(program, machine, hints, tuned, mixed_order)
-    if isinstance(planned, Plan) and any(
-        isinstance(measured, Tuned) and supports(kernel) is not None
-        for kernel, measured in zip(planned.kernels, planned.measurements, strict=True)
-    ):
-        return plan(program, machine, hints, mixed_order=mixed_order)
-    return planned
 
 
 def target_of(device: torch.device, subject: str, options: Options | None = None) -> Target | Refusal:
@@ -335,7 +330,7 @@ def run_program(
     machine = target_of(inputs[0].device if inputs else torch.device("cpu"), program.name)
     if isinstance(machine, Refusal):
         raise RefusedError((machine,))
-    planned = _plan(program, machine, hints, tuning.load(options), options.mixed_order)
+    planned = Plans(tuning.load(options), options.mixed_order).of(Asked(program, machine, hints))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     if (refusal := check_device(planned, machine)) is not None:

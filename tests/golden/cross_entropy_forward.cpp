@@ -63,8 +63,10 @@ extern "C" void weft_cross_entropy_forward(void* const* buffers, const int64_t* 
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  int64_t* sum_2_partial = w::workspace<int64_t, 0>(chunks * 1);
-  float* sum_3_partial = w::workspace<float, 1>(chunks * 1);
+  const w::Workspace<int64_t, 0> sum_2_kept(chunks * 1);
+  int64_t* sum_2_partial = sum_2_kept.data();
+  const w::Workspace<float, 1> sum_3_kept(chunks * 1);
+  float* sum_3_partial = sum_3_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

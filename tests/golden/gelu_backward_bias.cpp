@@ -44,7 +44,8 @@ extern "C" void weft_gelu_backward_bias(void* const* buffers, const int64_t* par
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  float* sum_partial = w::workspace<float, 0>(chunks * n_size);
+  const w::Workspace<float, 0> sum_kept(chunks * n_size);
+  float* sum_partial = sum_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

@@ -57,9 +57,12 @@ extern "C" void weft_layer_norm_backward_bias(void* const* buffers, const int64_
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  float* sum_2_partial = w::workspace<float, 0>(chunks * n_size);
-  float* sum_3_partial = w::workspace<float, 1>(chunks * n_size);
-  float* sum_4_partial = w::workspace<float, 2>(chunks * n_size);
+  const w::Workspace<float, 0> sum_2_kept(chunks * n_size);
+  float* sum_2_partial = sum_2_kept.data();
+  const w::Workspace<float, 1> sum_3_kept(chunks * n_size);
+  float* sum_3_partial = sum_3_kept.data();
+  const w::Workspace<float, 2> sum_4_kept(chunks * n_size);
+  float* sum_4_partial = sum_4_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

@@ -57,8 +57,10 @@ extern "C" void weft_modulated_layer_norm_backward(void* const* buffers, const i
   const int64_t rows = m1_size;
   const int64_t segments = m0_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  float* sum_2_partial = w::workspace<float, 0>(segments * chunks * n_size);
-  float* sum_3_partial = w::workspace<float, 1>(segments * chunks * n_size);
+  const w::Workspace<float, 0> sum_2_kept(segments * chunks * n_size);
+  float* sum_2_partial = sum_2_kept.data();
+  const w::Workspace<float, 1> sum_3_kept(segments * chunks * n_size);
+  float* sum_3_partial = sum_3_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

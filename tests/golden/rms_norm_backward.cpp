@@ -42,7 +42,8 @@ extern "C" void weft_rms_norm_backward(void* const* buffers, const int64_t* para
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  float* sum_1_partial = w::workspace<float, 0>(chunks * n_size);
+  const w::Workspace<float, 0> sum_1_kept(chunks * n_size);
+  float* sum_1_partial = sum_1_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

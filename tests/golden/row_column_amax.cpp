@@ -25,7 +25,8 @@ extern "C" void weft_row_column_amax(void* const* buffers, const int64_t* parame
   constexpr int64_t rows_per_chunk = 64;
   const int64_t rows = m_size;
   const int64_t chunks = w::chunks_of(rows, rows_per_chunk);
-  float* max_1_partial = w::workspace<float, 0>(chunks * n_size);
+  const w::Workspace<float, 0> max_1_kept(chunks * n_size);
+  float* max_1_partial = max_1_kept.data();
 
   #pragma omp parallel num_threads(threads)
   {

@@ -31,7 +31,7 @@ from weft.ir.interpret import sizes_of
 from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.plan.planner import plan
+from weft.planning import Asked, Plans
 from weft.render import cpp
 from weft.runtime import launch, tuning
 from weft.runtime.counters import counters
@@ -91,7 +91,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         raise _call_only(f"{case.workload} is {len(found.regions)} regions")
     (region,) = found.regions
     program = simplify(region.program)
-    planned = plan(program, Target.current("cpu"), tuned=tuning.load(options), mixed_order=options.mixed_order)
+    planned = Plans(tuning.load(options), options.mixed_order).of(Asked(program, Target.current("cpu"), {}))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]

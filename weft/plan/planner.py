@@ -28,7 +28,6 @@ from weft.plan.partition import Passes, cut
 from weft.plan.resources import resources
 from weft.plan.schedules import kind_of
 from weft.plan.split import Split
-from weft.plan.tuned import NONE, TunedSchedules, with_tuned
 from weft.target import Target
 
 MAX_DIMENSIONS = 8
@@ -63,13 +62,11 @@ def plan(
     program: Program,
     target: Target,
     hints: Mapping[str, int] | None = None,
-    tuned: TunedSchedules = NONE,
     mixed_order: MixedOrder = ANY,
 ) -> Plan | Refusal:
     """The plan with the shortest predicted time over all splits, or the reason why there is none worth running.
 
-    hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in. tuned: measured
-    schedules; they take the place of predicted ones in the kernels of that plan, and have no say in which plan it is.
+    hints: likely values of run-time parameters, by name; they guide the choice and are not compiled in.
     mixed_order: what the user allows; a plan that this cuts is for comparison, and not asked whether it is worthwhile.
     """
     best = _best(program, target, hints or {}, mixed_order)
@@ -77,9 +74,7 @@ def plan(
         return best
     whole, limited = best.decisions[0], any(cut.rule in ("max_reads", "mix_order") for cut in best.cuts)
     refusal = None if limited else check_worthwhile(best, whole.apart_us, program)
-    if refusal is not None:
-        return replace(refusal, figures=whole.to_dict())
-    return with_tuned(best, target, tuned)
+    return best if refusal is None else replace(refusal, figures=whole.to_dict())
 
 
 def ordinary_us(program: Program, target: Target, hints: Mapping[str, int]) -> float | None:

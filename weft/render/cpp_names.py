@@ -23,7 +23,7 @@ _OURS = (
 OURS = frozenset(_OURS.split())
 TAKEN = OURS | frozenset(_CPP.split())
 """Names that no dimension, parameter, buffer or value has in the C++; OURS: those of the renderer's own variables."""
-DERIVED = ("_data", "_size", "_first", "_held", "_lanes", "_tile", "_chunk", "_partial", "_total", "_rows")
+DERIVED = ("_data", "_size", "_first", "_held", "_lanes", "_tile", "_chunk", "_kept", "_partial", "_total", "_rows")
 """What the renderer puts behind the name of a dimension, a value or a buffer to make another."""
 
 

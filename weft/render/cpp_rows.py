@@ -48,7 +48,8 @@ class Rows(Statements):
         self._chunk_sizes()
         for slot, value in enumerate(self.outer):
             kind, count = C_TYPES[value.dtype], self._product(self._all_chunks(), self._numbers_kept(value))
-            line(f"{kind}* {value.name}_partial = w::workspace<{kind}, {slot}>({count});")
+            line(f"const w::Workspace<{kind}, {slot}> {value.name}_kept({count});")
+            line(f"{kind}* {value.name}_partial = {value.name}_kept.data();")
 
     def _chunk_sizes(self) -> None:
         line = self.out.line

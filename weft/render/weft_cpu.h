@@ -5,6 +5,7 @@
 #include <c10/util/generic_math.h>
 #include <omp.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -672,18 +673,27 @@ inline void fill(T* p, int64_t count, T x) {
 template <class T>
 inline std::unique_ptr<T[]> scratch(int64_t count) { return std::unique_ptr<T[]>(new T[count > 0 ? count : 1]); }
 
-// Memory that stays with the calling thread from call to call, one piece a slot: a fresh allocation of this size would
-// cost a page fault for every 4 KB.
+// Memory that stays from call to call, one piece a slot: a fresh allocation of this size would cost a page fault for
+// every 4 KB. A call has it to itself; one that finds it taken has memory of its own. It is no thread_local variable:
+// glibc ends a process that loads too many libraries with such variables while it starts a thread (2.36: "dl-tls.c:
+// Assertion `listp != NULL' failed").
 template <class T, int slot>
-inline T* workspace(int64_t count) {
-  static thread_local std::unique_ptr<T[]> kept;
-  static thread_local int64_t size = 0;
-  if (count > size) {
-    kept = scratch<T>(count);
-    size = count;
+class Workspace {
+ public:
+  explicit Workspace(int64_t count) : memory(kept.exchange(nullptr)) {
+    if (memory == nullptr || memory->count < count) memory.reset(new Memory{scratch<T>(count), count});
   }
-  return kept.get();
-}
+  ~Workspace() { memory.reset(kept.exchange(memory.release())); }
+  T* data() const { return memory->elements.get(); }
+
+ private:
+  struct Memory {
+    std::unique_ptr<T[]> elements;
+    int64_t count;
+  };
+  std::unique_ptr<Memory> memory;
+  static inline std::atomic<Memory*> kept{nullptr};
+};
 
 inline int64_t chunks_of(int64_t rows, int64_t rows_per_chunk) { return (rows + rows_per_chunk - 1) / rows_per_chunk; }
 
