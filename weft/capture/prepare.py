@@ -15,13 +15,16 @@ from weft.capture.lowering import strides_of
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import insert_behind, read_parts_of_inputs, slice_inputs
+from weft.capture.taken import take_early
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def prepare(graph: fx.Graph) -> None:
-    """Leave out what does nothing, read rotations by parts, and copy what lies beside them."""
+    """Leave out what does nothing, take parts of values early, read rotations by parts, and copy what lies beside
+    them."""
     _erase_empty_parts(graph)
+    take_early(graph)
     read_parts_of_inputs(graph)
     _cast_parts(graph)
     _copy_what_is_beside(graph)

@@ -7,8 +7,8 @@ not. ``f(x, y)[..., :n]`` is ``f(x[..., :n], y[..., :n])``, and so on through vi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +29,10 @@ def read_parts_of_inputs(graph: fx.Graph) -> None:
     slice_inputs(graph, (part for each in found if each is not None for part in slices_behind(each)))
 
 
-def slice_inputs(graph: fx.Graph, slices: Iterable[fx.Node]) -> None:
-    """Have slices of pointwise values computed from slices of what these are made from."""
-    slicing = _Slicing(graph)
+def slice_inputs(graph: fx.Graph, slices: Iterable[fx.Node], among: Collection[fx.Node] | None = None) -> None:
+    """Have slices of pointwise values computed from slices of what these are made from. among: the values, others are
+    there as a whole anyway; by default all."""
+    slicing = _Slicing(graph, among)
     for node in slices:
         slicing.replace(node)
 
@@ -39,8 +40,8 @@ def slice_inputs(graph: fx.Graph, slices: Iterable[fx.Node]) -> None:
 class _Slicing:
     """Makes slices of values, each once."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: fx.Graph, among: Collection[fx.Node] | None) -> None:
+        self.graph, self.among = graph, among
         self.made: dict[tuple[fx.Node, Part], fx.Node] = {}
 
     def replace(self, node: fx.Node) -> None:
@@ -70,6 +71,7 @@ class _Slicing:
         if (node, part) not in self.made:
             # sines of positions that all heads are turned by are better read than computed for each head
             stored = is_dear(node) and elements(node) < wanted
+            stored = stored or (self.among is not None and node not in self.among)
             rule = None if stored or node.op != "call_function" else _RULES.get(node.target)
             made = None if rule is None else rule(self, node, part, wanted)
             self.made[node, part] = made or insert_behind(
@@ -84,7 +86,22 @@ KEPT = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stac
 
 def insert_behind(known: fx.Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> fx.Node:
     """A new node, right behind another one, whose place in the user's program it has."""
-    with known.graph.inserting_after(known):
+    return _insert(known, known.graph.inserting_after(known), target, args, kwargs)
+
+
+def insert_before(known: fx.Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> fx.Node:
+    """The same, right before it."""
+    return _insert(known, known.graph.inserting_before(known), target, args, kwargs)
+
+
+def _insert(
+    known: fx.Node,
+    place: AbstractContextManager[Any],
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> fx.Node:
+    with place:
         node = known.graph.call_function(target, tuple(args), dict(kwargs or {}))
     node.meta = {key: value for key, value in known.meta.items() if key in KEPT}
     with getattr(known.meta["val"], "fake_mode", None) or nullcontext():
