@@ -13,6 +13,7 @@ from tests.test_ir_program import NUMBERS, parameter_values, programs
 from weft.ir import Builder, Dim, Program, interpret, print_program, simplify
 from weft.ir import dtypes as dt
 from weft.ir.interpret import sizes_of
+from weft.ir.parser import parse
 
 MANY = settings(deadline=None, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -350,3 +351,22 @@ def test_no_op_with_a_constant_changes_a_bit(op: str, swapped: bool, dtype: str)
         (expected,) = interpret(program, [x], exact=False)
         (found,) = interpret(simplify(program), [x], exact=False)
         assert same_bits(found, expected), f"{number}: {found} not {expected}"
+
+
+def test_dimensions_that_nothing_has_are_dropped() -> None:
+    found = parse(
+        """program p(s0)
+          dim a = 2
+          dim b = s0
+          dim c = 4
+          dim d = 3
+          input x: f32 [a:1, b:2]
+          input y: f32 [c:1]
+          exp: f32{c} = exp(y)
+          log: f32{a, b} = log(x)
+          added: f32{c} = mul(exp, y)
+          output z: f32 [c:1] = added
+        end
+        """
+    )
+    assert [dim.name for dim in simplify(found).dims] == ["b", "c"]  # what is known at run time only is an argument

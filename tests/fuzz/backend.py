@@ -20,7 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from tests.fuzz.native import compile_sources
 from tests.fuzz.outcome import Mismatch
-from weft import compiler
+from weft import compiler, planning
 from weft.errors import Refusal
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
@@ -53,7 +53,7 @@ class GraphBackend:
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from functorch.compile import make_boxed_func
 
-        with mock.patch.object(compiler, "plan", self._plan):
+        with mock.patch.object(planning, "plan", self._plan):
             found = compiler.compile_graph(gm.graph, symbols=symbol_hints(gm.graph))
         for refusal in found.refusals:
             if refusal.rule == "internal_error":

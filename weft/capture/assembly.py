@@ -9,7 +9,7 @@ a few zeros, as the gradient of shifted logits, is a slot as well, and so is eac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -107,9 +107,10 @@ def complete(slots: Iterable[Slot]) -> set[Assembly]:
     return {assembly for assembly, count in Counter(slot.assembly for slot in slots).items() if count == assembly.parts}
 
 
-def is_read_apart(node: fx.Node, slots: Iterable[Slot]) -> bool:
-    """Whether anybody reads a part in any other way than through its assemblies."""
-    known = {n for slot in slots for n in (slot.assembly.whole, *slot.assembly.absorbed)}
+def is_read_apart(node: fx.Node, slots: Iterable[Slot], inside: Collection[fx.Node]) -> bool:
+    """Whether anybody reads a part in any other way than through its assemblies. inside: nodes that only the kernel
+    computes that computes the part."""
+    known = {*inside, *(n for slot in slots for n in (slot.assembly.whole, *slot.assembly.absorbed))}
     pending = [node]
     while pending:
         for user in pending.pop().users:

@@ -15,6 +15,7 @@ from weft.capture.lowering import strides_of
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import insert_behind, read_parts_of_inputs, slice_inputs
+from weft.capture.stacked import sum_parts
 from weft.capture.taken import take_early
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -25,6 +26,7 @@ def prepare(graph: fx.Graph) -> None:
     them."""
     _erase_empty_parts(graph)
     take_early(graph)
+    sum_parts(graph)
     read_parts_of_inputs(graph)
     _cast_parts(graph)
     _copy_what_is_beside(graph)

@@ -159,9 +159,9 @@ def _lower_all(
             computed = borders.computed[kernel] | {node for node in group if node not in needed}
             is_beside = not (every or growth.is_taken(computed))
             if computed and (not is_beside or not slots.keys().isdisjoint(computed)):
-                outputs = [
-                    output for node in group if node in computed & borders.stored for output in _outputs(node, slots)
-                ]
+                inside = computed.difference(*(each for at, each in enumerate(borders.computed) if at != kernel))
+                stored = [node for node in group if node in computed & borders.stored]
+                outputs = [output for node in stored for output in _outputs(node, slots, inside)]
                 if not outputs:
                     continue  # nobody reads what it computes
                 lowered = _lower_group(growth, name, group, computed, outputs)
@@ -185,10 +185,11 @@ def _flow(growth: Growth, groups: list[list[fx.Node]]) -> Flow:
     )
 
 
-def _outputs(node: fx.Node, slots: Mapping[fx.Node, Sequence[Slot]]) -> list[_Output]:
-    """The buffers that are written with a stored node: one a slot, and one of its own for other readers."""
+def _outputs(node: fx.Node, slots: Mapping[fx.Node, Sequence[Slot]], inside: Collection[fx.Node]) -> list[_Output]:
+    """The buffers that are written with a stored node: one a slot, and one of its own for other readers. inside: nodes
+    that only this kernel computes."""
     places: list[Slot | None] = [*slots.get(node, ())]
-    if not places or is_read_apart(node, slots[node]):
+    if not places or is_read_apart(node, slots[node], inside):
         places = [None, *places]
     return [_Output(node, place) for place in places]
 

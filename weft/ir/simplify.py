@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -40,12 +41,16 @@ def _rewrite(program: Program) -> Program:
 
 
 def drop_unused(program: Program) -> Program:
-    """Without the values and inputs that no output needs."""
+    """Without the values and inputs that no output needs, and without dimensions of known sizes that nothing has."""
     needed = {output.value for output in program.outputs}
     for value in reversed(program.values):
         if value.name in needed:
             needed.update(value.args)
-    builder = Builder.like(program)
+    kept = [*(b for b in program.inputs if b.name in needed), *(o.buffer for o in program.outputs)]
+    used = {dim for buffer in kept for dim in buffer.dims}
+    used.update(dim for value in program.values if value.name in needed for dim in value.attributes)
+    dims = tuple(dim for dim in program.dims if dim.name in used or not isinstance(dim.size, int))
+    builder = Builder.like(replace(program, dims=dims))
     renamed: dict[str, str] = {}
     for b in program.inputs:
         if b.name in needed:
