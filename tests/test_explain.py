@@ -18,8 +18,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import weft
 from weft.bench.workloads import WORKLOADS
 from weft.commands.subject import resolve
+from weft.compiler import CompiledRegion
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
 from weft.explain.explanation import Explanation
+from weft.integration import race
+from weft.runtime import launch
+from weft.runtime.raced import Raced
 
 KERNEL_FIELDS = {
     *("name", "scheme", "schedule", "inputs", "outputs", "bytes_read", "bytes_written", "predicted_us"),
@@ -338,3 +342,39 @@ def test_names_of_the_user_are_no_markup() -> None:
                                              (3 * 10**9, "3 GB"), (1234 * 10**9, "1234 GB")])  # fmt: skip
 def test_sizes_for_a_person(count: int, text: str) -> None:
     assert size_text(count) == text
+
+
+# measured
+
+
+def softmax_of_norm(x: Tensor) -> Tensor:
+    return torch.softmax(F.layer_norm(x, (64,)) @ x.new_ones(64, 32), -1)
+
+
+def test_each_region_is_timed_beside_inductors_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that is slower stays; what went wrong is said."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    outcomes = [Raced(10.0, 5.0, 0.5, 0.5, 0.02), RuntimeError("the profiler is busy")]
+    ran: list[str] = []
+
+    def run(compiled: CompiledRegion, *_: Any) -> Raced:
+        ran.append(compiled.program.name)
+        assert launch.running(compiled.plan.kernels[0]) == compiled.plan.kernels[0]
+        outcome = outcomes[len(ran) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(race, "_run", run)
+    found = weft.explain(softmax_of_norm, torch.randn(512, 64), measure=True)
+    assert len(ran) == 2
+    text = found.text()
+    assert "raced: 10.0 us measured, 5.0 us in Inductor's code for the same nodes" in text
+    assert "not raced: RuntimeError: the profiler is busy" in text
+    assert found.summary().endswith("; 10 us measured of 1 region, 5 us in Inductor's code")
+    assert found.to_dict()["regions"][0]["race"]["inductor_us"] == 5.0
+
+
+def test_a_machine_that_is_not_at_hand_is_not_measured() -> None:
+    with pytest.raises(ValueError, match="only the machine at hand can be measured"):
+        weft.explain(softmax_of_norm, torch.randn(512, 64), target="h200", measure=True)

@@ -233,6 +233,10 @@ WRONG = {
     "too few": (["explain", "FILE:block", "f32[4,64]"], "weft: block fails on these inputs: "),
     "shape of a function": (["explain", "FILE:block", "--shape", "4x4"], "weft: --shape is for workloads"),
     "page": (["explain", "softmax_forward", "--shape", "8x64", "--html", "FILE/page.html"], "weft: FILE/page.html: "),
+    "elsewhere": (
+        ["explain", "softmax_forward", "--measure", "--target", "h200"],
+        "weft: only the machine at hand",
+    ),
     "option": (["explain", "softmax_forward", "--nonsense"], "weft: No such option: --nonsense"),
     "nothing": (["explain"], "weft: Missing argument 'WORKLOAD|FILE.py:FUNCTION'"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -32,6 +32,9 @@ def explain_command(
     dtype: DtypeOption = "bf16",
     target: TargetOption = "current",
     grad: GradOption = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time each region beside TorchInductor's code, on the machine at hand.")
+    ] = False,
     as_json: JsonOption = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page that stands alone to this file.")] = None,
 ) -> None:
@@ -40,9 +43,13 @@ def explain_command(
     weft explain rms_norm_backward --shape 8192x4096 --target h200
 
     weft explain model.py:block 'bf16[8192,4096]' 'bf16[4096]' --grad --json
+
+    weft explain layer_norm_backward --measure
     """
+    if measure and target != "current":
+        raise typer.BadParameter(f"only the machine at hand can be measured; leave --target {target} out")
     chosen = parse_target(target)
-    found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
+    found = explained(resolve(name, types or (), shape, dtype, grad), chosen, measure)
     if html is not None:
         try:
             found.to_html(html)
@@ -56,11 +63,13 @@ def explain_command(
         typer.echo(found.text())
 
 
-def explained(subject: Subject, target: Target) -> Explanation:
+def explained(subject: Subject, target: Target, measure: bool = False) -> Explanation:
     """Raises typer.BadParameter if the user's function fails on these inputs."""
+    what = "planning, building and timing" if measure else "planning"
+    given: dict[str, Any] = {"measure": True} if measure else {"target": target}
     try:
-        with Console(stderr=True).status(f"tracing and planning {subject.name}"), subject.scope():
-            return explain(subject.function, *subject.inputs, target=target, name=subject.name)
+        with Console(stderr=True).status(f"tracing and {what} {subject.name}"), subject.scope():
+            return explain(subject.function, *subject.inputs, name=subject.name, **given)
     except Exception as error:
         if subject.kind != "function":
             raise

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from weft.capture.border import BorderChoice
-from weft.compiler import Compilation, CompiledRegion, compile_graph
+from weft.compiler import Compilation, CompiledRegion, build, compile_graph
 from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
-from weft.integration.race import with_known
+from weft.integration.race import measured, with_known
 from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
 from weft.runtime import calibration, tuning
+from weft.runtime.raced import Raced
 from weft.target import Target
 
 if TYPE_CHECKING:
@@ -106,6 +108,11 @@ class Explanation:
             left = sum(c.plan.decisions[0].apart_us or 0.0 for c in regions)
             they = "which moves" if len(estimates) == 1 else "which move"
             counted += f", {they} {moved}: {time:.0f} us predicted, {left:.0f} us left to Inductor"
+            outcomes = [c.race for c in regions if isinstance(c.race, Raced)]
+            if outcomes:
+                own, inductor = sum(each.us for each in outcomes), sum(each.inductor_us for each in outcomes)
+                which = "" if len(outcomes) == len(regions) else f" of {_count(len(outcomes), 'region')}"
+                counted += f"; {own:.0f} us measured{which}, {inductor:.0f} us in Inductor's code"
         return f"{self.name} on {self.target.name}{unmeasured}: {counted}"
 
     def text(self) -> str:
@@ -155,7 +162,7 @@ class Explanation:
 
 def explain(
     function: Callable[..., Any], *inputs: Any, target: Target | str | None = None, dynamic: bool | None = None,
-    name: str | None = None, **keywords: Any,
+    name: str | None = None, measure: bool = False, **keywords: Any,
 ) -> Explanation:  # fmt: skip
     """What weft would do with a function or a model, and why.
 
@@ -163,10 +170,13 @@ def explain(
     gradient, on the device of the others. It is called once, uncompiled, to find its graphs; the backward is among them
     where an input or a parameter needs a gradient. Fake tensors, inside a ``FakeTensorMode``, cost no memory.
     target: a machine to plan for, or its name; by default the one at hand. dynamic: as in torch.compile. name: for the
-    title; by default the function's. Schedules that ``weft tune`` measured on the machine at hand are taken as they
-    are in a compile, and with ``WEFT_RACE=1`` the outcomes of races that were run.
+    title; by default the function's. measure: build the kernels, and time each region beside TorchInductor's code for
+    the same nodes, which takes seconds a region the first time; one that is slower stays, and says so. Schedules that
+    ``weft tune`` measured on the machine at hand are taken as they are in a compile, and with ``WEFT_RACE=1`` the
+    outcomes of races that were run.
 
-    Raises ValueError for an unknown target or dtype, or a machine without figures; TypeError for what is no function or
+    Raises ValueError for an unknown target or dtype, a machine without figures, or one that is to be measured and is
+    not at hand; TypeError for what is no function or
     no target; CallError, with the user's line, if the function fails on these inputs.
     """
     if not callable(function):
@@ -175,11 +185,18 @@ def explain(
     inputs, keywords = with_tensors(inputs, keywords)
     graphs = post_grad_graphs(function, inputs, keywords, dynamic)
     options = Options.read()
-    chosen = chosen or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
+    if measure and chosen is not None:
+        raise ValueError(f"only the machine at hand can be measured, which is not asked for as {chosen.name}")
+    at_hand = None if measure else chosen or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
     tuned = tuning.load(options)
-    found = (compile_graph(g.module.graph, None, symbol_hints(g.module.graph), chosen, tuned) for g in graphs)
-    raced = [with_known(compilation, options) for compilation in found]
-    explained = tuple(ExplainedGraph(g.kind, compilation) for g, compilation in zip(graphs, raced, strict=True))
+
+    def compiled(graph: fx.Graph) -> Compilation:
+        symbols = symbol_hints(graph)
+        found = compile_graph(graph, None, symbols, at_hand, tuned)
+        return measured(build(found, options), symbols, options) if measure else with_known(found, options)
+
+    explained = tuple(ExplainedGraph(g.kind, compiled(g.module.graph)) for g in graphs)
+    chosen = at_hand or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
     shown = name or getattr(function, "__name__", type(function).__name__)
     return Explanation(shown, chosen, explained)
 

@@ -63,7 +63,7 @@ def race(compilation: Compilation, symbols: Symbols, options: Options) -> Compil
     """Run the race of every region, or take its outcome from the cache. What TorchInductor's code wins becomes a
     refusal; other regions have their outcome, or why there is none. Equal regions are raced once. symbols: values of
     the graph's."""
-    return _without_lost(compilation, lambda compiled, identity: _outcome(compiled, identity, symbols, options))
+    return _without_lost(measured(compilation, symbols, options))
 
 
 def with_known(compilation: Compilation, options: Options) -> Compilation:
@@ -72,23 +72,37 @@ def with_known(compilation: Compilation, options: Options) -> Compilation:
     if not options.race:
         return compilation
     with inductor_config.patch(without_mix_order()):
-        return _without_lost(compilation, lambda _, identity: raced.find(identity, options))
+        return _without_lost(_with_outcomes(compilation, lambda _, identity: raced.find(identity, options)))
 
 
-def _without_lost(
+def measured(compilation: Compilation, symbols: Symbols, options: Options) -> Compilation:
+    """As ``race``, for reading: every region has its outcome, and those that lose are not left out."""
+    return _with_outcomes(compilation, lambda compiled, identity: _outcome(compiled, identity, symbols, options))
+
+
+def _with_outcomes(
     compilation: Compilation, outcome_of: Callable[[CompiledRegion, dict[str, Any]], Outcome]
 ) -> Compilation:
-    regions: list[CompiledRegion] = []
-    refusals = list(compilation.refusals)
+    """Regions with the outcomes of their races; equal ones have the same."""
     outcomes: dict[str, Outcome] = {}
+    regions: list[CompiledRegion] = []
     for compiled in compilation.regions:
         identity = identity_of(compiled)
         key = raced.key_of(identity)
         if key not in outcomes:
             outcomes[key] = outcome_of(compiled, identity)
-        refusal = check_faster(compiled, outcomes[key]) or _check_ran(compiled)
+        regions.append(replace(compiled, race=outcomes[key]))
+    return replace(compilation, regions=tuple(regions))
+
+
+def _without_lost(compilation: Compilation) -> Compilation:
+    """Without the regions that TorchInductor's code won, or whose kernels failed in the race."""
+    regions: list[CompiledRegion] = []
+    refusals = list(compilation.refusals)
+    for compiled in compilation.regions:
+        refusal = check_faster(compiled) or _check_ran(compiled)
         if refusal is None:
-            regions.append(replace(compiled, race=outcomes[key]))
+            regions.append(compiled)
         else:
             refusals.append(refusal)
     apart = check_alone([compiled.region for compiled in regions])
@@ -96,8 +110,9 @@ def _without_lost(
     return replace(compilation, regions=left, refusals=(*refusals, *apart.values()))
 
 
-def check_faster(compiled: CompiledRegion, outcome: Outcome) -> Refusal | None:
+def check_faster(compiled: CompiledRegion) -> Refusal | None:
     """A region is left to TorchInductor whose code for it was measured to be faster."""
+    outcome = compiled.race
     if not isinstance(outcome, Raced) or not outcome.is_lost:
         return None
     predicted = compiled.plan.predicted_us

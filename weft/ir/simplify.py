@@ -10,7 +10,7 @@ import torch
 
 from weft.ir import dtypes
 from weft.ir.ops import lookup
-from weft.ir.program import Builder, Program, Value
+from weft.ir.program import Attribute, Builder, Program, Value
 
 Rule = Callable[[Builder, Value, tuple[str, ...]], str | None]
 
@@ -47,8 +47,8 @@ def drop_unused(program: Program) -> Program:
         if value.name in needed:
             needed.update(value.args)
     kept = [*(b for b in program.inputs if b.name in needed), *(o.buffer for o in program.outputs)]
-    used = {dim for buffer in kept for dim in buffer.dims}
-    used.update(dim for value in program.values if value.name in needed for dim in value.attributes)
+    used: set[Attribute] = {dim for buffer in kept for dim in buffer.dims}
+    used.update(each for value in program.values if value.name in needed for each in value.attributes)
     dims = tuple(dim for dim in program.dims if dim.name in used or not isinstance(dim.size, int))
     builder = Builder.like(replace(program, dims=dims))
     renamed: dict[str, str] = {}
