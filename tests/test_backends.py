@@ -13,9 +13,10 @@ from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler, planning
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
-from weft.compiler import check_device, compile_graph, run_program, target_of
+from weft.compiler import compile_graph, run_program
 from weft.errors import Refusal, RefusedError
 from weft.integration.backend import supports_cuda
+from weft.machines import check_device, target_of
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan, plan_split
 from weft.render import backends

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tests.devices import plug_in, properties
 from weft import cli
-from weft.compiler import target_of
 from weft.errors import BuildError, Refusal, warn_once
 from weft.explain import health
+from weft.machines import target_of
 from weft.options import Options
 from weft.plan.gpu_constants import constants, fitted_constants
 from weft.render import backends

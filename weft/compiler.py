@@ -27,12 +27,13 @@ from weft.capture.border import BorderChoice
 from weft.capture.pointwise import check_alone
 from weft.capture.prepare import prepare
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import BuildError, CompilerNotFoundError, Refusal, RefusedError, in_stage, warn_once
+from weft.errors import CompilerNotFoundError, Refusal, RefusedError, in_stage
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
+from weft.machines import Machines, check_device, target_of
 from weft.misses import is_missed, without_miss
 from weft.options import Options
 from weft.plan.cost import estimates
@@ -42,9 +43,9 @@ from weft.plan.resources import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.planning import Asked, Plans
-from weft.render.backends import device_of, devices, missing_for, render, supports
+from weft.render.backends import render, supports
 from weft.render.source import Source
-from weft.runtime import calibration, head_start, launch, tuning
+from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
 from weft.runtime.raced import Raced
@@ -99,7 +100,7 @@ def compile_graph(
     of each region as soon as its sources are there. options: by default those of the environment.
     """
     options = options or Options.read()
-    machines = _Machines(target, options)
+    machines = Machines(target, options)
     with in_stage("capture"):
         prepare(graph)
         captured: Capture = capture(graph, name)
@@ -148,7 +149,7 @@ def _unless_failing(region: Region, step: Callable[[], T]) -> T | Refusal:
         return failure(region, error)
 
 
-def _asked(region: Region, symbols: Mapping[Any, int], machines: _Machines) -> Asked | Refusal:
+def _asked(region: Region, symbols: Mapping[Any, int], machines: Machines) -> Asked | Refusal:
     """What the plan of a region depends on, or why there is none."""
     machine = machines.of(region)
     if isinstance(machine, Refusal):
@@ -180,19 +181,8 @@ def compile_region(region: Region, asked: Asked, plans: Plans, for_reading: bool
     return CompiledRegion(region, program, planned, sources)
 
 
-@dataclass(frozen=True)
-class _Machines:
-    """What regions of a graph are planned for: target, or else the machine at hand."""
-
-    target: Target | None
-    options: Options
-
-    def of(self, region: Region) -> Target | Refusal:
-        return self.target or target_of(region.outputs[0].meta["val"].device, region.program.name, self.options)
-
-
 def _ordinary_us(
-    region: Region, symbols: Mapping[Any, int], machines: _Machines, prices: dict[str, float | None]
+    region: Region, symbols: Mapping[Any, int], machines: Machines, prices: dict[str, float | None]
 ) -> float | None:
     """Predicted time of a region in ordinary kernels, if it can be told. prices: of the graph so far, by what decides
     them."""
@@ -204,40 +194,6 @@ def _ordinary_us(
     if identity not in prices:
         prices[identity] = ordinary_us(program, machine, known)
     return prices[identity]
-
-
-def target_of(device: torch.device, subject: str, options: Options | None = None) -> Target | Refusal:
-    """The machine at hand, or why nothing is planned for it; of a GPU that is said once. A GPU of a model that there
-    are no figures of is measured when it is first asked for."""
-    if device.type not in devices():
-        return _no_backend(subject, device.type)
-    try:
-        found = calibration.at_hand(device, options or Options.read())
-    except (ValueError, BuildError) as error:
-        message = " ".join(str(error).split())
-        warn_once(f"weft: the model is left to TorchInductor: {message}")
-        return Refusal("no_backend", subject, message, torch.cuda.get_device_name(device), "NVIDIA GPUs from 8.0")
-    return replace(found, exclusive=not is_distributed())
-
-
-def is_distributed() -> bool:
-    """Whether kernels that communicate may run beside ours: waiting for such a kernel would wait for another rank."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def check_device(planned: Plan, machine: Target) -> Refusal | None:
-    """Kernels run on another kind of device than their plan is for: there is no backend for that one."""
-    wanted = "cpu" if machine.kind == "cpu" else "cuda"
-    if all(device_of(kernel) == wanted for kernel in planned.kernels):
-        return None
-    return _no_backend(planned.kernels[0].name, wanted)
-
-
-def _no_backend(subject: str, device: str) -> Refusal:
-    usable = [known for known in devices() if known != device]
-    missing = missing_for(device)
-    message = f"{missing}, which kernels for {device} need, is not installed" if missing else f"no backend for {device}"
-    return Refusal("no_backend", subject, message, device, " or ".join(usable))
 
 
 def begin_build(region: CompiledRegion, options: Options) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tests.cases import Case, make_case
 from weft.bench.workloads import WORKLOADS
-from weft.compiler import run_program, target_of
+from weft.compiler import run_program
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
+from weft.machines import target_of
 from weft.options import Options
 from weft.plan.kernel import Finish, Kernel, Plan
 from weft.plan.planner import plan

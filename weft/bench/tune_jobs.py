@@ -11,11 +11,12 @@ import torch
 from weft.bench.gpu_timing import driver_version
 from weft.bench.machine import versions
 from weft.bench.tune import Job
-from weft.compiler import CompiledRegion, compile_graph, target_of
+from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import Refusal
 from weft.explain.graphs import post_grad_graphs
 from weft.integration.sizes import symbol_hints
 from weft.ir.interpret import resolve
+from weft.machines import target_of
 from weft.options import Options
 from weft.plan.sizes import TYPICAL_SIZE
 from weft.plan.tuned import Key, TunedSchedules, key_of

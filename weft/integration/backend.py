@@ -25,6 +25,7 @@ from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
+from weft.machines import is_distributed
 from weft.options import Options
 from weft.render.backends import devices
 from weft.runtime import calibration, head_start, launch, launcher, tuning
@@ -155,7 +156,7 @@ class WeftPass(CustomGraphPass):
         are for a model of CPU as well, kernels that failed are left out, and beside kernels of other ranks none may
         wait."""
         own = (package_digest(), self.options.of_graph, tuning.digest(self.options), Target.current().name)
-        return (*own, calibration.digest(self.options), failed_digests(), compiler.is_distributed())
+        return (*own, calibration.digest(self.options), failed_digests(), is_distributed())
 
 
 def check_ahead_of_time() -> Refusal | None:
