@@ -31,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help=text)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for processes that they start."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compiled kernels stay in pytest's own cache between runs, unless the environment names a folder."""
     if "WEFT_CACHE_DIR" not in os.environ:

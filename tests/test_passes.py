@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -62,7 +63,10 @@ MAKERS: dict[str, Callable[[list[Any]], Any]] = {
     "list_with_function": lambda seen: (Named("first", seen), function_of(seen)),
     "none": lambda seen: None,
 }
-KINDS = [pytest.param(kind, marks=needs_lists if "list" in kind else ()) for kind in MAKERS]
+
+
+def marks_of(kind: str) -> list[pytest.MarkDecorator]:
+    return [needs_lists] * ("list" in kind)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -86,8 +90,19 @@ def compile_twice(backend: str, options: dict[str, Any]) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("given", ["options", "config"])
+GIVEN = [("config", kind) for kind in MAKERS] + [("options", kind) for kind in ("cached", "list")]
+"""Those in the options are read by the same function as those in the configuration."""
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        pytest.param(
+            given, kind, marks=[needs_lists] * ("list" in kind) + [pytest.mark.slow] * ((given, kind) not in GIVEN)
+        )
+        for given, kind in product(("options", "config"), MAKERS)
+    ],
+)
 def test_a_users_pass_is_run_and_cached_as_without_weft(kind: str, given: str) -> None:
     found = {}
     for backend in ("inductor", "weft"):
