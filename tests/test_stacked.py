@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, fx
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 
+import weft
 from weft.capture import stacked
 from weft.capture.prepare import prepare
 from weft.capture.stacked import sum_parts
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
+from weft.plan import planner
 from weft.target import Target
 
 aten = torch.ops.aten
@@ -114,3 +117,30 @@ def test_small_ones_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     before = str(graph)
     prepare(graph)
     assert str(graph) == before
+
+
+class Attention(nn.Module):
+    """As timm has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH), nn.Linear(HEADS * WIDTH, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4).unbind(0)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width))
+
+
+def test_gradients_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
+    torch._dynamo.reset()
+    weft.counters.reset()
+    model, x = Attention(), torch.randn(BATCH, TOKENS, HEADS * WIDTH, requires_grad=True)
+    wanted = [x, *model.parameters()]
+    found = torch.autograd.grad(torch.compile(model, backend="weft")(x).square().sum(), wanted)
+    expected = torch.autograd.grad(model(x).square().sum(), wanted)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert weft.counters.launches >= 3
+    assert weft.counters.fallbacks == 0
+    assert weft.counters.refusals["not_assembled"] == 0
