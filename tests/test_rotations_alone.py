@@ -22,6 +22,7 @@ from weft.integration.wholes import FUNCTIONALIZED
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.ir.unroll import MOST_SUMMED, unrolled
+from weft.plan import planner
 
 aten = torch.ops.aten
 BATCH, TOKENS, HEADS, SHARED, WIDTH = 2, 5, 3, 4, 16
@@ -288,3 +289,21 @@ def test_training(function: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
     assert not weft.counters.fallbacks
     for a, b in zip(mine, exact, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2), (2, 2, 2), (1, 8)])
+def test_a_few_rows_that_several_axes_count_are_added(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a part of the tensor as it lies: of samples, heads and positions the ones that are samples' positions."""
+    monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
+    torch._dynamo.reset()
+    weft.counters.reset()
+    *samples, positions = sizes
+    x = torch.randn(*samples, positions, 8, 64).transpose(-2, -3)
+
+    def added(x: Tensor, w: Tensor) -> Tensor:
+        return (x.transpose(-2, -3).reshape(8, 512).sum(0) * w).exp()
+
+    w = torch.randn(512)
+    torch.testing.assert_close(torch.compile(added, backend="weft")(x, w), added(x, w))
+    assert weft.counters.launches == 1
+    assert weft.counters.refusals["internal_error"] == 0

@@ -187,25 +187,36 @@ class _Rewriter:
         sizes, place = {d.name: d.size for d in self.compiled.program.dims}, buffer.place
         steps = {d: s for d, s in whole.stride_of.items() if d not in buffer.dims and isinstance(s, int)}
         for dim, step in sorted(steps.items(), key=lambda each: -each[1]):
-            node = self._selected(node, step, sizes[dim], place // step)
+            count = sizes[dim]
+            if not isinstance(count, int):
+                raise VerificationError(f"{buffer.within} has parts that are counted at run time only")
+            node = self._selected(node, step, count, place // step)
             place %= step
         if place:
             raise VerificationError(f"{buffer.name} is no part of {buffer.within}")
         self.nodes[buffer.name] = node
         return node
 
-    def _selected(self, node: fx.Node, step: int, count: Size, number: int) -> fx.Node:
-        """One of ``count`` parts of an axis, whose neighbours are ``step`` elements of memory apart."""
+    def _selected(self, node: fx.Node, step: int, count: int, number: int) -> fx.Node:
+        """One of ``count`` parts of an axis, or of several that count on from each other, whose neighbours are ``step``
+        elements of memory apart."""
         value = node.meta["val"]
         shape = [extent(size) for size in value.shape]
-        for axis, (size, stride) in enumerate(zip(shape, map(extent, value.stride()), strict=True)):
-            if isinstance(size, int) and isinstance(stride, int) and isinstance(count, int) and stride > 0:
-                inner, rest = divmod(step, stride)
-                if rest == 0 and inner > 0 and size % (inner * count) == 0:
-                    outer = size // (inner * count)
-                    split = [*shape[:axis], outer, count, inner, *shape[axis + 1 :]]
-                    node = self._view(node, aten.view.default, [self.sizes.get(each) for each in split])
-                    return self._view(node, aten.select.int, axis + 1, number)
+        known = [
+            (axis, size, stride)
+            for axis, (size, stride) in enumerate(zip(shape, map(extent, value.stride()), strict=True))
+            if isinstance(size, int) and isinstance(stride, int) and stride > 0
+        ]
+        for axis, size, stride in known:
+            inner, rest = divmod(step, stride)
+            if rest == 0 and inner > 0 and size % (inner * count) == 0:
+                split = [*shape[:axis], size // (inner * count), count, inner, *shape[axis + 1 :]]
+                node = self._view(node, aten.view.default, [self.sizes.get(each) for each in split])
+                return self._view(node, aten.select.int, axis + 1, number)
+        for axis, size, stride in known:
+            if stride == step and size > 1 and count % size == 0:
+                node = self._view(node, aten.select.int, axis, number % size)
+                return self._selected(node, step * size, count // size, number // size)
         raise VerificationError(f"{node} has no axis of {count} parts that are {step} elements apart")
 
     def _view(self, node: fx.Node, target: Any, *args: Any) -> fx.Node:
