@@ -132,13 +132,14 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width))
 
 
-def test_gradients_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_attention(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "check_worthwhile", lambda *_: None)
     torch._dynamo.reset()
     weft.counters.reset()
     model, x = Attention(), torch.randn(BATCH, TOKENS, HEADS * WIDTH, requires_grad=True)
     wanted = [x, *model.parameters()]
-    found = torch.autograd.grad(torch.compile(model, backend="weft")(x).square().sum(), wanted)
+    found = torch.autograd.grad(torch.compile(model, backend="weft", dynamic=dynamic)(x).square().sum(), wanted)
     expected = torch.autograd.grad(model(x).square().sum(), wanted)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert weft.counters.launches >= 3

@@ -55,7 +55,9 @@ def sum_parts(graph: fx.Graph) -> None:
         stack = _stack(copy)
         if stack is None or storage_bytes(copy) < LEAST_BYTES or not copy.meta["val"].is_contiguous():
             continue
-        if sums := [*_sums(copy, stack.copied_axis)]:
+        columns = copy.meta["val"].shape[stack.copied_axis :]
+        sums = [*_sums(copy, stack.copied_axis)] if all(isinstance(size, int) for size in columns) else []
+        if sums:
             _part(copy, stack, sums)
 
 
@@ -96,16 +98,14 @@ def _sums(copy: fx.Node, axis: int) -> Iterator[tuple[fx.Node, fx.Node]]:
     while pending:
         view = pending.pop()
         own = shape_of(view)
-        is_last = same_extent(_product(own[:-1]), _product(shape[:axis]))
+        is_last = same_extent(math.prod(own[:-1]), math.prod(shape[:axis]))  # type: ignore[arg-type]
+        # sizes that are known at run time only are nodes among the arguments of a reshape
+        is_said = view.target in RESHAPES or all(isinstance(size, int) for size in own)
         for user in view.users:
             if user.target in RESHAPES and user.target in VIEWS:
                 pending.append(user)
-            elif user.target is aten.sum.dim_IntList and is_last and len(own) - 1 not in reduced_axes(user, len(own)):
-                yield user, view
-
-
-def _product(sizes: Any) -> Any:
-    return math.prod(sizes)
+            elif user.target is aten.sum.dim_IntList and len(own) - 1 not in reduced_axes(user, len(own)):
+                yield from [(user, view)] * (is_last and is_said)
 
 
 def _part(copy: fx.Node, stack: _Stack, sums: list[tuple[fx.Node, fx.Node]]) -> None:
