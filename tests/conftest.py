@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,3 +102,16 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     if not torch.__version__.startswith(f"{GENERATED_WITH}."):
         pytest.skip(f"generated text is kept for torch {GENERATED_WITH}, this is {torch.__version__}")
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="module")
+def real_pool() -> Iterator[Any]:
+    """TorchInductor's pool of compile workers, ready."""
+    from torch._inductor import async_compile
+
+    if async_compile.get_compile_threads() <= 1:
+        pytest.skip("TorchInductor compiles in one process here")
+    async_compile.AsyncCompile.warm_pool()
+    async_compile.AsyncCompile.wait_pool_ready()
+    yield async_compile.AsyncCompile.process_pool()
+    async_compile.shutdown_compile_workers()

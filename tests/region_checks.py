@@ -32,6 +32,18 @@ def traced(function: Function, inputs: Sequence[Tensor], mode: str = "fake") -> 
     return make_fx(functional, decomposition_table=table, tracing_mode=mode)(*inputs)  # type: ignore[arg-type]
 
 
+def changed_by(change: Callable[[fx.Graph], None], function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """A graph that something changed: it returns the same, bit for bit, and has nothing that nobody reads."""
+    module = trace(function, list(inputs))
+    before = module(*inputs)
+    change(module.graph)
+    module.graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(*inputs), before, rtol=0, atol=0)
+    assert all(node.users or node.op in ("output", "placeholder") for node in module.graph.nodes)
+    return module
+
+
 def values_of(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> dict[fx.Node, Any]:
     """What every node of a graph computes."""
     found: dict[fx.Node, Any] = {}

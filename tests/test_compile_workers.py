@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -118,18 +118,6 @@ JOBS = [job("a"), job("b")]
 
 
 # real ones
-
-
-@pytest.fixture(scope="module")
-def real_pool() -> Iterator[Any]:
-    from torch._inductor import async_compile
-
-    if async_compile.get_compile_threads() <= 1:
-        pytest.skip("TorchInductor compiles in one process here")
-    async_compile.AsyncCompile.warm_pool()
-    async_compile.AsyncCompile.wait_pool_ready()
-    yield async_compile.AsyncCompile.process_pool()
-    async_compile.shutdown_compile_workers()
 
 
 def test_workers_make_the_same_bytes(real_pool: Any, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

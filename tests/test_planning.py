@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -102,18 +102,6 @@ def test_workers_plan_for_gpus_if_there_are_several(use: Callable[..., Pool], ma
     compiled()
     assert pool.asked == []
     assert len(made_here) == 4
-
-
-@pytest.fixture
-def real_pool() -> Iterator[Any]:
-    from torch._inductor import async_compile
-
-    if async_compile.get_compile_threads() <= 1:
-        pytest.skip("TorchInductor compiles in one process here")
-    async_compile.AsyncCompile.warm_pool()
-    async_compile.AsyncCompile.wait_pool_ready()
-    yield async_compile.AsyncCompile.process_pool()
-    async_compile.shutdown_compile_workers()
 
 
 def test_plans_of_other_processes_are_as_good(real_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 import weft
+from tests.region_checks import changed_by
 from weft.capture import stacked
 from weft.capture.prepare import prepare
 from weft.capture.stacked import sum_parts
@@ -61,22 +62,9 @@ FOUND: dict[str, tuple[Callable[..., object], list[Tensor], int]] = {
 }
 
 
-def checked(function: Callable[..., object], inputs: list[Tensor]) -> fx.GraphModule:
-    """A graph whose sums are taken part by part, and that returns the same, bit for bit."""
-    module = trace(function, inputs)
-    before = module(*inputs)
-    sum_parts(module.graph)
-    module.graph.lint()
-    module.recompile()
-    torch.testing.assert_close(module(*inputs), before, rtol=0, atol=0)
-    for node in module.graph.nodes:
-        assert node.users or node.op in ("output", "placeholder")
-    return module
-
-
 @pytest.mark.parametrize(("function", "inputs", "parts"), FOUND.values(), ids=FOUND)
 def test_each_part_is_copied_and_summed_up(function: Callable[..., object], inputs: list[Tensor], parts: int) -> None:
-    graph = checked(function, inputs).graph
+    graph = changed_by(sum_parts, function, inputs).graph
     copies = graph.find_nodes(op="call_function", target=aten.clone.default)
     sums = graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
     assert len(copies) == len(sums) == parts
@@ -107,7 +95,7 @@ LEFT: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
 @pytest.mark.parametrize(("function", "inputs"), LEFT.values(), ids=LEFT)
 def test_others_are_left(function: Callable[..., object], inputs: list[Tensor]) -> None:
     before = str(trace(function, inputs).graph)
-    assert str(checked(function, inputs).graph) == before
+    assert str(changed_by(sum_parts, function, inputs).graph) == before
 
 
 def test_small_ones_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from tests.region_checks import changed_by
 from weft.capture.taken import take_early
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
@@ -20,19 +21,6 @@ X, W, B = torch.randn(16, 24, 64), torch.randn(64), torch.randn(64)
 
 def normed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.layer_norm(x, (64,), w, b)
-
-
-def prepared(function: Callable[..., object], *inputs: Tensor) -> fx.GraphModule:
-    """A graph that takes parts early, and returns what it did before, bit for bit."""
-    module = trace(function, list(inputs))
-    before = module(*inputs)
-    take_early(module.graph)
-    module.graph.lint()
-    module.recompile()
-    torch.testing.assert_close(module(*inputs), before, rtol=0, atol=0)
-    for node in module.graph.nodes:
-        assert node.users or node.op in ("output", "placeholder")
-    return module
 
 
 def sizes(module: fx.GraphModule, target: Any) -> list[tuple[int, ...]]:
@@ -56,7 +44,7 @@ def test_what_is_taken_of_a_norm_is_computed_alone(take: Callable[..., Tensor]) 
     def function(x: Tensor, w: Tensor, b: Tensor, *numbers: Tensor) -> Tensor:
         return take(normed(x, w, b), *numbers) * 2
 
-    module = prepared(function, X, W, B, torch.arange(8), torch.randint(16, (8,)))
+    module = changed_by(take_early, function, [X, W, B, torch.arange(8), torch.randint(16, (8,))])
     for size in (*sizes(module, aten.mul.Tensor), *sizes(module, aten.add.Tensor)):
         assert torch.Size(size).numel() <= X.numel() / 2
 
@@ -68,7 +56,7 @@ def test_what_is_saved_for_a_backward_is_where_parts_are_taken_of() -> None:
         hat = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True))
         return (hat * w + b)[:, 0] * 2, hat
 
-    module = prepared(function, X, W, B)
+    module = changed_by(take_early, function, [X, W, B])
     assert sizes(module, aten.sub.Tensor) == [(16, 24, 64)]
     (taken,) = module.graph.find_nodes(op="call_function", target=aten.slice.Tensor)
     assert taken.args[0] is next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0][1]
@@ -92,7 +80,7 @@ def test_other_values_are_left(read: Callable[[Tensor], object]) -> None:
         return read(normed(x, w, b))
 
     before = str(trace(function, [X, W, B]).graph)
-    assert str(prepared(function, X, W, B).graph) == before
+    assert str(changed_by(take_early, function, [X, W, B]).graph) == before
 
 
 def test_an_index_of_axes_that_an_operand_repeats_is_left() -> None:
@@ -100,4 +88,4 @@ def test_an_index_of_axes_that_an_operand_repeats_is_left() -> None:
         return (x.exp() + w)[rows, rows] * 2
 
     given = torch.randn(24, 16, 64), torch.randn(24, 1, 64), torch.arange(8)
-    assert sizes(prepared(function, *given), aten.add.Tensor) == [(24, 16, 64)]
+    assert sizes(changed_by(take_early, function, [*given]), aten.add.Tensor) == [(24, 16, 64)]
