@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, VIEWS, follow, order_of, shape_of
+from weft.capture.axes import ORDERS, VIEWS, axis_of, follow, order_of, shape_of
 from weft.capture.growth import Growth
 from weft.capture.lower import POINTWISE
 from weft.capture.lowering import Strides, flat, is_constant, strides_of
@@ -161,8 +161,7 @@ def _copied(node: fx.Node, strides: Strides) -> Made | None:
 
 def _concatenated(node: fx.Node, strides: Strides) -> Made | None:
     operands: Any = node.args[0]
-    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
-    axis %= len(strides)
+    axis = axis_of(node)
     pieces: list[Piece] = []
     start: Extent = 0
     for operand in operands:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -166,6 +167,12 @@ VIEWS: dict[object, Inverse] = {
 }
 
 ORDERS = (aten.permute.default, aten.transpose.int, aten.t.default)
+
+
+def axis_of(cat: fx.Node) -> int:
+    """The axis along which a ``cat`` puts its operands together."""
+    axis: Any = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
+    return int(axis) % len(shape_of(cat))
 
 
 def order_of(node: fx.Node) -> list[int]:

@@ -326,6 +326,11 @@ def users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
             yield user
 
 
+def leaves(node: fx.Node) -> bool:
+    """Whether a graph returns a node or a view of it: in memory of its own, with the strides that it has."""
+    return any(user.op != "call_function" for user in users_behind_views(node))
+
+
 def _writes(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and schema.is_mutable

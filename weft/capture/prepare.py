@@ -9,12 +9,12 @@ from torch import fx
 
 from weft.capture.assembly import Made, is_zero, made_of
 from weft.capture.axes import VIEWS, shape_of
-from weft.capture.growth import users_behind_views
+from weft.capture.growth import leaves
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import strides_of
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
-from weft.capture.slices import insert_behind, read_parts_of_inputs, slice_inputs
+from weft.capture.slices import erase_unread, insert_behind, read_parts_of_inputs, slice_inputs
 from weft.capture.stacked import sum_parts
 from weft.capture.taken import take_early
 
@@ -42,23 +42,9 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
         elif node.target is aten.add.Tensor and not node.kwargs:
             first, second = node.args
             same = first if is_zero(second) else second if is_zero(first) else None
-        if isinstance(same, fx.Node) and _is_alike(same, node) and not _leaves(node):
+        if isinstance(same, fx.Node) and _is_alike(same, node) and not leaves(node):
             node.replace_all_uses_with(same)
-            _erase_unread(node)
-
-
-def _leaves(node: fx.Node) -> bool:
-    """Whether a graph returns a node or a view of it: in memory of its own, which no other tensor may be in."""
-    return any(user.op != "call_function" for user in users_behind_views(node))
-
-
-def _erase_unread(node: fx.Node) -> None:
-    """Without a node that nobody reads, and what only led to it."""
-    if node.op == "call_function" and not node.users and not node.is_impure():
-        operands = node.all_input_nodes
-        node.graph.erase_node(node)
-        for operand in operands:
-            _erase_unread(operand)
+            erase_unread(node)
 
 
 def _is_alike(one: fx.Node, other: fx.Node) -> bool:

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import order_of, shape_of
+from weft.capture.axes import axis_of, order_of, shape_of
 from weft.capture.lower import POINTWISE, is_dear, reduced_axes
 from weft.capture.parts import MOST_PARTS, SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 
 
 def read_parts_of_inputs(graph: fx.Graph) -> None:
@@ -109,6 +110,15 @@ def _insert(
     return node
 
 
+def erase_unread(node: fx.Node) -> None:
+    """Without a node that nobody reads, and what only led to it."""
+    if node.op == "call_function" and not node.users and not node.is_impure():
+        operands = node.all_input_nodes
+        node.graph.erase_node(node)
+        for operand in operands:
+            erase_unread(operand)
+
+
 def elements(node: fx.Node) -> int:
     """Number of elements, run-time sizes taken as one."""
     product = 1
@@ -172,7 +182,7 @@ def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.No
         return None
     sizes: list[Any] = list(shape)
     if any(not isinstance(size, int) for size in shape):
-        if node.target not in _WITH_SIZES:
+        if node.target not in RESHAPES:
             return None
         sizes = list(node.args[1])  # type: ignore[arg-type]
     sizes[part.axis] = part.length
@@ -220,7 +230,7 @@ def _same(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
 def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
     """One of the operands, or parts of all, but not some elements of several."""
     operands: Any = node.args[0]
-    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # type: ignore[arg-type]
+    axis = axis_of(node)
     if axis != part.axis:
         return insert_behind(node, node.target, ([slicing.part(operand, part, wanted) for operand in operands], axis))
     start = 0
@@ -262,7 +272,6 @@ def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node |
     )
 
 
-_WITH_SIZES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, _pointwise),
     aten.full.default: _constant,
@@ -270,7 +279,7 @@ _RULES: dict[Any, Rule] = {
     aten.transpose.int: _permute,
     aten.t.default: _permute,
     aten.expand.default: _expand,
-    **dict.fromkeys((*_WITH_SIZES, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims), _reshape),
+    **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims), _reshape),
     aten.alias.default: _same,
     aten.detach.default: _same,
     aten.cat.default: _concatenated,

@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, VIEWS, order_of, shape_of
+from weft.capture.axes import ORDERS, VIEWS, axis_of, order_of, shape_of
 from weft.capture.growth import storage_bytes
 from weft.capture.lower import reduced_axes
 from weft.capture.refine import same_extent
-from weft.capture.slices import insert_before, insert_behind
+from weft.capture.slices import RESHAPES, erase_unread, insert_before, insert_behind
 
 aten = torch.ops.aten
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 
 LEAST_BYTES = 1 << 24
 """Of the whole. To read it takes about as long, 4 us on an H200, as to start kernels for two more parts."""
@@ -32,13 +31,12 @@ LEAST_BYTES = 1 << 24
 class _Stack:
     """A copy of what is put together. operands: the parts; is_new: whether the axis that they lie along is none of
     theirs. axis: where that is in what is put together. orders: the permutations between that and the copy, the first
-    one first. unneeded: nodes from the copy to what puts together, which nobody else reads."""
+    one first."""
 
     operands: tuple[fx.Node, ...]
     is_new: bool
     axis: int
     orders: tuple[fx.Node, ...]
-    unneeded: tuple[fx.Node, ...]
 
     @property
     def copied_axis(self) -> int:
@@ -64,19 +62,17 @@ def sum_parts(graph: fx.Graph) -> None:
 def _stack(copy: fx.Node) -> _Stack | None:
     """How a copy is put together; None if it is not, or somebody reads what is in between."""
     base: Any = copy.args[0]
-    unneeded, orders = [copy], list[fx.Node]()
+    orders: list[fx.Node] = []
     while base.target in ORDERS and len(base.users) == 1:
-        unneeded.append(base)
         orders.insert(0, base)
         base = base.args[0]
     reshape = None
     if base.target in RESHAPES and len(base.users) == 1:
-        unneeded.append(base)
         reshape, base = base, base.args[0]
     if base.target is not aten.cat.default or len(base.users) > 1:
         return None
     operands: Any = base.args[0]
-    axis = int(base.args[1] if len(base.args) > 1 else base.kwargs.get("dim", 0)) % len(shape_of(base))  # type: ignore[arg-type]
+    axis = axis_of(base)
     if any(len(shape_of(operand)) != len(shape_of(base)) for operand in operands):
         return None  # an empty one of rank one
     if reshape is not None:
@@ -87,7 +83,7 @@ def _stack(copy: fx.Node) -> _Stack | None:
             return None
         if any(not same_extent(shape_of(operand)[axis], each[axis]) for operand in operands):
             return None
-    return _Stack(tuple(operands), reshape is not None, axis, tuple(orders), (*unneeded, base))
+    return _Stack(tuple(operands), reshape is not None, axis, tuple(orders))
 
 
 def _sums(copy: fx.Node, axis: int) -> Iterator[tuple[fx.Node, fx.Node]]:
@@ -104,8 +100,10 @@ def _sums(copy: fx.Node, axis: int) -> Iterator[tuple[fx.Node, fx.Node]]:
         for user in view.users:
             if user.target in RESHAPES and user.target in VIEWS:
                 pending.append(user)
-            elif user.target is aten.sum.dim_IntList and len(own) - 1 not in reduced_axes(user, len(own)):
-                yield from [(user, view)] * (is_last and is_said)
+                continue
+            is_sum = user.target is aten.sum.dim_IntList and len(own) - 1 not in reduced_axes(user, len(own))
+            if is_sum and is_last and is_said:
+                yield user, view
 
 
 def _part(copy: fx.Node, stack: _Stack, sums: list[tuple[fx.Node, fx.Node]]) -> None:
@@ -116,17 +114,12 @@ def _part(copy: fx.Node, stack: _Stack, sums: list[tuple[fx.Node, fx.Node]]) -> 
             part = insert_behind(part, order.target, (part, *order.args[1:]), order.kwargs)
         parts.append(insert_behind(part, aten.clone.default, (part,), copy.kwargs))
     axis = stack.copied_axis
-    for node, seen in sums:
-        view: Any = seen
+    for node, view in sums:
         added = [_sum(node, view, part, axis) for part in parts]
         node.replace_all_uses_with(insert_before(node, aten.cat.default, (added, -1)))
-        node.graph.erase_node(node)
-        while view is not copy and not view.users:
-            unread, view = view, view.args[0]
-            unread.graph.erase_node(unread)
     copy.replace_all_uses_with(insert_before(copy, aten.cat.default, (parts, axis)))
-    for node in stack.unneeded:
-        node.graph.erase_node(node)
+    for node in (*(node for node, _ in sums), copy):
+        erase_unread(node)
 
 
 def _sum(node: fx.Node, view: fx.Node, part: fx.Node, axis: int) -> fx.Node:

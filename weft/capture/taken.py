@@ -13,11 +13,11 @@ import torch
 from torch import fx
 
 from weft.capture.axes import VIEWS, shape_of
-from weft.capture.growth import users_behind_views
+from weft.capture.growth import leaves
 from weft.capture.lower import POINTWISE
 from weft.capture.parts import slice_of
 from weft.capture.refine import same_extent
-from weft.capture.slices import elements, insert_before, slice_inputs
+from weft.capture.slices import elements, erase_unread, insert_before, slice_inputs
 
 aten = torch.ops.aten
 
@@ -29,15 +29,12 @@ def take_early(graph: fx.Graph) -> None:
     """Have what is taken of a pointwise value computed from what is taken of its operands, up to what is in memory or
     read by others."""
     unread = _unread(graph)
-    takers = [node for node in graph.nodes if _source_of(node) in unread and not _leaves(node)]
+    takers = [node for node in graph.nodes if _source_of(node) in unread and not leaves(node)]
     for node in takers:
         if node.target is aten.index.Tensor:
-            made = _indexed(node, node.args[0], unread)
-            node.replace_all_uses_with(made)
-    slice_inputs(graph, [node for node in takers if slice_of(node) is not None], unread)
-    for node in reversed([*graph.nodes]):
-        if not node.users and (node in unread or node in takers):
-            graph.erase_node(node)
+            node.replace_all_uses_with(_indexed(node, node.args[0], unread))
+            erase_unread(node)
+    slice_inputs(graph, [node for node in takers if node.target is not aten.index.Tensor], unread)
 
 
 def _unread(graph: fx.Graph) -> set[fx.Node]:
@@ -47,7 +44,7 @@ def _unread(graph: fx.Graph) -> set[fx.Node]:
         if node.target not in POINTWISE and node.target not in VIEWS:
             continue
         taken = [user for user in node.users if user not in found]
-        if not node.users or any(_source_of(user) is not node or _leaves(user) for user in taken):
+        if not node.users or any(_source_of(user) is not node or leaves(user) for user in taken):
             continue
         if sum(map(elements, taken)) > MOST_TAKEN * elements(node):
             continue
@@ -62,11 +59,6 @@ def _source_of(node: fx.Node) -> fx.Node | None:
         return node.args[0]  # type: ignore[return-value]
     found = None if node.target not in (aten.slice.Tensor, aten.select.int) else slice_of(node)
     return None if found is None else found[0]
-
-
-def _leaves(node: fx.Node) -> bool:
-    """Whether a graph returns what is taken: it is a view there, as its strides say."""
-    return any(user.op != "call_function" for user in users_behind_views(node))
 
 
 def _is_of_first_axes(index: fx.Node) -> bool:
