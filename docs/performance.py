@@ -23,6 +23,7 @@ from performance_fusion import fusion_page  # noqa: E402
 
 from tests.zoo.__main__ import wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
+from tests.zoo.start import STATES  # noqa: E402
 from weft.bench.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -256,7 +257,7 @@ def main() -> None:
 def zoo_table(found: dict[str, dict[str, Any]]) -> str:
     """A line a model; a pair of figures is TorchInductor's and weft's."""
     headings = ("model", "eager, ms", "TorchInductor, ms", "weft, ms", "weft / TorchInductor", "other device time, ms")
-    headings += ("peak, GB", "losses apart", "gradients f32", "bf16", "start, s")
+    headings += ("peak, GB", "losses apart", "gradients f32", "bf16", "first step, s", "with full caches, s")
     lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
     for name, checked in found.items():
         cells = [name]
@@ -271,8 +272,8 @@ def zoo_table(found: dict[str, dict[str, Any]]) -> str:
             cells.append(pair(lambda b, runs=runs: f"{runs[b]['peak_bytes'] / 1e9:.1f}"))
             cells.append(pair(lambda b, t=trained: f"{t['comparison']['differences'][b]:.4f}"))
         cells += [f"{checked[d]['worst']['excess']:.2f}" if d in checked else "" for d in ("f32", "bf16")]
-        start = checked["start"].get("comparison")
-        cells.append("" if start is None else pair(lambda b, s=start: f"{s['runs'][b]['first_s']:.0f}"))
+        start = checked.get("start", {}).get("first_step_s")
+        cells += ["" if start is None else pair(lambda b, s=start, at=at: f"{s[b][at]:.0f}") for at in STATES]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,9 +1,10 @@
 """Checks the models of the zoo: ``python -m tests.zoo``, or ``make zoo`` on a machine with a GPU.
 
-Each check of a model is a process of its own. Gradients of all parameters are compared with float64, in float32 and in
-bfloat16 autocast, and losses of twenty steps with eager's. On a GPU models have sizes that people train. The twenty
-steps come last, one model at a time and with full caches, and are timed, by weft, TorchInductor and eager PyTorch in
-turn. The exit status is 1 if something is wrong; no time is.
+Each check of a model is a process of its own. Gradients of all parameters are compared with float64, in float32 and
+in bfloat16 autocast, and losses of twenty steps with eager's; the first step is timed with empty and with full
+caches. On a GPU models have sizes that people train. The twenty steps come last, one model at a time and with full
+caches, and are timed, by weft, TorchInductor and eager PyTorch in turn. The exit status is 1 if something is wrong;
+no time is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rich.table import Table
 
 from tests.zoo.entries import ENTRIES
 from tests.zoo.one import CHECKS
+from tests.zoo.start import COMPARED, STATES, caches_in
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.bench.training import BACKENDS
@@ -96,8 +98,7 @@ class Runner:
     """Makes processes for checks, whose caches are in ``folder``. patience_s: what a model may take."""
 
     def __init__(self, device: str, jobs: int, folder: Path, patience_s: float) -> None:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
-        self.env = os.environ | {variable: str(folder / sub) for variable, sub in caches.items()}
+        self.env = os.environ | caches_in(folder)
         if device == "cpu":
             self.env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
         self.device, self.patience_s = device, patience_s
@@ -148,11 +149,11 @@ def line(name: str, check: str, result: Mapping[str, Any]) -> str:
 def table(found: Results, names: Iterable[str]) -> Table:
     """A line a model; of gradients the largest error over what is allowed, of losses the largest difference from
     eager's, in brackets TorchInductor's; of the device time outside matrix products, attention, convolutions and the
-    optimizer weft's over TorchInductor's."""
+    optimizer weft's over TorchInductor's, and so of the first step."""
     made = Table()
     made.add_column("model")
     headings = ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor")
-    for heading in (*headings, "other device time"):
+    for heading in (*headings, "other device time", "first step", "warm start"):
         made.add_column(heading, justify="right")
     for name in names:
         checked = found.get(name, {})
@@ -164,8 +165,15 @@ def table(found: Results, names: Iterable[str]) -> Table:
             cells += [f"{steps[b]:.2f}" for b in BACKENDS] + [f"{steps['weft'] / steps['inductor']:.3f}"]
             if device := trained.get("device_us"):
                 cells.append(f"{device['weft']['other'] / device['inductor']['other']:.3f}")
+        cells += [""] * (len(headings) + 1 - len(cells)) + start_cells(checked.get("start", {}).get("first_step_s", {}))
         made.add_row(name, *cells)
     return made
+
+
+def start_cells(seconds: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """weft's first step over TorchInductor's, with empty caches and with full ones."""
+    there = [state for state in STATES if all(state in seconds.get(backend, ()) for backend in COMPARED)]
+    return [f"{seconds['weft'][state] / seconds['inductor'][state]:.2f}" for state in there]
 
 
 def slower_than_predicted(found: Results) -> Iterator[str]:

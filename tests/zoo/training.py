@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import weft
 from tests.zoo.entries import Entry
 from tests.zoo.kernels import Line, Profile, launches_of, lines_of
 from weft.bench.gpu_timing import CudaDevice
+from weft.bench.models import Model
 from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
@@ -50,18 +52,16 @@ class Trained:
 
 def train(entry: Entry, device: str, steps: int = STEPS) -> Trained:
     """Steps without dropout, of a small model on a CPU and at full size on a GPU."""
-    small = device == "cpu"
-    make, batch = (entry.make_small, entry.small_batch) if small else (entry.make_full, entry.full_batch)
-    setup = Setup(device, *batch, steps, min(WARM_UP, steps - 1), LEARNING_RATE, "adamw", entry.fullgraph)
+    make, setup = setup_of(entry, device, steps)
     weft.counters.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainees = trained(lambda: make().train(), setup)
+        trainees = trained(make, setup)
     found = comparison_of([trainee.run for trainee in trainees])
     wrong = wrong_of(found, [str(w.message) for w in caught])
-    if small or steps < STEPS:
+    if device == "cpu":
         return Trained(found.to_dict(), wrong)
-    tensors = [t.to(device) for t in trainees[0].model.make_batch(*batch, STEPS)]
+    tensors = [t.to(device) for t in trainees[0].model.make_batch(setup.batch, setup.sequence, STEPS)]
     profiles = {t.run.backend: profiled(t, tensors) for t in trainees}
     (mine,) = (t for t in trainees if t.run.backend == "weft")
     launched = {"weft": launches_of(lambda: differentiate_anew(mine, tensors))}
@@ -70,6 +70,14 @@ def train(entry: Entry, device: str, steps: int = STEPS) -> Trained:
         for backend, profile in profiles.items()
     }
     return Trained(found.to_dict(), wrong, {backend: by_kind(each) for backend, each in profiles.items()}, kernels)
+
+
+def setup_of(entry: Entry, device: str, steps: int) -> tuple[Callable[[], Model], Setup]:
+    """How to make a model that is trained, and what with: a small one on a CPU."""
+    small = device == "cpu"
+    make, batch = (entry.make_small, entry.small_batch) if small else (entry.make_full, entry.full_batch)
+    setup = Setup(device, *batch, steps, min(WARM_UP, steps - 1), LEARNING_RATE, "adamw", entry.fullgraph)
+    return lambda: make().train(), setup
 
 
 def wrong_of(found: Comparison, messages: list[str]) -> list[str]:

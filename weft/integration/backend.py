@@ -25,7 +25,7 @@ from weft.integration.report import record
 from weft.integration.rewrite import rewrite
 from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
-from weft.machines import is_distributed
+from weft.machines import is_distributed, target_of
 from weft.options import Options
 from weft.render.backends import devices
 from weft.runtime import calibration, head_start, launch, launcher, tuning
@@ -183,6 +183,8 @@ def weft_backend(
     devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
     if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
+        for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
+            target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that
     try:
         if devices <= {"cpu"}:
             find_compiler(chosen)
