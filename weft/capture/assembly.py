@@ -215,7 +215,7 @@ def _scattered(node: fx.Node, strides: Strides) -> Made | None:
 
     A number plus zero is that number; of a sum of zeros the sign is not kept.
     """
-    terms = _terms(node)
+    terms = scatters_of(node)
     if terms is None:
         return None
     scatters = [term for term in terms if term.target is not aten.add.Tensor]
@@ -239,7 +239,7 @@ def _scattered(node: fx.Node, strides: Strides) -> Made | None:
     return Made(tuple(pieces), tuple(terms[1:])) if covers else None
 
 
-def _terms(node: fx.Node) -> list[fx.Node] | None:
+def scatters_of(node: fx.Node) -> list[fx.Node] | None:
     """The sum, and the additions and scatters it consists of, all of its dtype and shape; None if anything else is
     added or anybody else reads one of them."""
     found = [node]

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.assembly import Made, is_zero, made_of
+from weft.capture.assembly import Made, is_zero, made_of, scatters_of
 from weft.capture.axes import VIEWS, shape_of
 from weft.capture.growth import leaves
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import strides_of
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
-from weft.capture.slices import erase_unread, insert_behind, read_parts_of_inputs, slice_inputs
+from weft.capture.slices import erase_unread, insert_before, insert_behind, read_parts_of_inputs, slice_inputs
 from weft.capture.stacked import sum_parts
 from weft.capture.taken import take_early
 
@@ -22,9 +22,10 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def prepare(graph: fx.Graph) -> None:
-    """Leave out what does nothing, take parts of values early, read rotations by parts, and copy what lies beside
-    them."""
+    """Leave out what does nothing, choose between zeros and what is scattered into them, take parts of values early,
+    read rotations by parts, and copy what lies beside them."""
     _erase_empty_parts(graph)
+    _choose_what_is_scattered(graph)
     take_early(graph)
     sum_parts(graph)
     read_parts_of_inputs(graph)
@@ -45,6 +46,39 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
         if isinstance(same, fx.Node) and _is_alike(same, node) and not leaves(node):
             node.replace_all_uses_with(same)
             erase_unread(node)
+
+
+def _choose_what_is_scattered(graph: fx.Graph) -> None:
+    """A tensor put into zeros at one place of an axis, the gradient of a token that was taken, is a choice for each
+    element: a kernel that reads it makes the zeros where it needs them. Those that are added up stay, as they may be
+    parts of one tensor."""
+    for node in graph.find_nodes(op="call_function", target=aten.select_scatter.default):
+        zeros, source, axis, index = node.args
+        shape = shape_of(node)
+        axis %= len(shape)
+        size = shape[axis]
+        if not is_zero(zeros) or not isinstance(size, int) or _is_one_of_several(node):
+            continue
+        device = node.meta["val"].device
+        places = insert_before(node, prims.iota.default, (size,), _numbers(torch.int64, device))
+        places = insert_before(node, aten.reshape.default, (places, [-1] + [1] * (len(shape) - 1 - axis)))
+        is_there = insert_before(node, aten.eq.Scalar, (places, index % size))
+        wide = insert_before(node, aten.unsqueeze.default, (source, axis))
+        zero = insert_before(node, aten.full.default, ([], 0), {"dtype": node.meta["val"].dtype, "device": device})
+        chosen = insert_before(node, aten.where.self, (is_there, wide, zero))
+        node.replace_all_uses_with(chosen)
+        erase_unread(node)
+
+
+def _numbers(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    return {"start": 0, "step": 1, "dtype": dtype, "device": device, "requires_grad": False}
+
+
+def _is_one_of_several(scatter: fx.Node) -> bool:
+    """Whether something else that is scattered is added, or this once more."""
+    sums: list[Any] = [user.args for user in scatter.users if user.target is aten.add.Tensor]
+    others = [operands[operands[0] is scatter] for operands in sums]
+    return any(isinstance(other, fx.Node) and scatters_of(other) for other in others)
 
 
 def _is_alike(one: fx.Node, other: fx.Node) -> bool:

@@ -6,7 +6,6 @@ has no edge to the readers of what it writes, and a later topological sort may m
 
 from __future__ import annotations
 
-import heapq
 import operator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,6 +22,7 @@ from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.errors import VerificationError
 from weft.integration.donated import write_in_place
 from weft.integration.generated import register
+from weft.integration.order import sort
 from weft.integration.sizes import SizeNodes
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
@@ -314,46 +314,3 @@ def _restore(graph: fx.Graph, backup: fx.Graph) -> None:
         graph.erase_node(node)
     placeholders = (node for node in backup.nodes if node.op == "placeholder")
     _copy_nodes(backup, graph, dict(zip(placeholders, graph.nodes, strict=True)))
-
-
-def sort(graph: fx.Graph) -> None:
-    """Stable topological order. A node that mutates an input keeps its place after everything that stood before it."""
-    nodes = list(graph.nodes)
-    waits: dict[fx.Node, int] = {}
-    followers: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
-    barrier: fx.Node | None = None
-    before: list[fx.Node] = []
-    for node in nodes:
-        needed = set(node.all_input_nodes)
-        if barrier is not None:
-            needed.add(barrier)
-        if _mutates(node) or node.op == "output":
-            needed.update(before)
-            barrier, before = node, []
-        else:
-            before.append(node)
-        waits[node] = len(needed)
-        for dependency in needed:
-            followers[dependency].append(node)
-    order = {node: i for i, node in enumerate(nodes)}
-    ready = [order[node] for node in nodes if waits[node] == 0]  # ascending: a heap already
-    result: list[fx.Node] = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        result.append(node)
-        for follower in followers[node]:
-            waits[follower] -= 1
-            if waits[follower] == 0:
-                heapq.heappush(ready, order[follower])
-    if len(result) != len(nodes):
-        raise RuntimeError("the rewritten graph has a cycle")
-    previous: fx.Node | None = None
-    for node in result:
-        if previous is not None:
-            previous.append(node)
-        previous = node
-
-
-def _mutates(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable

@@ -1,0 +1,64 @@
+"""Tensors that are put into zeros at one place of an axis."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.region_checks import changed_by
+from weft.capture.prepare import prepare
+from weft.capture.regions import capture
+from weft.capture.trace import trace
+
+aten = torch.ops.aten
+X, G = torch.randn(6, 10, 32), torch.randn(6, 32)
+
+
+def scattered(grad: Tensor, axis: int, index: int) -> Tensor:
+    zeros = torch.zeros(X.shape, dtype=grad.dtype)
+    return torch.select_scatter(zeros, grad, axis, index)
+
+
+@pytest.mark.parametrize(("axis", "index"), [(1, 0), (1, -1), (0, 3), (-1, 5)])
+def test_what_is_scattered_is_a_choice(axis: int, index: int) -> None:
+    grad = torch.randn([size for at, size in enumerate(X.shape) if at != axis % 3])
+    module = changed_by(prepare, lambda x, g: (x * scattered(g, axis, index)).sum(-1), [X, grad])
+    assert not module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
+    assert not [n for n in module.graph.find_nodes(op="call_function", target=aten.full.default) if n.args[0]]
+
+
+def test_the_gradient_of_a_token_that_is_taken_is_read_as_that_token() -> None:
+    """The gradient of a norm of which a classifier reads one token."""
+
+    def backward(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        whole = scattered(grad, 1, 0)
+        scaled = F.layer_norm(x, (32,))
+        return (whole - scaled * (whole * scaled).mean(-1, keepdim=True)), (whole * scaled).sum((0, 1))
+
+    graph = trace(backward, [X, G]).graph
+    prepare(graph)
+    found = capture(graph, "f")
+    (region,) = found.regions
+    assert sorted(tuple(n.meta["val"].shape) for n in region.inputs) == [tuple(X.shape), tuple(G.shape)]
+
+
+def test_parts_of_a_sum_stay() -> None:
+    """They may be parts of one tensor, each written into its place."""
+
+    def summed(g: Tensor, h: Tensor) -> Tensor:
+        return scattered(g, 1, 0) + scattered(h, 1, 1)
+
+    module = changed_by(prepare, summed, [G, G + 1])
+    assert len(module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)) == 2
+
+
+def test_what_is_added_to_something_else_is_a_choice() -> None:
+    module = changed_by(prepare, lambda x, g: (x.exp() + scattered(g, 1, 0)).sum(-1), [X, G])
+    assert not module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
+
+
+def test_what_is_put_into_something_else_stays() -> None:
+    module = changed_by(prepare, lambda x, g: torch.select_scatter(x.exp(), g, 1, 0).sum(-1), [X, G])
+    assert module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
