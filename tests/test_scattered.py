@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,6 +54,30 @@ def test_parts_of_a_sum_stay() -> None:
 
     module = changed_by(prepare, summed, [G, G + 1])
     assert len(module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)) == 2
+
+
+def steps(count: int, take: tuple[int, ...] | None = None) -> Callable[[Tensor], Tensor]:
+    """Of ``[6, 10, 32]`` rows that are put into zeros one by one, and added up."""
+
+    def function(x: Tensor) -> Tensor:
+        rows = [scattered(x[:, at].sin(), 1, at) for at in take or range(count)]
+        return sum(rows[1:], rows[0]) * x.exp()
+
+    return function
+
+
+def test_all_places_of_an_axis_are_a_stack() -> None:
+    """The gradient of what is read step by step."""
+    module = changed_by(prepare, steps(10), [X])
+    assert not module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
+    (stacked,) = module.graph.find_nodes(op="call_function", target=aten.cat.default)
+    assert len(stacked.args[0]) == 10
+
+
+@pytest.mark.parametrize("take", [range(9), (*range(9), 8), range(1, 10)], ids=["too few", "twice", "from the second"])
+def test_other_sums_are_no_stack(take: tuple[int, ...]) -> None:
+    module = changed_by(prepare, steps(10, tuple(take)), [X])
+    assert not module.graph.find_nodes(op="call_function", target=aten.cat.default)
 
 
 def test_what_is_added_to_something_else_is_a_choice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("triton")
 
 import triton
+from torch._inductor.runtime import compile_tasks
 from triton import knobs
 from triton.backends.nvidia.compiler import CUDABackend
 
@@ -169,6 +171,21 @@ def _with_ptxas_options(backend: CUDABackend, given: dict[str, Any]) -> Any:
 
 
 # Triton's own cache
+
+
+def test_torchs_ptxas_is_named_before_a_key_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchInductor's workers use it from their start, and what they make has to have this process's keys."""
+    named = tmp_path / "ptxas"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "")
+    monkeypatch.setattr(
+        compile_tasks, "_set_triton_ptxas_path", lambda: os.environ.update(TRITON_PTXAS_PATH=str(named))
+    )
+    seen: list[str] = []
+    monkeypatch.setattr(CUDABackend, "hash", lambda _: seen.append(os.environ["TRITON_PTXAS_PATH"]) or "ptxas")
+    triton_build._use_torchs_ptxas.cache_clear()
+    triton_build._key(JOB)
+    triton_build._use_torchs_ptxas.cache_clear()
+    assert seen == [str(named)]
 
 
 def test_nothing_is_left_in_tritons_cache(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

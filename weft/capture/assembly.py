@@ -176,8 +176,8 @@ def _concatenated(node: fx.Node, strides: Strides) -> Made | None:
 def _padded(node: fx.Node, strides: Strides) -> Made | None:
     """One slice among zeros that are a few rows of it."""
     if node.target is aten.slice_scatter.default:
-        base, source, axis = node.args[0], node.args[1], _axis(node)
-        span = _span(node, shape_of(node)[axis]) if is_zero(base) else None
+        base, source, axis = node.args[0], node.args[1], scatter_axis(node)
+        span = span_of(node, shape_of(node)[axis]) if is_zero(base) else None
     else:
         source, axis, span = _padding(node)
     shape = shape_of(node)
@@ -219,7 +219,7 @@ def _scattered(node: fx.Node, strides: Strides) -> Made | None:
     if terms is None:
         return None
     scatters = [term for term in terms if term.target is not aten.add.Tensor]
-    axes = {_axis(scatter) for scatter in scatters}
+    axes = {scatter_axis(scatter) for scatter in scatters}
     if len(axes) != 1:
         return None
     (axis,) = axes
@@ -228,7 +228,7 @@ def _scattered(node: fx.Node, strides: Strides) -> Made | None:
     spans: list[tuple[int, int]] = []
     for scatter in scatters:
         source = scatter.args[1]
-        span = _span(scatter, shape[axis])
+        span = span_of(scatter, shape[axis])
         if span is None or not isinstance(source, fx.Node):
             return None
         spans.append(span)
@@ -275,11 +275,11 @@ def is_zero(node: Any) -> bool:
     )
 
 
-def _axis(scatter: fx.Node) -> int:
+def scatter_axis(scatter: fx.Node) -> int:
     return int(scatter.args[2] if len(scatter.args) > 2 else 0) % len(shape_of(scatter))  # type: ignore[arg-type]
 
 
-def _span(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
+def span_of(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
     """First index and the one behind the last that a scatter writes; None if they are not known or not all between."""
     if not isinstance(size, int):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.assembly import Made, is_zero, made_of, scatters_of
+from weft.capture.assembly import Made, is_zero, made_of, scatter_axis, scatters_of, span_of
 from weft.capture.axes import VIEWS, shape_of
 from weft.capture.growth import leaves
 from weft.capture.lower import POINTWISE, REDUCTIONS
@@ -22,9 +22,10 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def prepare(graph: fx.Graph) -> None:
-    """Leave out what does nothing, choose between zeros and what is scattered into them, take parts of values early,
-    read rotations by parts, and copy what lies beside them."""
+    """Leave out what does nothing, stack what is scattered into zeros or choose between the two, take parts of values
+    early, read rotations by parts, and copy what lies beside them."""
     _erase_empty_parts(graph)
+    _stack_what_is_scattered(graph)
     _choose_what_is_scattered(graph)
     take_early(graph)
     sum_parts(graph)
@@ -46,6 +47,33 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
         if isinstance(same, fx.Node) and _is_alike(same, node) and not leaves(node):
             node.replace_all_uses_with(same)
             erase_unread(node)
+
+
+def _stack_what_is_scattered(graph: fx.Graph) -> None:
+    """A sum of tensors that are put into zeros at all places of an axis, one each, is a stack of them: the gradient of
+    what was read step by step. TorchInductor adds up as many choices, and a region would read as many tensors."""
+    for node in reversed([*graph.nodes]):
+        if node.target is not aten.add.Tensor or not node.users or (parts := _each_place(node)) is None:
+            continue
+        axis, sources = parts
+        wide = [insert_before(node, aten.unsqueeze.default, (source, axis)) for source in sources]
+        stacked = insert_before(node, aten.cat.default, (wide, axis))
+        replaced, unread = (node, stacked) if not _is_alike(stacked, node) else (stacked, node)
+        unread.replace_all_uses_with(replaced)
+        erase_unread(unread)
+
+
+def _each_place(node: fx.Node) -> tuple[int, list[Any]] | None:
+    """The axis along which a sum has one scattered tensor at each place, and these in order."""
+    scatters = [term for term in scatters_of(node) or () if term.target is not aten.add.Tensor]
+    axes = {scatter_axis(scatter) for scatter in scatters}
+    if len(axes) != 1 or any(scatter.target is not aten.select_scatter.default for scatter in scatters):
+        return None
+    (axis,) = axes
+    places = {span_of(scatter, shape_of(node)[axis]): scatter.args[1] for scatter in scatters}
+    if places.keys() != {(at, at + 1) for at in range(len(scatters))} or shape_of(node)[axis] != len(places):
+        return None
+    return axis, [places[at, at + 1] for at in range(len(scatters))]
 
 
 def _choose_what_is_scattered(graph: fx.Graph) -> None:

@@ -280,6 +280,17 @@ def _key(job: Job) -> str:
 
 
 @cache
+def _use_torchs_ptxas() -> None:
+    """Assemble with the ptxas that PyTorch has brought along, if it has, as TorchInductor does, but from the first
+    kernel on: its workers do so before they start, and a process that has one of its own until then would refuse what
+    they make, which another release has made."""
+    with suppress(Exception):  # other releases may have other names
+        from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+
+        _set_triton_ptxas_path()
+
+
+@cache
 def _library_text() -> str:
     """What the texts of sources import from weft."""
     files = [resources.files("weft.render").joinpath(name) for name in ("weft_triton.py", "weft_casts.py")]
@@ -287,6 +298,7 @@ def _library_text() -> str:
 
 
 def _triton() -> Any:
+    _use_torchs_ptxas()
     try:
         import triton
     except ImportError as error:
