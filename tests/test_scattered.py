@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
 
 from tests.region_checks import changed_by
 from weft.capture.prepare import prepare
@@ -66,18 +66,43 @@ def steps(count: int, take: tuple[int, ...] | None = None) -> Callable[[Tensor],
     return function
 
 
+@pytest.fixture
+def small_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.capture.prepare.LEAST_BYTES", 0)
+
+
+def stacks(module: fx.GraphModule) -> list[int]:
+    """Of how many parts."""
+    return [len(n.args[0]) for n in module.graph.find_nodes(op="call_function", target=aten.cat.default)]
+
+
+@pytest.mark.usefixtures("small_stacks")
 def test_all_places_of_an_axis_are_a_stack() -> None:
     """The gradient of what is read step by step."""
     module = changed_by(prepare, steps(10), [X])
     assert not module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
-    (stacked,) = module.graph.find_nodes(op="call_function", target=aten.cat.default)
-    assert len(stacked.args[0]) == 10
+    assert stacks(module) == [10]
 
 
+def test_a_small_sum_is_no_stack() -> None:
+    assert stacks(changed_by(prepare, steps(10), [X])) == []
+
+
+@pytest.mark.usefixtures("small_stacks")
 @pytest.mark.parametrize("take", [range(9), (*range(9), 8), range(1, 10)], ids=["too few", "twice", "from the second"])
 def test_other_sums_are_no_stack(take: tuple[int, ...]) -> None:
-    module = changed_by(prepare, steps(10, tuple(take)), [X])
-    assert not module.graph.find_nodes(op="call_function", target=aten.cat.default)
+    assert stacks(changed_by(prepare, steps(10, tuple(take)), [X])) == []
+
+
+@pytest.mark.usefixtures("small_stacks")
+def test_a_sum_in_another_order_of_its_axes_is_no_stack() -> None:
+    """Its strides may be what somebody asked for."""
+
+    def turned(g: Tensor, h: Tensor) -> Tensor:
+        zeros = torch.zeros(32, 2, 6).permute(2, 1, 0)
+        return torch.select_scatter(zeros, g, 1, 0) + torch.select_scatter(zeros, h, 1, 1)
+
+    assert stacks(changed_by(prepare, turned, [G, G + 1])) == []
 
 
 def test_what_is_added_to_something_else_is_a_choice() -> None:

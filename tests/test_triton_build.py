@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ pytest.importorskip("triton")
 import triton
 from torch._inductor.runtime import compile_tasks
 from triton import knobs
-from triton.backends.nvidia.compiler import CUDABackend
+from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
 from weft.errors import BuildError
@@ -174,18 +174,23 @@ def _with_ptxas_options(backend: CUDABackend, given: dict[str, Any]) -> Any:
 
 
 def test_torchs_ptxas_is_named_before_a_key_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TorchInductor's workers use it from their start, and what they make has to have this process's keys."""
+    """TorchInductor's workers use it from their start, and what they make has to have this process's keys, also where
+    somebody has asked which release there is before."""
     named = tmp_path / "ptxas"
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "")
-    monkeypatch.setattr(
-        compile_tasks, "_set_triton_ptxas_path", lambda: os.environ.update(TRITON_PTXAS_PATH=str(named))
-    )
-    seen: list[str] = []
-    monkeypatch.setattr(CUDABackend, "hash", lambda _: seen.append(os.environ["TRITON_PTXAS_PATH"]) or "ptxas")
-    triton_build._use_torchs_ptxas.cache_clear()
-    triton_build._key(JOB)
-    triton_build._use_torchs_ptxas.cache_clear()
-    assert seen == [str(named)]
+    named.write_text("#!/bin/sh\necho Cuda compilation tools, release 13.7, V13.7.1\n")
+    named.chmod(0o755)
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    name_it = partial(monkeypatch.setenv, "TRITON_PTXAS_PATH", str(named))
+    monkeypatch.setattr(compile_tasks, "_set_triton_ptxas_path", name_it)
+    before = get_ptxas_version(90)
+    triton_build.use_torchs_ptxas.cache_clear()
+    try:
+        triton_build._key(JOB)
+        assert "13.7" in get_ptxas_version(90) != before
+    finally:
+        monkeypatch.undo()
+        triton_build.use_torchs_ptxas.cache_clear()
+        get_ptxas_version.cache_clear()
 
 
 def test_nothing_is_left_in_tritons_cache(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

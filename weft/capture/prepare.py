@@ -9,13 +9,13 @@ from torch import fx
 
 from weft.capture.assembly import Made, is_zero, made_of, scatter_axis, scatters_of, span_of
 from weft.capture.axes import VIEWS, shape_of
-from weft.capture.growth import leaves
+from weft.capture.growth import leaves, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import strides_of
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import erase_unread, insert_before, insert_behind, read_parts_of_inputs, slice_inputs
-from weft.capture.stacked import sum_parts
+from weft.capture.stacked import LEAST_BYTES, sum_parts
 from weft.capture.taken import take_early
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -51,16 +51,19 @@ def _erase_empty_parts(graph: fx.Graph) -> None:
 
 def _stack_what_is_scattered(graph: fx.Graph) -> None:
     """A sum of tensors that are put into zeros at all places of an axis, one each, is a stack of them: the gradient of
-    what was read step by step. TorchInductor adds up as many choices, and a region would read as many tensors."""
+    what was read step by step. TorchInductor adds up as many choices for each element of each, and a region would read
+    as many tensors. What is small is faster read several times than stored part by part."""
     for node in reversed([*graph.nodes]):
-        if node.target is not aten.add.Tensor or not node.users or (parts := _each_place(node)) is None:
+        if node.target is not aten.add.Tensor or not node.users or storage_bytes(node) < LEAST_BYTES:
+            continue
+        if (parts := _each_place(node)) is None:
             continue
         axis, sources = parts
         wide = [insert_before(node, aten.unsqueeze.default, (source, axis)) for source in sources]
         stacked = insert_before(node, aten.cat.default, (wide, axis))
-        replaced, unread = (node, stacked) if not _is_alike(stacked, node) else (stacked, node)
-        unread.replace_all_uses_with(replaced)
-        erase_unread(unread)
+        kept, other = (stacked, node) if _is_alike(stacked, node) else (node, stacked)
+        other.replace_all_uses_with(kept)
+        erase_unread(other)
 
 
 def _each_place(node: fx.Node) -> tuple[int, list[Any]] | None:

@@ -33,7 +33,7 @@ from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
 from weft.runtime.package import package_digest
-from weft.runtime.triton_build import wake_workers
+from weft.runtime.triton_build import use_torchs_ptxas, wake_workers
 from weft.target import Target
 
 
@@ -183,6 +183,7 @@ def weft_backend(
     devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
     if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
+        use_torchs_ptxas()  # before TorchInductor looks which one there is
         for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
             target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that
     try:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import logging
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,19 @@ def begin(jobs: Sequence[Job], options: Options) -> None:
         for job in jobs:
             if (key := _key(job)) not in _BEGUN and store.find(key) is None:
                 _BEGUN.submit(key, artefact_in_worker, job, key)
+
+
+@cache
+def use_torchs_ptxas() -> None:
+    """Have Triton assemble with the ptxas that PyTorch has brought along, if it has, from the first kernel on.
+    TorchInductor's workers do so from their start. A process that has another release until TorchInductor compiles a
+    kernel in it has other keys than they have, and other ones than the next process that finds its graph in a cache."""
+    with suppress(Exception):  # other releases may have other names
+        from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+
+        _set_triton_ptxas_path()
+        if (known := sys.modules.get("triton.backends.nvidia.compiler")) is not None:
+            known.get_ptxas_version.cache_clear()
 
 
 def wake_workers(options: Options) -> None:
@@ -280,17 +294,6 @@ def _key(job: Job) -> str:
 
 
 @cache
-def _use_torchs_ptxas() -> None:
-    """Assemble with the ptxas that PyTorch has brought along, if it has, as TorchInductor does, but from the first
-    kernel on: its workers do so before they start, and a process that has one of its own until then would refuse what
-    they make, which another release has made."""
-    with suppress(Exception):  # other releases may have other names
-        from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
-
-        _set_triton_ptxas_path()
-
-
-@cache
 def _library_text() -> str:
     """What the texts of sources import from weft."""
     files = [resources.files("weft.render").joinpath(name) for name in ("weft_triton.py", "weft_casts.py")]
@@ -298,7 +301,7 @@ def _library_text() -> str:
 
 
 def _triton() -> Any:
-    _use_torchs_ptxas()
+    use_torchs_ptxas()
     try:
         import triton
     except ImportError as error:
