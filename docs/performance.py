@@ -67,11 +67,12 @@ What those commands say is wrong:
 Weft's figures over TorchInductor's, geometric means: {meanzoo}.
 
 Where several commands tried a model, the figures are those of the last. Gemma 2, GPT-NeoX, StableLM and both DeepSeeks
-were last tried with an earlier release of weft. Steps of less than 35 ms wait for the host: mamba's kernels take half as
-long as TorchInductor's, and its step 1.07 times. Then a small stack of tensors was stored part by part, by 64 kernels
-of TorchInductor's, which is done no more. First steps were timed before TorchInductor's compile workers assembled
-weft's kernels on machines where PyTorch brings a ptxas of its own; until then this was done in the process that waits
-for them. The gradients that are in the third of the files were tried last ([the note](notes/whole_models.md)).
+were last tried with an earlier release of weft. Steps of less than 35 ms wait for the host: mamba's kernels take half
+as long as TorchInductor's, and its step 1.07 times. Then a small stack of tensors was stored part by part, by 64
+kernels of TorchInductor's, which is done no more. First steps were timed before TorchInductor's compile workers
+assembled weft's kernels on machines where PyTorch brings a ptxas of its own; until then this was done in the process
+that waits for them. The gradients that are in the third of the files were tried last ([the
+note](notes/whole_models.md)).
 
 ## Kernels
 

@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._inductor import cpu_vec_isa
 
-from weft.runtime import failures, launcher
+from weft.options import Options
+from weft.runtime import build, failures, launcher
+from weft.runtime.cache import Cache
 
 _SHARED = {path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if not path.stem.startswith("test_")}
 # modules that tests share say what they compared, too
@@ -44,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="weft-tests-") if cache is None else str(cache.mkdir("weft") / "kernels")
         # a folder that weft creates: pytest's own may be writable by a group, which weft does not trust
         os.environ["WEFT_CACHE_DIR"] = folder
+    _precompile_the_header_once()
     # a graph that a run before has left in Inductor's cache would never come to weft
     torch._inductor.config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False
@@ -51,6 +55,20 @@ def pytest_configure(config: pytest.Config) -> None:
         _check_vector_instructions_once()
     # torch's structured trace would put hundreds of empty lines into the report of a failure
     logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ
+
+
+def _precompile_the_header_once() -> None:
+    """Kernels of tests are in many folders, each of which needs the precompiled header, four seconds of g++: it is made
+    for one of them, and is the same in the others."""
+    precompile, options = build._precompile, Options.read()
+    kept = Cache(options.cache_dir, options.cache_bytes)
+
+    @wraps(precompile)
+    def precompiled(compiler: str) -> bytes:
+        key = build._key("header for tests", (build._header_folder() / build.HEADER).read_text(), compiler)
+        return kept.get(key, "header", "header for tests", lambda: precompile(compiler)).content
+
+    build._precompile = precompiled
 
 
 def _check_vector_instructions_once() -> None:

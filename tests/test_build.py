@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import shutil
 import stat
@@ -67,6 +68,7 @@ def new_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cache, "_IN_USE", set())
     patch.setattr(cache, "_WARNED", set())
     patch.setattr(build, "_HEADERS", build._Headers())
+    patch.setattr(build, "_precompile", inspect.unwrap(build._precompile))  # anew in each folder
     counters.reset()
 
 
