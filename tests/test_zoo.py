@@ -149,6 +149,32 @@ def test_launches_are_recorded_in_order() -> None:
     torch.testing.assert_close(compiled(x), torch.softmax(torch.softmax(x, -1) @ x, -1))
 
 
+def test_first_steps_are_compared() -> None:
+    seconds = {"inductor": {"empty": 20.0, "full": 5.0}, "weft": {"empty": 22.0, "full": 4.0}}
+    assert zoo.start_cells(seconds) == ["1.10", "0.80"]
+    del seconds["weft"]["full"]  # it failed there
+    assert zoo.start_cells(seconds) == ["1.10"]
+    assert zoo.start_cells({}) == []
+
+
+def test_races_that_were_lost_are_said() -> None:
+    lost = {"subject": "row_sum", "have": 20.2, "limit": 19.7}
+    found = {
+        "m": {"race": {"won": 3, "lost": [lost], "not_raced": [], "wrong": []}},
+        "n": {"race": {"wrong": ["died"]}},
+    }
+    said = ["m: 1 of 4 regions lost their race", "  row_sum 20.2 us, TorchInductor's 19.7"]
+    assert list(zoo.races_lost(found)) == said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
+def test_regions_of_a_model_are_raced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "weft"))
+    found = one.run(ENTRIES["gpt2"], "race", "cpu")
+    assert found["won"] + len(found["lost"]) >= 5
+
+
 def test_what_takes_longer_than_predicted_is_said() -> None:
     as_predicted = kernels.Line("weft_a", 2, 20.0, 10.0, "program a").to_dict()
     slow = kernels.Line("weft_b", 2, 60.0, 10.0, "program b").to_dict()

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--model", nargs="+", choices=list(ENTRIES), default=list(ENTRIES), metavar="MODEL")
-    parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; start is of a GPU")
+    parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; start and race are of a GPU")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here)
     parser.add_argument("--jobs", type=int, help="processes at a time; of checks that are timed there is one")
     parser.add_argument("--cache", type=Path, help="folder of the compilers' caches; by default one that is deleted")
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write what was found to this file, after each check")
     given = parser.parse_args(arguments)
     require_gpu(parser, given.device)
-    checks = given.check or [check for check in CHECKS if check != "start" or given.device == "cuda"]
+    checks = given.check or [check for check in CHECKS if check not in ("start", "race") or given.device == "cuda"]
     jobs = given.jobs or max(1, (os.cpu_count() or 1) // 2)
     console, found = Console(), Results()
     with tempfile.TemporaryDirectory(prefix="weft-zoo-") as folder:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 record = described(given.device, given.json, sys.argv[1:]) | {"models": found}
                 given.json.write_text(json.dumps(record, indent=1) + "\n")
     console.print(table(found, given.model))
-    for text in slower_than_predicted(found):
+    for text in (*races_lost(found), *slower_than_predicted(found)):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     return 1 if any(wrong_in(checked) for checked in found.values()) else 0
 
@@ -168,6 +168,15 @@ def table(found: Results, names: Iterable[str]) -> Table:
         cells += [""] * (len(headings) + 1 - len(cells)) + start_cells(checked.get("start", {}).get("first_step_s", {}))
         made.add_row(name, *cells)
     return made
+
+
+def races_lost(found: Results) -> Iterator[str]:
+    """How many regions of each model were raced, and those that TorchInductor's code won."""
+    for name, checked in found.items():
+        if (raced := checked.get("race")) is not None and "lost" in raced:
+            lost = raced["lost"]
+            yield f"{name}: {len(lost)} of {raced['won'] + len(lost)} regions lost their race"
+            yield from (f"  {r['subject']} {r['have']:.1f} us, TorchInductor's {r['limit']:.1f}" for r in lost)
 
 
 def start_cells(seconds: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -20,12 +20,13 @@ from torch import nn
 
 from tests.zoo.entries import ENTRIES, Entry
 from tests.zoo.gradients import DTYPES, Compared, compare
+from tests.zoo.race import races
 from tests.zoo.start import first_steps
 from tests.zoo.training import train
 from weft.plan import planner
 
-CHECKS = ("f32", "bf16", "start", "training")
-"""Gradients in two dtypes, first steps with empty and with full caches, twenty steps."""
+CHECKS = ("f32", "bf16", "start", "race", "training")
+"""Gradients in two dtypes, first steps with empty and with full caches, races of regions, twenty steps."""
 
 
 def main() -> None:
@@ -44,6 +45,8 @@ def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
     with every_region_taken() if device == "cpu" else nullcontext():
         if check in DTYPES:
             return gradients(entry, check, device).to_dict()
+        if check == "race":
+            return races(entry, device)
         return train(entry, device).to_dict()
 
 
