@@ -32,6 +32,7 @@ def package(model: nn.Module, x: torch.Tensor, folder: Path, **options: Any) -> 
     return torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=configuration)
 
 
+@pytest.mark.slow
 def test_a_package_runs_without_weft_and_one_warning_says_so(tmp_path: Path) -> None:
     model, x = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.Softmax(-1)).eval(), torch.randn(128, 64)
     with warnings.catch_warnings(record=True) as caught:

@@ -280,6 +280,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, lambda *_: None)
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_and_written(on_cpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a CPU the reads of the first two regions are below the limit, of which the bars say so."""
     path = tmp_path / "fusion.json"
