@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
+from torch._inductor import compile_fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from tests.cases import SMALL_MODELS, often
@@ -463,3 +465,20 @@ def test_the_launch_operator_is_a_valid_operator() -> None:
         Executable.__call__ = original  # type: ignore[method-assign]
     (arguments,) = seen
     torch.library.opcheck(torch.ops.weft.launch.default, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_gpu_is_known_before_the_keys_of_its_graphs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured of it is a part of them, and so is the release of ptxas that TorchInductor finds."""
+    happened: list[str] = []
+    monkeypatch.setattr(backend.launcher, "load", lambda _: None)
+    monkeypatch.setattr(backend, "use_torchs_ptxas", lambda: happened.append("ptxas"))
+    monkeypatch.setattr(backend, "target_of", lambda device, *_: happened.append(str(device)))
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda *_, **__: happened.append("compiled") or (lambda: None))
+    graph = fx.symbolic_trace(lambda x, y: x + y)
+    with FakeTensorMode():
+        inputs = [torch.empty(4, device="cuda:0"), torch.empty(4, device="cpu")]
+    backend.weft_backend(graph, inputs)
+    assert happened == ["ptxas", "cuda:0", "compiled"]
+    happened.clear()
+    backend.weft_backend(graph, inputs[1:])
+    assert happened == ["compiled"]
