@@ -110,6 +110,13 @@ def test_what_is_added_to_something_else_is_a_choice() -> None:
     assert not module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)
 
 
+def test_a_choice_that_would_lie_in_another_way_is_none() -> None:
+    """Here what is put into zeros is a column of a larger tensor turned around, and the whole is a result."""
+    module = changed_by(prepare, lambda g: scattered(g.t(), 1, 0), [torch.randn(32, 6)])
+    result = module.graph.output_node().args[0]
+    assert result.meta["val"].stride() == X.stride()
+
+
 def test_what_is_put_into_something_else_stays() -> None:
     module = changed_by(prepare, lambda x, g: torch.select_scatter(x.exp(), g, 1, 0).sum(-1), [X, G])
     assert module.graph.find_nodes(op="call_function", target=aten.select_scatter.default)

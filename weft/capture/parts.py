@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, Space, follow, shape_of
+from weft.capture.axes import VIEWS, Space, axis_of, follow, shape_of
 from weft.capture.lower import POINTWISE
 from weft.capture.refine import Extent, Refinement
 
@@ -224,12 +224,12 @@ def lower_joined(node: NodeLowering) -> str:
 
 def _concatenated(node: fx.Node) -> Joined | None:
     operands: Any = node.args[0]
-    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))  # type: ignore[arg-type]
+    axis = axis_of(node)
     shapes = [shape_of(operand) for operand in operands]
     size = shape_of(node)[axis]
     if len(operands) < 2 or any(shape != shapes[0] for shape in shapes) or not isinstance(size, int):
         return None
-    division = Division(axis % len(shapes[0]), len(operands), size // len(operands))
+    division = Division(axis, len(operands), size // len(operands))
     return Joined(division, tuple(enumerate(operands)))
 
 

@@ -61,9 +61,7 @@ def _stack_what_is_scattered(graph: fx.Graph) -> None:
         axis, sources = parts
         wide = [insert_before(node, aten.unsqueeze.default, (source, axis)) for source in sources]
         stacked = insert_before(node, aten.cat.default, (wide, axis))
-        kept, other = (stacked, node) if _is_alike(stacked, node) else (node, stacked)
-        other.replace_all_uses_with(kept)
-        erase_unread(other)
+        _replace(node, stacked)
 
 
 def _each_place(node: fx.Node) -> tuple[int, list[Any]] | None:
@@ -91,18 +89,20 @@ def _choose_what_is_scattered(graph: fx.Graph) -> None:
         if not is_zero(zeros) or not isinstance(size, int) or _is_one_of_several(node):
             continue
         device = node.meta["val"].device
-        places = insert_before(node, prims.iota.default, (size,), _numbers(torch.int64, device))
+        numbers = {"start": 0, "step": 1, "dtype": torch.int64, "device": device, "requires_grad": False}
+        places = insert_before(node, prims.iota.default, (size,), numbers)
         places = insert_before(node, aten.reshape.default, (places, [-1] + [1] * (len(shape) - 1 - axis)))
         is_there = insert_before(node, aten.eq.Scalar, (places, index % size))
         wide = insert_before(node, aten.unsqueeze.default, (source, axis))
         zero = insert_before(node, aten.full.default, ([], 0), {"dtype": node.meta["val"].dtype, "device": device})
-        chosen = insert_before(node, aten.where.self, (is_there, wide, zero))
-        node.replace_all_uses_with(chosen)
-        erase_unread(node)
+        _replace(node, insert_before(node, aten.where.self, (is_there, wide, zero)))
 
 
-def _numbers(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    return {"start": 0, "step": 1, "dtype": dtype, "device": device, "requires_grad": False}
+def _replace(node: fx.Node, made: fx.Node) -> None:
+    """Put what was made in the place of a node, unless it lies in memory in another way, which a reader may rely on."""
+    kept, other = (made, node) if _is_alike(made, node) else (node, made)
+    other.replace_all_uses_with(kept)
+    erase_unread(other)
 
 
 def _is_one_of_several(scatter: fx.Node) -> bool:
