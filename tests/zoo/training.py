@@ -50,9 +50,9 @@ class Trained:
         return asdict(self)
 
 
-def train(entry: Entry, device: str, steps: int = STEPS) -> Trained:
+def train(entry: Entry, device: str) -> Trained:
     """Steps without dropout, of a small model on a CPU and at full size on a GPU."""
-    make, setup = setup_of(entry, device, steps)
+    make, setup = setup_of(entry, device, STEPS)
     weft.counters.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
