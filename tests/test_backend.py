@@ -277,7 +277,7 @@ def test_fuse_keeps_the_name_and_strict_mode_names_the_users_line() -> None:
 
 
 def test_an_unknown_option_names_the_known_ones() -> None:
-    known = "build_threads, cache_bytes, cache_dir, check, cxx, logs, max_reads, mix_order, race, sm_margin, strict"
+    known = "build_threads, cache_bytes, cache_dir, check, cxx, logs, max_reads, mix_order, race, remat, sm_margin"
     with pytest.raises(ValueError, match=f"unknown option colour; weft knows {known}"):
         Options.read({"colour": 1})
     with pytest.raises(ValueError, match="unknown option colour"):
@@ -368,6 +368,7 @@ def test_the_switch_of_mix_order_fusion_is_only_set_where_inductor_has_it(
 IN_KEYS = {"strict": True, "cxx": "other-g++", "check": "always", "sm_margin": 3, "race": True} | {
     "max_reads": 10,
     "mix_order": False,
+    "remat": False,
 }
 NOT_IN_KEYS = {"cache_dir": "a", "cache_bytes": 7, "build_threads": 3, "logs": "plan", "tuned": False}
 """Options with other values than their defaults, where there is no table of measured schedules."""

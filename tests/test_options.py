@@ -26,6 +26,7 @@ CAN_BE: dict[str, list[tuple[Any, Any]]] = {
     "max_reads": [(0, 0), (10, 10), ("10", 10)],
     "mix_order": [(True, True), (False, False), ("1", True), ("0", False)],
     "race": [(True, True), (False, False), ("1", True), ("0", False)],
+    "remat": [(True, True), (False, False), ("1", True), ("0", False)],
 }
 CANNOT_BE: dict[str, list[Any]] = {
     "strict": ["no", "yes", 2, "", []],
@@ -40,6 +41,7 @@ CANNOT_BE: dict[str, list[Any]] = {
     "max_reads": [-1, "ten", 1.5, True],
     "mix_order": ["yes", "", 2, []],
     "race": ["yes", "", 2, []],
+    "remat": ["yes", "", 2, []],
 }
 OPTIONS = [field.name for field in fields(Options)]
 

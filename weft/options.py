@@ -61,8 +61,9 @@ class Options:
     TorchInductor's code for the same nodes when it is compiled, and left to TorchInductor if that is faster. mix_order:
     whether rows and columns may be reduced in one kernel; max_reads: the most buffers that such a kernel may read, a
     weight counting as much as a matrix, or 0 for any number: TorchInductor's ``mix_order_reduction`` and
-    ``mix_order_reduction_max_reads``, for comparison with it. logs: what is printed to standard error, names of
-    ``weft/logs.py``."""
+    ``mix_order_reduction_max_reads``, for comparison with it. remat: whether values that PyTorch keeps for a backward
+    are computed again where that moves fewer bytes and keeps no more. logs: what is printed to standard error, names
+    of ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -76,6 +77,7 @@ class Options:
     race: bool = False
     max_reads: int = 0
     mix_order: bool = True
+    remat: bool = True
 
     @property
     def mixed_order(self) -> MixedOrder:
@@ -91,7 +93,7 @@ class Options:
         are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
         measurements, whose digest keys have.
         """
-        return self.strict, self.cxx, self.check, self.sm_margin, self.race, self.mixed_order
+        return self.strict, self.cxx, self.check, self.sm_margin, self.race, self.mixed_order, self.remat
 
     def of_launch(self, device: str) -> LaunchOptions:
         """What travels in launches on that type of device."""
@@ -226,6 +228,11 @@ _SETTINGS = {
         _switch,
         "rows and columns are reduced in one kernel (mix_order, WEFT_MIX_ORDER) or not, 1 or 0, not {!r}",
         "WEFT_MIX_ORDER",
+    ),
+    "remat": _Setting(
+        _switch,
+        "what is kept for a backward is computed again where that pays (remat, WEFT_REMAT) or not, 1 or 0, not {!r}",
+        "WEFT_REMAT",
     ),
 }
 """Of every option."""

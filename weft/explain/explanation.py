@@ -19,6 +19,7 @@ from weft.explain.drawing import size_text
 from weft.explain.graphs import Kind, post_grad_graphs
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
+from weft.integration.partitioner import Exchanges
 from weft.integration.race import measured, with_known
 from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
@@ -40,6 +41,7 @@ class ExplainedGraph:
 
     kind: Kind
     compilation: Compilation
+    exchanges: Exchanges | None = None
 
     @cached_property
     def report(self) -> Report:
@@ -126,6 +128,7 @@ class Explanation:
             for group in (g for g in groups if g.graph is graph):
                 lines += [f"  {line}" for line in region_lines(group.regions)]
             lines += [f"  {line}" for line in border_lines(graph.compilation.borders)]
+            lines += [f"  {line}" for line in exchange_lines(graph.exchanges)]
             left = refusal_lines(graph.compilation.refusals)
             lines += [f"  {line}" for line in left] if left or graph.compilation.regions else ["  nothing to fuse"]
         return "\n".join(lines)
@@ -139,7 +142,8 @@ class Explanation:
         lists: dict[str, list[dict[str, Any]]] = {"regions": [], "kernels": [], "decisions": [], "refusals": []}
         for at, graph in enumerate(self.graphs):
             borders = graph.compilation.borders
-            whole["graphs"].append({"kind": graph.kind, "borders": None if borders is None else borders.to_dict()})
+            found = {"borders": borders and borders.to_dict(), "exchanges": graph.exchanges and asdict(graph.exchanges)}
+            whole["graphs"].append({"kind": graph.kind} | found)
             before = len(lists["regions"])
             for name, entries in graph.report.to_dict().items():
                 for entry in entries:
@@ -195,7 +199,7 @@ def explain(
         found = compile_graph(graph, None, symbols, at_hand, tuned)
         return measured(build(found, options), symbols, options) if measure else with_known(found, options)
 
-    explained = tuple(ExplainedGraph(g.kind, compiled(g.module.graph)) for g in graphs)
+    explained = tuple(ExplainedGraph(g.kind, compiled(g.module.graph), g.exchanges) for g in graphs)
     chosen = at_hand or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
     shown = name or getattr(function, "__name__", type(function).__name__)
     return Explanation(shown, chosen, explained)
@@ -208,6 +212,15 @@ def border_lines(borders: BorderChoice | None) -> list[str]:
     moved, stored = size_text(borders.moved_bytes), size_text(borders.stored_bytes)
     values = _count(len(borders.again), "value")
     return [f"borders: {values} computed again rather than stored and loaded: {moved} moved in all, not {stored}"]
+
+
+def exchange_lines(exchanges: Exchanges | None) -> list[str]:
+    """What is not kept for a backward, but computed again of what is, and the bytes that saves."""
+    if exchanges is None or not exchanges.values:
+        return []
+    values = _count(exchanges.values, "value")
+    less = f"{size_text(exchanges.moved_bytes)} less moved, {size_text(exchanges.kept_bytes)} less kept"
+    return [f"kept for the backward: {values} computed again from others rather than kept: {less}"]
 
 
 def _target(given: Any) -> Target | None:

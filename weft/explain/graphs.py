@@ -19,7 +19,10 @@ from torch._inductor import config as inductor_config
 from weft.capture.axes import VIEWS
 from weft.capture.sources import dotted
 from weft.explain.calls import call
+from weft.integration.partitioner import Exchanges, Partitioner
+from weft.integration.passes import partitioned
 from weft.integration.report import GRADIENTS, SOURCE
+from weft.options import Options
 
 _FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 Kind = Literal["forward", "backward", "inference"]
@@ -27,10 +30,12 @@ Kind = Literal["forward", "backward", "inference"]
 
 @dataclass(frozen=True)
 class PostGradGraph:
-    """A functional ATen graph. kind: of a training step the forward or the backward; else inference."""
+    """A functional ATen graph. kind: of a training step the forward or the backward; else inference. exchanges: of a
+    backward, in what is kept for it."""
 
     kind: Kind
     module: fx.GraphModule
+    exchanges: Exchanges | None = None
 
 
 def post_grad_graphs(
@@ -51,6 +56,7 @@ def post_grad_graphs(
 
     found: list[PostGradGraph] = []
     names: list[str] = []
+    exchanged: list[Exchanges] = []
 
     def keep(gm: fx.GraphModule, example_inputs: Sequence[Any], **facts: Any) -> Callable[..., Any]:
         runnable = copy.deepcopy(gm)  # Inductor's passes leave operators that only its code generator knows
@@ -62,12 +68,13 @@ def post_grad_graphs(
         _name_inputs(gm, kind, names)
         if kind == "backward":
             _name_gradients(gm, names)
-        found.append(PostGradGraph(kind, gm))
+        found.append(PostGradGraph(kind, gm, exchanged.pop() if kind == "backward" and exchanged else None))
         return make_boxed_func(runnable.forward)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         names[:] = [_name(node, function) for node in gm.graph.nodes if node.op == "placeholder"]
-        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep)  # type: ignore[arg-type]
+        given = partitioned({}, Partitioner(exchanged.append)) if Options.read().remat else {}
+        return compile_fx.compile_fx(gm, list(example_inputs), inner_compile=keep, config_patches=given)  # type: ignore[arg-type]
 
     torch._dynamo.reset()
     uncached = inductor_config.patch(fx_graph_cache=False)

@@ -8,7 +8,7 @@ from importlib.resources import files
 import jinja2
 
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
-from weft.explain.explanation import PLAN_ONLY, EqualRegions, Explanation, border_lines
+from weft.explain.explanation import PLAN_ONLY, EqualRegions, Explanation, border_lines, exchange_lines
 from weft.integration.report import buffer_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
 from weft.rules import RULES
@@ -42,6 +42,7 @@ def page(explanation: Explanation) -> str:
         sections=sections,
         groups=groups,
         border_lines=border_lines,
+        exchange_lines=exchange_lines,
         purposes=any(text for group in groups for text in group.purposes),
         rules=RULES,
         plan_only=PLAN_ONLY,

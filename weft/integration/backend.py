@@ -19,7 +19,8 @@ from torch._inductor.virtualized import V
 from weft import compiler
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
-from weft.integration.passes import SLOT, configured, in_turn, without_mix_order
+from weft.integration.partitioner import Partitioner
+from weft.integration.passes import SLOT, configured, in_turn, partitioned, without_mix_order
 from weft.integration.race import race
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
@@ -194,6 +195,8 @@ def weft_backend(
         return gm.forward
     weft_pass = WeftPass(chosen)
     patches[SLOT] = in_turn([*configured(patches), weft_pass])
+    if chosen.remat:
+        patches |= partitioned(patches, Partitioner())
     patches = without_mix_order() | patches
     compiled = compile_fx.compile_fx(
         gm, list(example_inputs), inner_compile=weft_pass.compile_inner, config_patches=patches

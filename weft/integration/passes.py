@@ -1,4 +1,4 @@
-"""The slot of TorchInductor's configuration that passes over post-grad graphs are put into."""
+"""The slots of TorchInductor's configuration that passes over post-grad graphs and a partitioner are put into."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def without_mix_order() -> dict[str, Any]:
     """What turns TorchInductor's own mix-order fusion off, which is known to be wrong, in releases that have it."""
     name = "triton.mix_order_reduction"
     return {name: False} if name in config._config else {}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def partitioned(patches: dict[str, Any], own: Any) -> dict[str, Any]:
+    """What makes TorchInductor divide a training step by weft's partitioner, unless the user has one."""
+    name = "custom_partitioner_fn"
+    chosen = patches[name] if name in patches else getattr(config, name)
+    return {} if chosen is not None else {name: own}
 
 
 def configured(patches: dict[str, Any]) -> list[Any]:
