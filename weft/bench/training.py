@@ -58,7 +58,8 @@ class Setup:
 
 @dataclass
 class Run:
-    """What one backend did. step_ms: of the steps behind the warm-up; first_s: the first step, which compiles;
+    """What one backend did. step_ms: of the steps behind the warm-up; first_s: ``torch.compile``, which imports
+    TorchInductor, and the first step, which compiles;
     launches: kernels of weft in the last step; peak_bytes: the most that a step behind the warm-up held on a GPU,
     parameters and the state of the optimizer included."""
 
@@ -149,8 +150,10 @@ class Trainee:
         self.setup, self.run = setup, Run(backend)
         self.model = make().to(setup.device)
         self._optimizer = OPTIMIZERS[setup.optimizer](self.model.parameters(), lr=setup.learning_rate)
+        start = time.perf_counter()
         is_eager = backend == "eager"
         self._loss = self.model if is_eager else torch.compile(self.model, backend=backend, fullgraph=setup.fullgraph)
+        self.run.first_s = time.perf_counter() - start
 
     def step(self, number: int, batch: Iterable[Tensor]) -> None:
         """One step on a batch, with its figures."""
@@ -168,7 +171,7 @@ class Trainee:
         self.run.losses.append(loss.item())
         self.run.launches = counters.launches - launches
         if number == 0:
-            self.run.first_s = seconds
+            self.run.first_s += seconds
         elif number >= self.setup.warm_up:
             self.run.step_ms.append(1e3 * seconds)
 
