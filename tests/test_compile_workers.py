@@ -25,13 +25,18 @@ from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import BuildError
 from weft.options import Options
+from weft.plan.kernel import Kernel
+from weft.render.backends import render
 from weft.render.source import Source
 from weft.runtime import compile_workers, gpu, head_start, triton_build
 from weft.runtime.compile_workers import Task, Tasks, WorkerLostError
 from weft.runtime.counters import counters
-from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, artefact_in_worker, binaries
+from weft.runtime.resource_usage import ResourceUsage
+from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, artefacts_in_worker, binaries
+from weft.target import Target
 
 ALIGNED, H100 = Variant(True, (True,)), GpuTarget(90)
+H200, USED = Target.named("h200"), ResourceUsage(32, 8, 0, 8)
 INDUCTOR = "torch._inductor.async_compile"
 Answer = Callable[[Callable[..., Any], tuple[Any, ...]], Future[Any]]
 
@@ -44,7 +49,7 @@ class Pool:
         self.asked: list[str] = []
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        self.asked.append(arguments[0].source.name if function is artefact_in_worker else function.__name__)
+        self.asked.append(arguments[0].source.name if function is artefacts_in_worker else function.__name__)
         return self.answer(function, arguments)
 
 
@@ -125,8 +130,9 @@ def test_workers_make_the_same_bytes(real_pool: Any, options: Options, monkeypat
     here = [triton_build.compile_artefact(one) for one in JOBS]
     monkeypatch.setattr(triton, "compile", None)  # nothing is compiled in this process
     assert all_binaries(JOBS, options) == [triton_build.read_artefact(content) for content in here]
-    tasks = [compile_workers.submit(artefact_in_worker, one, triton_build._key(one)) for one in JOBS]
-    assert [task.result() for task in tasks if task is not None] == here
+    keys = [triton_build._key(one) for one in JOBS]
+    tasks = [compile_workers.submit(artefacts_in_worker, one, key) for one, key in zip(JOBS, keys, strict=True)]
+    assert [task.result() for task in tasks if task is not None] == [{k: c} for k, c in zip(keys, here, strict=True)]
     assert (counters.builds, counters.cache_hits) == (2, 0)
 
 
@@ -210,7 +216,7 @@ def test_what_no_worker_makes_is_made_here(
 def test_a_worker_that_would_make_another_artefact_makes_none(
     options: Options, use: Callable[[Pool], Pool], made_here: list[str]
 ) -> None:
-    assert artefact_in_worker(JOBS[0], "0" * 32) is None
+    assert artefacts_in_worker(JOBS[0], "0" * 32) is None
     assert made_here == []
     use(Pool(lambda function, arguments: done(function, (arguments[0], "0" * 32))))
     assert all_binaries(JOBS, options) == [b"a", b"b"]
@@ -240,12 +246,46 @@ def test_what_was_begun_is_fetched(options: Options, use: Callable[[Pool], Pool]
     assert pool.asked == ["a", "b"]
 
 
+def test_runners_up_of_a_miss_are_made_where_it_is_found(
+    options: Options, use: Callable[[Pool], Pool], made_here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(JOBS[0], kernel=SEPARATE, source=render(SEPARATE))
+    asked: list[tuple[Any, ...]] = []
+
+    def missed(kernel: Kernel, used: ResourceUsage, target: Target, hints: Any, built: Callable[[Kernel], Any]) -> None:
+        asked.append((kernel, used, target, hints))
+        assert built(other.kernel) == USED
+
+    monkeypatch.setattr(triton_build, "_usage", lambda content: USED)
+    monkeypatch.setattr(triton_build, "without_miss", missed)
+    pool = use(Pool(done))
+    triton_build.begin(JOBS[:1], options, H200, [{"s0": 33}])
+    assert asked == [(JOBS[0].kernel, USED, H200, {"s0": 33})]
+    assert (pool.asked, made_here) == (["a"], ["a", "p"])
+    assert binaries(JOBS[0], options) == b"a"
+    assert binaries(other, options) == b"p"
+    assert made_here == ["a", "p"]  # neither again
+
+
+def test_a_runner_up_that_cannot_be_built_is_left_to_whoever_asks_for_it(
+    options: Options, use: Callable[[Pool], Pool], made_here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = job("broken").kernel
+    monkeypatch.setattr(triton_build, "_usage", lambda content: USED)
+    found: list[Any] = []
+    monkeypatch.setattr(triton_build, "without_miss", lambda *given: found.append(given[-1](broken)))
+    use(Pool(done))
+    triton_build.begin(JOBS[:1], options, H200, [{}])
+    assert found == [None]
+    assert binaries(JOBS[0], options) == b"a"
+
+
 def test_tasks_that_nobody_fetches_are_forgotten(use: Callable[[Pool], Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_workers, "MOST_KEPT", 2)
     use(Pool(lambda function, arguments: done(len, ("xx",))))
     tasks = Tasks()
     for key in "abc":
-        tasks.submit(key, artefact_in_worker, JOBS[0], key)
+        tasks.submit(key, artefacts_in_worker, JOBS[0], key)
     assert [key in tasks for key in "abc"] == [False, True, True]
     assert isinstance(tasks.take("b"), Task)
     assert tasks.take("b") is None

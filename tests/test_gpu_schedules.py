@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from weft import compiler, misses
+from weft import compiler
 from weft.bench import gpu_fit
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.ptxas_sweep import used
@@ -23,7 +23,6 @@ from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
-from weft.misses import MOST_RUNNERS_UP
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
@@ -38,9 +37,10 @@ from weft.plan.split import Split
 from weft.plan.verify import verify_plan
 from weft.render import triton
 from weft.render.triton_launch import launches
-from weft.runtime import failures
+from weft.runtime import failures, misses
 from weft.runtime.counters import counters
 from weft.runtime.executable import digest_of
+from weft.runtime.misses import MOST_RUNNERS_UP
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import weft
-from weft import compiler, misses, planning
+from weft import compiler, planning
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph, run_program
 from weft.integration.backend import WeftPass
@@ -25,7 +25,7 @@ from weft.plan.kernel import Kernel, Plan, Schedule
 from weft.plan.planner import plan_split
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.planning import Asked, Plans
-from weft.runtime import build, launch, tuning
+from weft.runtime import build, launch, misses, tuning
 from weft.runtime.cache import Cache
 from weft.runtime.executable import digest_of
 from weft.runtime.resource_usage import ResourceUsage

@@ -34,7 +34,6 @@ from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.logs import LOGS, turn_on
 from weft.machines import Machines, check_device, target_of
-from weft.misses import is_missed, without_miss
 from weft.options import Options
 from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel, Plan
@@ -48,6 +47,7 @@ from weft.render.source import Source
 from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
+from weft.runtime.misses import is_missed, without_miss
 from weft.runtime.raced import Raced
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
@@ -198,8 +198,10 @@ def _ordinary_us(
 
 def begin_build(region: CompiledRegion, options: Options) -> None:
     """Have other processes begin with the kernels of a region while this one plans the next; ``build`` finds them."""
-    kernels = region.plan.kernels
-    head_start.begin(kernels, region.sources, [region.plan.hints] * len(kernels), options)
+    plan = region.plan
+    for kernel, source, measured in zip(plan.kernels, region.sources, plan.measurements, strict=True):
+        target = None if isinstance(measured, Tuned) else plan.target
+        head_start.begin([kernel], [source], [plan.hints], options, target)
 
 
 def build(compilation: Compilation, options: Options) -> Compilation:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,12 +23,12 @@ from rich.progress import track
 from weft.bench.drawn_regions import drawn_region
 from weft.bench.ptxas_sweep import usages
 from weft.errors import BuildError, Refusal
-from weft.misses import without_miss
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.plan.resources import resources
 from weft.render import triton
-from weft.runtime.resource_usage import ResourceUsage
+from weft.runtime.misses import without_miss
+from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.target import TARGETS, Target
 
 GPUS = ("h200", "b200")
@@ -110,7 +110,7 @@ def compiled_region(
             each = usages(kernel, machine.architecture)
         except BuildError:
             return None
-        return ResourceUsage(*map(max, zip(*map(astuple, each), strict=True)))
+        return most_of(each)
 
     width = next(d.size for d in program.dims if d.name == "n")
     assert isinstance(width, int)

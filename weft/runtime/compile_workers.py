@@ -76,6 +76,13 @@ class Tasks:
                 while len(self._tasks) > MOST_KEPT:
                     del self._tasks[next(iter(self._tasks))]
 
+    def put(self, key: str, result: Any) -> None:
+        """What nobody asked a worker for, but one has found."""
+        future = Future[Any]()
+        future.set_result(result)
+        with self._lock:
+            self._tasks[key] = Task(future, None)
+
     def take(self, key: str) -> Task | None:
         with self._lock:
             return self._tasks.pop(key, None)

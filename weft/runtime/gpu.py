@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
 from typing import Any
@@ -26,7 +26,7 @@ from weft.render.triton import check_sizes
 from weft.runtime import launcher, triton_build, triton_load
 from weft.runtime.layout import Fitting
 from weft.runtime.occupancy import grid_of
-from weft.runtime.resource_usage import ResourceUsage
+from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
 from weft.runtime.triton_load import TRITONS, Loaded, Start
 from weft.runtime.workspace import Workspace
@@ -205,8 +205,7 @@ def build_all(
 def usage(function: GpuFunction | None) -> ResourceUsage:
     """The most of any variant that was compiled."""
     built = () if function is None else function.built()
-    found = [astuple(binary.usage) for variant in built for binary in variant.values()]
-    return ResourceUsage(*map(max, zip((0, 0, 0, 0), *found, strict=True)))
+    return most_of(binary.usage for variant in built for binary in variant.values())
 
 
 def load_function(kernel: Kernel, source: Source, options: Options) -> GpuFunction:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from weft.errors import BuildError
@@ -20,6 +21,11 @@ class ResourceUsage:
     spill_bytes: int
     shared_bytes: int
     stack_bytes: int
+
+
+def most_of(usages: Iterable[ResourceUsage]) -> ResourceUsage:
+    """The most that any of several functions uses, of each thing."""
+    return ResourceUsage(*map(max, zip((0, 0, 0, 0), *map(astuple, usages), strict=True)))
 
 
 def resource_usage(cubin: bytes, entry: str, dynamic_shared_bytes: int, ptx: str | None, folder: Path) -> ResourceUsage:

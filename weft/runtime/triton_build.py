@@ -14,9 +14,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import triton_launch
+from weft.render.backends import render, supports
 from weft.render.source import Source
 from weft.render.triton_expressions import SIGNATURE_TYPES
 from weft.runtime import compile_workers
@@ -32,8 +34,10 @@ from weft.runtime.build import private_folder
 from weft.runtime.cache import Cache
 from weft.runtime.compile_workers import Tasks, WorkerLostError
 from weft.runtime.counters import counters
-from weft.runtime.resource_usage import ResourceUsage, resource_usage
+from weft.runtime.misses import without_miss
+from weft.runtime.resource_usage import ResourceUsage, most_of, resource_usage
 from weft.runtime.triton_files import own_cache
+from weft.target import Target
 
 ALIGNMENT_BYTES = 16
 """Of vector loads and stores. Addresses and numbers that are multiples of it are compiled in as such."""
@@ -114,16 +118,19 @@ def all_binaries(jobs: Sequence[Job], options: Options) -> list[dict[str, Binary
         return list(pool.map(partial(binaries, options=options), jobs))
 
 
-def begin(jobs: Sequence[Job], options: Options) -> None:
+def begin(
+    jobs: Sequence[Job], options: Options, target: Target | None = None, hints: Sequence[Mapping[str, int]] = ()
+) -> None:
     """Have compile workers, if there are any, start with artefacts that will be asked for; not with ``build_threads``
-    of 1. Whatever goes wrong is left for ``binaries`` to find."""
+    of 1. Whatever goes wrong is left for ``binaries`` to find. target: that the kernels are planned for, with these
+    likely values of parameters: runners-up of what turns out to be a miss will be asked for as well."""
     if options.build_threads <= 1 or not compile_workers.count():
         return
     store = Cache(options.cache_dir, options.cache_bytes)
     with suppress(Exception):
-        for job in jobs:
+        for job, known in zip_longest(jobs, hints):
             if (key := _key(job)) not in _BEGUN and store.find(key) is None:
-                _BEGUN.submit(key, artefact_in_worker, job, key)
+                _BEGUN.submit(key, artefacts_in_worker, job, key, target, known)
 
 
 @cache
@@ -146,13 +153,43 @@ def wake_workers(options: Options) -> None:
             compile_workers.submit(_triton_is_there)
 
 
-def artefact_in_worker(job: Job, key: str) -> bytes | str | None:
-    """In a worker: the artefact, what the compiler said where it refused, or None where this process would make
-    another one: its environment or its Triton is not that of the process that asks."""
+def artefacts_in_worker(
+    job: Job, key: str, target: Target | None = None, hints: Mapping[str, int] | None = None
+) -> dict[str, bytes] | str | None:
+    """In a worker: the artefact and, where it is a miss of the plan for a target, those of runners-up, by their keys;
+    what the compiler said where it refused; or None where this process would make another artefact: its environment or
+    its Triton is not that of the process that asks."""
+    if _key(job) != key:
+        return None
     try:
-        return compile_artefact(job) if _key(job) == key else None
+        made = {key: compile_artefact(job)}
     except BuildError as error:
         return str(error)
+    if target is not None:
+        _add_runners_up(made, job, target, hints or {})
+    return made
+
+
+def _add_runners_up(made: dict[str, bytes], job: Job, target: Target, hints: Mapping[str, int]) -> None:
+    """Artefacts of the kernels that will be tried in place of a job's, whose own is there."""
+
+    def built(kernel: Kernel) -> ResourceUsage | None:
+        if supports(kernel) is not None:
+            return None
+        other = replace(job, kernel=kernel, source=render(kernel))
+        try:
+            content = made[_key(other)] = compile_artefact(other)
+        except BuildError:
+            return None
+        return _usage(content)
+
+    (own,) = made.values()
+    without_miss(job.kernel, _usage(own), target, hints, built)
+
+
+def _usage(content: bytes) -> ResourceUsage:
+    """Of an artefact's functions."""
+    return most_of(binary.usage for binary in read_artefact(content).values())
 
 
 def _make(job: Job, key: str) -> bytes:
@@ -165,7 +202,10 @@ def _make(job: Job, key: str) -> bytes:
         made = None
     if isinstance(made, str):
         raise BuildError(made)
-    return compile_artefact(job) if made is None else made
+    for other, content in ({} if made is None else made).items():
+        if other != key:
+            _BEGUN.put(other, {other: content})
+    return compile_artefact(job) if made is None else made[key]
 
 
 def _triton_is_there() -> None:
