@@ -472,6 +472,7 @@ def test_a_gpu_is_known_before_the_keys_of_its_graphs_are_made(monkeypatch: pyte
     """What is measured of it is a part of them, and so is the release of ptxas that TorchInductor finds."""
     happened: list[str] = []
     monkeypatch.setattr(backend.launcher, "load", lambda _: None)
+    monkeypatch.setattr(backend.triton_load, "warm_up", lambda: None)
     monkeypatch.setattr(backend, "use_torchs_ptxas", lambda: happened.append("ptxas"))
     monkeypatch.setattr(backend, "target_of", lambda device, *_: happened.append(str(device)))
     monkeypatch.setattr(compile_fx, "compile_fx", lambda *_, **__: happened.append("compiled") or (lambda: None))

@@ -194,6 +194,33 @@ def test_functions_that_take_words_alone_are_started_by_the_launcher(
     assert triton_load._words(5, SimpleNamespace(**{**plain, **metadata})) == words
 
 
+def test_what_triton_starts_functions_with_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as many arguments as ``load`` asks for, which is a multiple of sixteen."""
+    from triton.runtime import driver
+
+    made: list[dict[str, str]] = []
+    active = SimpleNamespace(launcher_cls=lambda source, metadata: made.append(source.signature))
+    monkeypatch.setattr(driver, "_active", active)
+    triton_load.warm_up.cache_clear()
+    triton_load.warm_up()
+    triton_load.warm_up()
+    assert [(len(each), set(each.values())) for each in made] == [(16, {"*i8"}), (32, {"*i8"})]
+    triton_load.warm_up.cache_clear()
+
+
+def test_nothing_is_compiled_ahead_without_a_driver(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from triton.runtime import driver
+
+    monkeypatch.setattr(driver, "_active", SimpleNamespace())
+    triton_load.warm_up.cache_clear()
+    with caplog.at_level("INFO", "weft.runtime"):
+        triton_load.warm_up()
+    assert "nothing is compiled ahead of loading: AttributeError" in caplog.text
+    triton_load.warm_up.cache_clear()
+
+
 def test_an_old_driver_leaves_starts_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_driver, "_driver", lambda: SimpleNamespace())
     assert triton_load._words(5, SimpleNamespace(num_ctas=1)) == 0

@@ -29,7 +29,7 @@ from weft.logs import turn_on
 from weft.machines import is_distributed, target_of
 from weft.options import Options
 from weft.render.backends import devices
-from weft.runtime import calibration, head_start, launch, launcher, tuning
+from weft.runtime import calibration, head_start, launch, launcher, triton_load, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -184,6 +184,7 @@ def weft_backend(
     devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
     if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
+        Thread(target=triton_load.warm_up, daemon=True).start()
         use_torchs_ptxas()  # before TorchInductor looks which one there is
         for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
             target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that

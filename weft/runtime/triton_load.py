@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,22 @@ class Start:
         loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments, *zeros)
 
 
+@cache
+def warm_up() -> None:
+    """Have Triton compile what it loads and starts functions with, a second of C, before there are any; TorchInductor
+    needs none of it. What goes wrong is left for ``load`` to find."""
+    try:
+        from triton.runtime.driver import driver
+
+        active: Any = driver.active
+        names = ("global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align")
+        metadata = SimpleNamespace(**dict.fromkeys(names, 0), launch_cooperative_grid=False, launch_pdl=False)
+        for given in (_ARGUMENTS, 2 * _ARGUMENTS):
+            active.launcher_cls(SimpleNamespace(signature=_words_only(given), constants={}), metadata)
+    except Exception as error:
+        _LOG.info("nothing is compiled ahead of loading: %s: %s", type(error).__name__, error)
+
+
 def load(binary: Binary, kernel: Kernel) -> Loaded:
     """Load a function on the current device. Raises what the driver and Triton raise, e.g. OutOfResources."""
     compiled = restore(binary, triton_build.signature(kernel))
@@ -76,7 +93,7 @@ def load(binary: Binary, kernel: Kernel) -> Loaded:
     given = 0
     if _is_plain(metadata):
         given = -(-(len(compiled.src.signature) + TRITONS) // _ARGUMENTS) * _ARGUMENTS
-        compiled.src.signature = {str(at): "*i8" for at in range(given)}
+        compiled.src.signature = _words_only(given)
     run = compiled.run  # loads the binary
     threads = metadata.num_warps * metadata.target.warp_size
     per_unit = programs_per_unit(compiled.function, threads, metadata.shared)
@@ -84,6 +101,11 @@ def load(binary: Binary, kernel: Kernel) -> Loaded:
     function, packed, together = compiled.function, compiled.packed_metadata, bool(metadata.launch_cooperative_grid)
     words = _words(function, metadata)
     return Loaded(compiled, run, function, packed, per_unit, threads, metadata.shared, together, words, given)
+
+
+def _words_only(given: int) -> dict[str, str]:
+    """So many arguments, each a word, as the signature of a function."""
+    return {str(at): "*i8" for at in range(given)}
 
 
 def _is_plain(metadata: Any) -> bool:
