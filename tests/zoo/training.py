@@ -23,7 +23,7 @@ from weft.bench.training import Comparison, Setup, Trainee, comparison_of, train
 STEPS, WARM_UP = 20, 4
 LEARNING_RATE = 2e-4
 KINDS = {
-    "attention": re.compile(r"flash|fmha|attention|flex", re.IGNORECASE),
+    "attention": re.compile(r"flash|fmha|attention|flex|sdpa|compute_dot_do_o", re.IGNORECASE),
     "convolution": re.compile(
         r"convol|conv[0-9_]|fprop|wgrad|dgrad|cudnn|implicit|nchwtonhwc|nhwctonchw", re.IGNORECASE
     ),
