@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor_config
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import weft
 from weft.integration import kept, partitioner
@@ -125,6 +127,32 @@ def test_what_is_expensive_is_not_computed_again() -> None:
     inputs = (torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS, COLUMNS, requires_grad=True))
     ((found,), _) = partitions(function, *inputs)
     assert found.values == 0
+
+
+def test_what_a_checkpoint_decides_on_stays_as_it_decides() -> None:
+    """A selective checkpoint keeps products and sums: the stream and nothing that is computed from it."""
+    kept_by_policy: list[str] = []
+
+    def policy(context: Any, operator: Any, *arguments: Any, **named: Any) -> CheckpointPolicy:
+        keeps = operator in (torch.ops.aten.mm.default, torch.ops.aten.mul.Tensor)
+        kept_by_policy.extend([str(operator)] * keeps)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    model, x = Blocks(), torch.randn(ROWS, COLUMNS)
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+
+    def function(x: Tensor) -> Tensor:
+        return checkpoint(model, x, use_reentrant=False, context_fn=contexts)
+
+    function(x).backward()
+    expected = gradients(model)
+    model.zero_grad()
+    ((found,), loss) = partitions(function, x)
+    loss.backward()
+    assert kept_by_policy
+    assert found.values == 0
+    for mine, eager in zip(gradients(model), expected, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-3)
 
 
 def test_small_values_stay(monkeypatch: pytest.MonkeyPatch) -> None:

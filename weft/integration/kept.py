@@ -40,6 +40,8 @@ CHEAP = {
     aten.logical_not.default, prims.convert_element_type.default, aten._to_copy.default, *COMPARISONS, *VIEWS,
 }  # fmt: skip
 """What may be computed twice: a few instructions an element."""
+CHOSEN = ("recompute", "saved_tensor_with_no_vc_check")
+"""What PyTorch notes on a node that a checkpoint, or an operator, has decided on."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class _Kernels:
 
 
 class Kept:
-    """What is kept, while it is exchanged. Nodes are the forward's; kernels of the backward are numbers, and ``of`` it
-    nodes that are not fused."""
+    """What is kept, while it is exchanged; all nodes are the forward's. nodes: in its order. results: of its caller.
+    saved: what is kept. known: what of it the backward has by its name."""
 
     def __init__(self, forward: fx.Graph, backward: fx.Graph, results: int) -> None:
         named = {node.name: node for node in forward.nodes}
@@ -102,6 +104,7 @@ class Kept:
         self.results = {each for each in outputs[:results] if isinstance(each, fx.Node)}
         self.saved = {each for each in outputs[results:] if isinstance(each, fx.Node)}
         self.known = {named[each.name] for each in placeholders if named.get(each.name) in self.saved}
+        self._gone = set[fx.Node]()
         self._forward = _Kernels(forward, ())
         reading = _Kernels(backward, _from_kept(backward, self.known))
         self._readers: dict[fx.Node, set[Any]] = defaultdict(set)
@@ -171,6 +174,7 @@ class Kept:
         readers = self._readers.pop(chosen.value)
         self.known.discard(chosen.value)
         self.saved.discard(chosen.value)
+        self._gone.add(chosen.value)
         if chosen.instead is not None:
             self.known.add(chosen.instead)
             self.saved.add(chosen.instead)
@@ -207,13 +211,14 @@ class Kept:
         return found
 
     def _is_free(self, node: fx.Node) -> bool:
-        """Whether nobody but the backward needs a node to be kept, and nothing is known of it but its elements."""
-        value = node.meta.get("val")
-        own = node.op == "call_function" and isinstance(value, torch.Tensor) and node not in self.results
-        return own and _bytes(node) >= LEAST_BYTES and not node.meta.get("saved_tensor_with_no_vc_check", False)
+        """Whether a node is a tensor that the graph computes for itself, and nobody but the partitioner has a say in
+        whether it is kept: no checkpoint of the user's, and no caller."""
+        own = node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and node not in self.results
+        return own and _bytes(node) >= LEAST_BYTES and not any(node.meta.get(name) for name in CHOSEN)
 
     def _may_be_kept(self, node: fx.Node) -> bool:
-        return node not in self.known and self._is_free(node) and not _is_view(node)
+        """What was exchanged once is not kept again: there is an end."""
+        return not _is_view(node) and node not in self.known | self._gone and self._is_free(node)
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -221,7 +226,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _is_cheap(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target in CHEAP
+    return node.op == "call_function" and node.target in CHEAP and node.kwargs.get("device") is None
 
 
 def _viewed(node: fx.Node) -> fx.Node:
