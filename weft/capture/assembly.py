@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, VIEWS, axis_of, follow, order_of, shape_of
+from weft.capture.axes import ORDERS, axis_of, follow, is_view, order_of, shape_of
 from weft.capture.growth import Growth
 from weft.capture.lower import POINTWISE
 from weft.capture.lowering import Strides, flat, is_constant, strides_of
@@ -114,7 +114,7 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot], inside: Collection[fx.No
     pending = [node]
     while pending:
         for user in pending.pop().users:
-            if user.op == "call_function" and user.target in VIEWS:
+            if is_view(user):
                 pending.append(user)
             elif user not in known:
                 return True

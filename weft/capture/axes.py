@@ -166,6 +166,19 @@ VIEWS: dict[object, Inverse] = {
     aten.detach.default: _same,
 }
 
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node is another shape of what it reads, in the same memory as far as its reader is concerned."""
+    return node.op == "call_function" and node.target in VIEWS
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """What a node is a view of, through all of its views; any other node itself."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 ORDERS = (aten.permute.default, aten.transpose.int, aten.t.default)
 
 

@@ -16,7 +16,16 @@ import torch
 from torch import fx
 from torch._inductor import inductor_prims
 
-from weft.capture.axes import VIEWS, Operand, Space, pointwise_space, projection_space, reduction_space, shape_of
+from weft.capture.axes import (
+    VIEWS,
+    Operand,
+    Space,
+    is_view,
+    pointwise_space,
+    projection_space,
+    reduction_space,
+    shape_of,
+)
 from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, is_dear, reduced_axes
 from weft.capture.lowering import can_unify, flat, is_constant, unify_all
 from weft.capture.parts import drops_axis, joined, joined_space, slice_of
@@ -73,7 +82,7 @@ class Growth:
         if not opaque and parts is None and target not in POINTWISE and target not in REDUCTIONS:
             if target in RANDOM:
                 self.drawn.add(node)
-            if not _is_view(node):
+            if not _is_alias(node):
                 self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
             return
         refusal = None if opaque else check_form(node) or self._check_drawn(node)
@@ -320,7 +329,7 @@ def storage_bytes(node: fx.Node) -> int:
 def users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
     """Whoever reads the node or a view of it; a view that nobody reads counts for nothing."""
     for user in node.users:
-        if user.op == "call_function" and user.target in VIEWS:
+        if is_view(user):
             yield from users_behind_views(user)
         else:
             yield user
@@ -336,7 +345,7 @@ def _writes(node: fx.Node) -> bool:
     return node.op == "call_function" and schema is not None and schema.is_mutable
 
 
-def _is_view(node: fx.Node) -> bool:
+def _is_alias(node: fx.Node) -> bool:
     """Whether an operation only makes an alias of its operand: it costs nothing and stays where it is."""
     schema = getattr(node.target, "_schema", None)
     returns = [] if schema is None else schema.returns

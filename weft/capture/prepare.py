@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from weft.capture.assembly import Made, is_zero, made_of, scatter_axis, scatters_of, span_of
-from weft.capture.axes import VIEWS, shape_of
+from weft.capture.axes import shape_of, viewed
 from weft.capture.growth import leaves, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.lowering import strides_of
@@ -163,7 +163,5 @@ def _is_turned(node: fx.Node) -> bool:
 
 def _is_in_memory(node: fx.Node) -> bool:
     """Whether a value is a view of what nothing computes that a program can have."""
-    base: Any = node
-    while base.target in VIEWS:
-        base = base.args[0]
+    base = viewed(node)
     return base.target not in POINTWISE and base.target not in REDUCTIONS and made_of(base) is None

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS
+from weft.capture.axes import VIEWS, is_view, viewed
 from weft.capture.growth import storage_bytes
 from weft.capture.lower import COMPARISONS, REDUCTIONS
 from weft.capture.pointwise import is_fused
@@ -66,9 +66,9 @@ class _Kernels:
         together: nx.Graph[fx.Node] = nx.Graph()
         for node in graph.nodes:
             before = max((level[each] for each in node.all_input_nodes), default=0)
-            level[node] = before + int(node.op == "call_function" and not is_fused(node) and not _is_view(node))
-            if node.op == "call_function" and not _is_view(node) and node not in inlined:
-                sources = {_viewed(each) for each in node.all_input_nodes} if is_fused(node) else ()
+            level[node] = before + int(node.op == "call_function" and not is_fused(node) and not is_view(node))
+            if node.op == "call_function" and not is_view(node) and node not in inlined:
+                sources = {viewed(each) for each in node.all_input_nodes} if is_fused(node) else ()
                 together.add_node(node)
                 together.add_edges_from((s, node) for s in sources if s in together and level[s] == level[node])
         parts = enumerate(nx.connected_components(together))
@@ -84,7 +84,7 @@ class _Kernels:
         pending = list(node.users)
         while pending:
             user = pending.pop()
-            if _is_view(user) or user in self._inlined:
+            if is_view(user) or user in self._inlined:
                 pending += user.users
             else:
                 found.add(self.of(user))
@@ -104,7 +104,6 @@ class Kept:
         self.results = {each for each in outputs[:results] if isinstance(each, fx.Node)}
         self.saved = {each for each in outputs[results:] if isinstance(each, fx.Node)}
         self.known = {named[each.name] for each in placeholders if named.get(each.name) in self.saved}
-        self._gone = set[fx.Node]()
         self._forward = _Kernels(forward, ())
         reading = _Kernels(backward, _from_kept(backward, self.known))
         self._readers: dict[fx.Node, set[Any]] = defaultdict(set)
@@ -174,7 +173,6 @@ class Kept:
         readers = self._readers.pop(chosen.value)
         self.known.discard(chosen.value)
         self.saved.discard(chosen.value)
-        self._gone.add(chosen.value)
         if chosen.instead is not None:
             self.known.add(chosen.instead)
             self.saved.add(chosen.instead)
@@ -199,7 +197,7 @@ class Kept:
         found, seen = set[fx.Node](), set[fx.Node]()
         pending = list(node.all_input_nodes)
         while pending:
-            each = _viewed(pending.pop())
+            each = viewed(pending.pop())
             if each in seen:
                 continue
             seen.add(each)
@@ -217,22 +215,11 @@ class Kept:
         return own and _bytes(node) >= LEAST_BYTES and not any(node.meta.get(name) for name in CHOSEN)
 
     def _may_be_kept(self, node: fx.Node) -> bool:
-        """What was exchanged once is not kept again: there is an end."""
-        return not _is_view(node) and node not in self.known | self._gone and self._is_free(node)
-
-
-def _is_view(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target in VIEWS
+        return not is_view(node) and node not in self.known and self._is_free(node)
 
 
 def _is_cheap(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in CHEAP and node.kwargs.get("device") is None
-
-
-def _viewed(node: fx.Node) -> fx.Node:
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _bytes(node: fx.Node) -> int:
@@ -243,7 +230,7 @@ def _from_kept(backward: fx.Graph, kept: Collection[fx.Node]) -> set[fx.Node]:
     """Pointwise nodes and views of a backward that need no gradient: computed again from what is kept."""
     names, found = {node.name for node in kept}, set[fx.Node]()
     for node in backward.nodes:
-        again = node.op == "call_function" and (is_fused(node) or _is_view(node)) and node.target not in REDUCTIONS
+        again = node.op == "call_function" and (is_fused(node) or is_view(node)) and node.target not in REDUCTIONS
         if (again and set(node.all_input_nodes) <= found) or (node.op == "placeholder" and node.name in names):
             found.add(node)
     return found

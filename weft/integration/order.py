@@ -7,12 +7,12 @@ made by nodes that wait for nothing, which all of those put first: beside launch
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS
+from weft.capture.axes import is_view, viewed
 from weft.capture.growth import storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
 
@@ -32,7 +32,7 @@ def sort(graph: fx.Graph) -> None:
     early = [node for node in nodes if waits[node] == 0 and memory.may_come_early(node)]
     result: dict[fx.Node, None] = {}
     while ready:
-        node = next((each for each in early if _is_view(each) or memory.taken_bytes(each) < 0), None)
+        node = next((each for each in early if is_view(each) or memory.taken_bytes(each) < 0), None)
         if node is None:
             node = nodes[heapq.heappop(ready)]
             if node in result:
@@ -82,7 +82,7 @@ class _Memory:
     def __init__(self, nodes: list[fx.Node]) -> None:
         self._readers: dict[fx.Node, set[fx.Node]] = {}
         for node in nodes:
-            if not _is_view(node):
+            if not is_view(node):
                 for root in _roots(node):
                     self._readers.setdefault(root, set()).add(node)
 
@@ -94,7 +94,7 @@ class _Memory:
             return False
         plain = target.namespace == "aten" and torch.Tag.nondeterministic_seeded not in target.tags
         fused = target in POINTWISE or target in REDUCTIONS or torch.Tag.pointwise in target.tags
-        return _is_view(node) or (plain and not fused and not _mutates(node) and _bytes(node) > 0)
+        return is_view(node) or (plain and not fused and not _mutates(node) and _bytes(node) > 0)
 
     def taken_bytes(self, node: fx.Node) -> int:
         """By a node that runs next, less what nobody reads any more then."""
@@ -102,23 +102,14 @@ class _Memory:
         return _bytes(node) - sum(map(_bytes, freed))
 
     def run(self, node: fx.Node) -> None:
-        if not _is_view(node):
+        if not is_view(node):
             for root in _roots(node):
                 self._readers[root].discard(node)
 
 
-def _roots(node: fx.Node) -> Iterator[fx.Node]:
+def _roots(node: fx.Node) -> Iterable[fx.Node]:
     """What holds the memory that a node reads, each once."""
-    found: dict[fx.Node, None] = {}
-    for operand in node.all_input_nodes:
-        while _is_view(operand):
-            operand = operand.all_input_nodes[0]
-        found[operand] = None
-    yield from found
-
-
-def _is_view(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target in VIEWS
+    return dict.fromkeys(map(viewed, node.all_input_nodes))
 
 
 def _is_freed(root: fx.Node) -> bool:

@@ -14,6 +14,9 @@ from weft.errors import warn_once
 from weft.integration.kept import Exchange, Kept
 from weft.runtime.package import package_digest
 
+MOST_PASSES = 8
+"""Over what is kept: prices change with each exchange, and what went may come back."""
+
 
 @dataclass(frozen=True)
 class Exchanges:
@@ -62,8 +65,11 @@ def exchange(forward: fx.GraphModule, backward: fx.GraphModule, results: int) ->
     kept = Kept(forward.graph, backward.graph, results)
     before = kept.kept_bytes()
     made: list[Exchange] = []
-    while found := [each for node in kept.candidates() if (each := kept.exchange(node)) is not None]:
+    for _ in range(MOST_PASSES):
+        found = [each for node in kept.candidates() if (each := kept.exchange(node)) is not None]
         made += found
+        if not found:
+            break
     if made:
         _rewrite(forward, backward, results, kept)
     return Exchanges(len(made), sum(each.saved_bytes for each in made), before - kept.kept_bytes())
