@@ -141,7 +141,7 @@ def test_kernels_of_a_profile_are_paired_with_launches() -> None:
 def test_launches_are_recorded_in_order() -> None:
     compiled = torch.compile(lambda x: torch.softmax(torch.softmax(x, -1) @ x, -1), backend="weft")
     x = torch.randn(1024, 1024)
-    with one.every_region_taken():
+    with one.everything_taken():
         compiled(x)
     found = kernels.launches_of(lambda: compiled(x))
     assert len(found) == 2

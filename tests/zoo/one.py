@@ -10,8 +10,8 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +23,7 @@ from tests.zoo.gradients import DTYPES, Compared, compare
 from tests.zoo.race import races
 from tests.zoo.start import first_steps
 from tests.zoo.training import train
+from weft.integration import kept
 from weft.plan import planner
 
 CHECKS = ("f32", "bf16", "start", "race", "training")
@@ -41,8 +42,8 @@ def main() -> None:
 
 
 def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
-    """What a check says. On a CPU models are small, and every region is taken."""
-    with every_region_taken() if device == "cpu" else nullcontext():
+    """What a check says. On a CPU models are small, and all is taken that can be."""
+    with everything_taken() if device == "cpu" else nullcontext():
         if check in DTYPES:
             return gradients(entry, check, device).to_dict()
         if check == "race":
@@ -58,9 +59,12 @@ def gradients(entry: Entry, dtype: str, device: str) -> Compared:
     return compare(make, tensors, dtype, device, fullgraph=entry.fullgraph)
 
 
-def every_region_taken() -> AbstractContextManager[Any]:
-    """Small models are for their kernels, of which the cost model would leave most to Inductor."""
-    return patch.object(planner, "check_worthwhile", lambda *_: None)
+@contextmanager
+def everything_taken() -> Generator[None]:
+    """Small models are for their kernels, of which the cost model would leave most to Inductor, and for exchanges in
+    what is kept, which would be too small to be made."""
+    with patch.object(planner, "check_worthwhile", lambda *_: None), patch.object(kept, "LEAST_BYTES", 1):
+        yield
 
 
 if __name__ == "__main__":
