@@ -35,7 +35,7 @@ Status = Literal["ok", "warning", "problem"]
 Answer = tuple[Status, str, str]
 """Status, fact, and what to do."""
 
-PACKAGES = ("numpy", "sympy", "jinja2", "matplotlib", "filelock", "rich", "typer")
+PACKAGES = ("numpy", "sympy", "networkx", "jinja2", "matplotlib", "filelock", "rich", "typer")
 """All that weft depends on but torch."""
 NEEDED = ("settings", "compiler", "kernel")
 """Checks without which nothing runs."""
