@@ -289,6 +289,9 @@ def test_tasks_that_nobody_fetches_are_forgotten(use: Callable[[Pool], Pool], mo
     assert [key in tasks for key in "abc"] == [False, True, True]
     assert isinstance(tasks.take("b"), Task)
     assert tasks.take("b") is None
+    for key in "de":
+        tasks.put(key, key)
+    assert [key in tasks for key in "cde"] == [False, True, True]
 
 
 def test_kernels_of_a_gpu_are_begun_as_they_will_be_asked_for(

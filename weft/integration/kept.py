@@ -185,9 +185,8 @@ class Kept:
         own = self._forward.of(node)
         elsewhere = self._forward.readers(node) - {own, self._output}
         stored = not is_fused(node) or node in self.results or (node in self.saved and node is not no_more)
-        if stored or any(isinstance(kernel, fx.Node) for kernel in elsewhere):
-            return 0
-        if elsewhere and node.target in REDUCTIONS:
+        stored |= any(isinstance(kernel, fx.Node) for kernel in elsewhere)
+        if stored or (elsewhere and node.target in REDUCTIONS):
             return 0
         computed = sum(map(_bytes, self._sources(node, no_more)))
         return max(0, _bytes(node) + len(elsewhere) * (_bytes(node) - computed))

@@ -71,17 +71,19 @@ class Tasks:
     def submit(self, key: str, function: Callable[..., Any], *arguments: Any) -> None:
         """Ask a worker, if there are any."""
         if (task := submit(function, *arguments)) is not None:
-            with self._lock:
-                self._tasks[key] = task
-                while len(self._tasks) > MOST_KEPT:
-                    del self._tasks[next(iter(self._tasks))]
+            self._keep(key, task)
 
     def put(self, key: str, result: Any) -> None:
         """What nobody asked a worker for, but one has found."""
         future = Future[Any]()
         future.set_result(result)
+        self._keep(key, Task(future, None))
+
+    def _keep(self, key: str, task: Task) -> None:
         with self._lock:
-            self._tasks[key] = Task(future, None)
+            self._tasks[key] = task
+            while len(self._tasks) > MOST_KEPT:
+                del self._tasks[next(iter(self._tasks))]
 
     def take(self, key: str) -> Task | None:
         with self._lock:
