@@ -10,6 +10,7 @@ import sys
 import textwrap
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -468,19 +469,33 @@ def test_the_launch_operator_is_a_valid_operator() -> None:
     torch.library.opcheck(torch.ops.weft.launch.default, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_workers_start_when_the_backend_is_loaded_if_a_gpu_is_used(
+    is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
+    monkeypatch.setattr(backend, "start_workers", lambda: happened.append("workers"))
+    monkeypatch.delitem(sys.modules, "weft.integration.entry", raising=False)
+    (entry,) = entry_points(group="torch_dynamo_backends", name="weft")
+    assert entry.load() is backend.weft_backend
+    assert happened == ["workers"] * is_used
+
+
 def test_a_gpu_is_known_before_the_keys_of_its_graphs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured of it is a part of them, and so is the release of ptxas that TorchInductor finds."""
     happened: list[str] = []
     monkeypatch.setattr(backend.launcher, "load", lambda _: None)
     monkeypatch.setattr(backend.triton_load, "warm_up", lambda: None)
     monkeypatch.setattr(backend, "use_torchs_ptxas", lambda: happened.append("ptxas"))
+    monkeypatch.setattr(backend.compile_workers, "start", lambda: happened.append("workers"))
     monkeypatch.setattr(backend, "target_of", lambda device, *_: happened.append(str(device)))
     monkeypatch.setattr(compile_fx, "compile_fx", lambda *_, **__: happened.append("compiled") or (lambda: None))
     graph = fx.symbolic_trace(lambda x, y: x + y)
     with FakeTensorMode():
         inputs = [torch.empty(4, device="cuda:0"), torch.empty(4, device="cpu")]
     backend.weft_backend(graph, inputs)
-    assert happened == ["ptxas", "cuda:0", "compiled"]
+    assert happened == ["ptxas", "workers", "cuda:0", "compiled"]
     happened.clear()
     backend.weft_backend(graph, inputs[1:])
     assert happened == ["compiled"]

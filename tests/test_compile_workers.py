@@ -35,7 +35,7 @@ from weft.runtime.resource_usage import ResourceUsage
 from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, artefacts_in_worker, binaries
 from weft.target import Target
 
-ALIGNED, H100 = Variant(True, (True,)), GpuTarget(90)
+ALIGNED, H100 = Variant((True, True, True), (True,)), GpuTarget(90)
 H200, USED = Target.named("h200"), ResourceUsage(32, 8, 0, 8)
 INDUCTOR = "torch._inductor.async_compile"
 Answer = Callable[[Callable[..., Any], tuple[Any, ...]], Future[Any]]
@@ -368,6 +368,18 @@ def test_only_a_pool_that_is_ready_is_used(
     if count:
         assert module is not None
         assert module.pool.asked == ["len", "_triton_is_there", "_triton_is_there"]
+
+
+def test_workers_are_started_as_inductor_would(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    module = torch._inductor.async_compile
+    started: list[str] = []
+    monkeypatch.setattr(module, "maybe_warm_pool", lambda: started.append("pool"))
+    compile_workers.start()
+    assert started == ["pool"]
+    monkeypatch.delattr(module, "maybe_warm_pool")
+    with caplog.at_level("INFO", "weft.runtime"):
+        compile_workers.start()
+    assert "compile workers are not started: ImportError" in caplog.text
 
 
 def test_a_task_that_raises_is_lost() -> None:

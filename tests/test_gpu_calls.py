@@ -37,6 +37,8 @@ from weft.runtime.resource_usage import ResourceUsage
 from weft.runtime.triton_build import Binary, Job, Variant
 from weft.target import Target
 
+ALL = (True,) * 3
+
 
 def tensors(rows: int = 32, offset: int = 0) -> tuple[list[Tensor], list[Tensor]]:
     x = torch.randint(-2, 3, (offset + rows * 64,)).bfloat16()[offset:].view(rows, 64)
@@ -139,17 +141,18 @@ def test_two_functions_are_repeated_with_their_memory(driver: Driver) -> None:
     run(given, made, [32])
     word, compared, launch_bytes, device, *numbers = repeated(run, given, made)
     assert (word, compared, launch_bytes, device) == ("cpu", "0", str(32 * 64 * 6 + 256), "None")  # the CPU's index
-    alignment_bytes, aligned, counter, stream, arguments, workspace_bytes, slices, first = map(int, numbers[:8])
-    assert (alignment_bytes, aligned, counter, stream, arguments) == (16, 1, 0, 0, 7)
+    assert numbers[:5] == ["16", "3", "1", "1", "1"]  # three tensors, all of them aligned
+    counter, stream, arguments, workspace_bytes, slices, first = map(int, numbers[5:11])
+    assert (counter, stream, arguments) == (0, 0, 7)
     assert (workspace_bytes, slices, first) == (8 * 64 * 4, 1, 0)
-    assert numbers[8:] == ["5", "6", "1", "64", "2048", "0"] * 2
+    assert numbers[11:] == ["5", "6", "1", "64", "2048", "0"] * 2
 
 
 def test_a_kernel_that_waits_is_repeated_on_its_stream(driver: Driver) -> None:
     run, (given, made) = executable(SAME), tensors()
     driver.arguments = 3 + 1 + 1 + 1 + 2
     run(given, made, [32])
-    counter, stream = repeated(run, given, made)[6:8]
+    counter, stream = repeated(run, given, made)[9:11]
     assert int(counter) == driver.started[0][3][4]
     assert stream == str(STREAM)
     assert repeated(run, given, made)[-1] == "1"
@@ -232,11 +235,11 @@ def test_an_old_driver_leaves_starts_to_python(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("rows", "offset", "variant"),
     [
-        (32, 0, Variant(True, (True,))),
-        (33, 0, Variant(True, (False,))),
-        (32, 1, Variant(False, (True,))),
-        (33, 8, Variant(True, (False,))),
-        (33, 4, Variant(False, (False,))),
+        (32, 0, Variant(ALL, (True,))),
+        (33, 0, Variant(ALL, (False,))),
+        (32, 1, Variant((False, True, True), (True,))),
+        (33, 8, Variant(ALL, (False,))),
+        (33, 4, Variant((False, True, True), (False,))),
     ],
 )
 def test_the_variant_follows_addresses_and_parameters(rows: int, offset: int, variant: Variant, driver: Driver) -> None:
@@ -247,7 +250,7 @@ def test_the_variant_follows_addresses_and_parameters(rows: int, offset: int, va
 def test_an_unaligned_output_is_enough(driver: Driver) -> None:
     given, (y, _) = tensors()
     executable()(given, [y, torch.empty(65)[1:]], [32])
-    assert driver.jobs[0].variant == Variant(False, (True,))
+    assert driver.jobs[0].variant == Variant((True, True, False), (True,))
 
 
 def test_a_variant_is_built_once(driver: Driver) -> None:
@@ -255,16 +258,27 @@ def test_a_variant_is_built_once(driver: Driver) -> None:
     for rows, offset in ((32, 0), (32, 1), (32, 0), (48, 0), (33, 0), (33, 0)):
         run(*tensors(rows, offset), [rows])
     assert [job.variant for job in driver.jobs] == [
-        Variant(True, (True,)),
-        Variant(False, (True,)),
-        Variant(True, (False,)),
+        Variant(ALL, (True,)),
+        Variant((False, True, True), (True,)),
+        Variant(ALL, (False,)),
     ]
     assert len(driver.started) == 12
 
 
+def test_after_a_few_ways_to_start_anywhere_is_enough(driver: Driver) -> None:
+    run, ways = executable(), [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+    for _ in range(2):
+        for x, y, columns in ways:
+            given, _ = tensors(32, x)
+            run(given, [torch.empty(32 * 64 + y)[y:].view(32, 64), torch.empty(64 + columns)[columns:]], [32])
+    aligned = [job.variant.aligned for job in driver.jobs]
+    assert aligned[:6] == [tuple(at == 0 for at in way) for way in ways[:6]]
+    assert aligned[6:] == [(False, False, False)]
+
+
 def test_the_expected_variant_is_built_before_the_first_call(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     launch.prepare([SEPARATE], [SOURCE], Options.read({}, {}), [{"s0": 33}])
-    assert driver.jobs == [Job(SEPARATE, SOURCE, Variant(True, (False,)), H100)]
+    assert driver.jobs == [Job(SEPARATE, SOURCE, Variant(ALL, (False,)), H100)]
     launch.find(digest_of(SEPARATE), "not looked at")(*tensors(33), [33])
     assert len(driver.jobs) == 1
     assert len(driver.started) == 2
@@ -275,7 +289,7 @@ def test_a_kernel_found_by_its_text_is_built_by_its_first_call(driver: Driver, m
     found = launch.find(digest_of(SEPARATE), str(SEPARATE))
     assert driver.jobs == []
     found(*tensors(32, 1), [32])
-    assert [job.variant for job in driver.jobs] == [Variant(False, (True,))]
+    assert [job.variant for job in driver.jobs] == [Variant((False, True, True), (True,))]
 
 
 # what is done on ATen

@@ -91,7 +91,7 @@ class Played:
     def answer(self, *_: Any) -> str:
         if not self.repeatable:
             return ""
-        numbers = [int(self.compared), 4096, DEVICE, 16, int(self.aligned)]
+        numbers = [int(self.compared), 4096, DEVICE, 16, 3, *[int(self.aligned)] * 3]
         numbers += [COUNTER, self.driver.stream] if self.counter else [0, 0]
         numbers += [self.driver.arguments, WORKSPACE_BYTES, len(self.slices), *self.slices]
         numbers += [FUNCTION, 132, 2, 128, 2048, int(self.counter), FINISH, 16, 1, 64, 0, 0]

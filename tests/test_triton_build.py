@@ -34,7 +34,8 @@ from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, att
 from weft.runtime.triton_front_end import functions_of
 from weft.runtime.triton_load import restore
 
-ALIGNED = Variant(True, (True,))
+ALL, NONE = (True,) * 3, (False,) * 3
+ALIGNED = Variant(ALL, (True,))
 H100, B200 = GpuTarget(90), GpuTarget(100)
 JOB = Job(SEPARATE, SOURCE, ALIGNED, H100)
 
@@ -130,8 +131,8 @@ def test_the_same_job_gives_the_same_bytes() -> None:
     "other",
     [
         replace(JOB, target=B200),
-        replace(JOB, variant=Variant(False, (True,))),
-        replace(JOB, variant=Variant(True, (False,))),
+        replace(JOB, variant=Variant(NONE, (True,))),
+        replace(JOB, variant=Variant(ALL, (False,))),
         replace(JOB, source=replace(SOURCE, text=TEXT + "\n")),
         replace(JOB, kernel=replace(SEPARATE, schedule=replace(SEPARATE.schedule, warps=8))),
         replace(JOB, kernel=replace(SEPARATE, schedule=replace(SEPARATE.schedule, stages=3))),
@@ -310,10 +311,11 @@ def test_arguments_have_tritons_types() -> None:
 @pytest.mark.parametrize(
     ("kernel", "variant", "told"),
     [
-        (SEPARATE, Variant(True, (True,)), [0, 1, 2, 3, 4]),
-        (SEPARATE, Variant(True, (False,)), [0, 1, 2, 3]),
-        (SEPARATE, Variant(False, (True,)), [3, 4]),
-        (SAME, Variant(False, (False,)), [3, 4]),
+        (SEPARATE, Variant(ALL, (True,)), [0, 1, 2, 3, 4]),
+        (SEPARATE, Variant(ALL, (False,)), [0, 1, 2, 3]),
+        (SEPARATE, Variant((False, True, False), (False,)), [1, 3]),
+        (SEPARATE, Variant(NONE, (True,)), [3, 4]),
+        (SAME, Variant(NONE, (False,)), [3, 4]),
     ],
 )
 def test_memory_of_wefts_own_is_always_aligned(kernel: Kernel, variant: Variant, told: list[int]) -> None:
@@ -321,13 +323,22 @@ def test_memory_of_wefts_own_is_always_aligned(kernel: Kernel, variant: Variant,
 
 
 def test_an_unaligned_variant_loads_less_at_a_time(options: Options) -> None:
-    wide, narrow = (binaries(replace(JOB, variant=Variant(a, (True,))), options)["weft_p"] for a in (True, False))
+    wide, narrow = (binaries(replace(JOB, variant=Variant(a, (True,))), options)["weft_p"] for a in (ALL, NONE))
     assert wide.content != narrow.content
 
 
-@pytest.mark.parametrize(("hints", "divisible"), [({}, True), ({"s0": 32}, True), ({"s0": 33}, False)])
-def test_the_variant_that_is_expected_follows_the_hints(hints: dict[str, int], divisible: bool) -> None:
-    assert Variant.expected(SEPARATE, hints) == Variant(True, (divisible,))
+@pytest.mark.parametrize(
+    ("hints", "variant"),
+    [
+        ({}, Variant(ALL, (True,))),
+        ({"s0": 32}, Variant(ALL, (True,))),
+        ({"s0": 33}, Variant(ALL, (False,))),
+        ({"x": 8}, Variant((False, True, True), (True,))),
+        ({"x": 48, "s0": 33}, Variant(ALL, (False,))),
+    ],
+)
+def test_the_variant_that_is_expected_follows_the_hints(hints: dict[str, int], variant: Variant) -> None:
+    assert Variant.expected(SEPARATE, hints) == variant
 
 
 # resources

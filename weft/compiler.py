@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.capture.border import BorderChoice
+from weft.capture.parts import place_bytes
 from weft.capture.pointwise import check_alone
 from weft.capture.prepare import prepare
 from weft.capture.regions import Capture, Region, capture
@@ -297,8 +298,12 @@ def run_program(
 
 
 def _hints(region: Region, symbols: Mapping[Any, int]) -> dict[str, int]:
-    """Likely values of a region's run-time parameters, as far as there are any."""
+    """Likely values of a region's run-time parameters, as far as there are any, and of inputs that begin behind the
+    beginning of the graph's input that they are a part of, by how many bytes."""
     found = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
+    for buffer, node in zip(region.program.inputs, region.inputs, strict=True):
+        if (place := place_bytes(node)) != 0:
+            found[buffer.name] = _hint(place, symbols)
     return {name: value for name, value in found.items() if value is not None}
 
 

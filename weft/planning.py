@@ -21,7 +21,7 @@ from weft.target import Target
 
 @dataclass(frozen=True)
 class Asked:
-    """What a plan depends on. hints: likely values of run-time parameters."""
+    """What a plan depends on. hints: likely values of run-time parameters, and places of inputs (``compiler``)."""
 
     program: Program
     target: Target

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, Space, axis_of, follow, shape_of
+from weft.capture.axes import VIEWS, Space, axis_of, follow, shape_of, viewed
 from weft.capture.lower import POINTWISE
-from weft.capture.refine import Extent, Refinement
+from weft.capture.refine import Extent, Refinement, extent
 
 if TYPE_CHECKING:
     from weft.capture.lowering import NodeLowering
@@ -146,6 +146,22 @@ def slice_of(node: fx.Node) -> tuple[fx.Node, Part] | None:
         return None
     part = _part(shape_of(source), arguments)
     return None if part is None else (source, part)
+
+
+def whole_of(node: fx.Node) -> fx.Node:
+    """What a node is a part of, or a view, through all of these; any other node itself."""
+    while (found := slice_of(viewed(node))) is not None:
+        node = found[0]
+    return viewed(node)
+
+
+def place_bytes(node: fx.Node) -> Extent:
+    """Where in the memory of a graph's input a part of it begins. Of what the graph computes it is 0: a part of what
+    nothing keeps in memory as a whole is a tensor of its own."""
+    if whole_of(node).op != "placeholder":
+        return 0
+    value = node.meta["val"]
+    return extent(value.storage_offset()) * value.element_size()
 
 
 def drops_axis(node: fx.Node) -> bool:

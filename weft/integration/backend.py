@@ -29,7 +29,7 @@ from weft.logs import turn_on
 from weft.machines import is_distributed, target_of
 from weft.options import Options
 from weft.render.backends import devices
-from weft.runtime import calibration, head_start, launch, launcher, triton_load, tuning
+from weft.runtime import calibration, compile_workers, head_start, launch, launcher, triton_load, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
@@ -176,16 +176,17 @@ def weft_backend(
     ``mode`` is passed on. Passes of the user's over post-grad graphs run before weft's. Without a C++ compiler a CPU
     model runs in eager mode, with one warning that says what to install.
     """
-    from torch._inductor import compile_fx
-
     own, patches = split(options or {}, kwargs.get("mode"))
     chosen = Options.read(own)
     turn_on(chosen.logs)
     devices = {t.device.type for t in example_inputs if isinstance(t, torch.Tensor)}
     if "cuda" in devices:
+        start_workers()
+    from torch._inductor import compile_fx
+
+    if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
         Thread(target=triton_load.warm_up, daemon=True).start()
-        use_torchs_ptxas()  # before TorchInductor looks which one there is
         for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
             target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that
     try:
@@ -203,6 +204,12 @@ def weft_backend(
         gm, list(example_inputs), inner_compile=weft_pass.compile_inner, config_patches=patches
     )
     return cast(Callable[..., Any], compiled)
+
+
+def start_workers() -> None:
+    """Start compile processes, which takes them seconds, unless they run."""
+    use_torchs_ptxas()  # before they look which one there is
+    compile_workers.start()
 
 
 def supports_cuda() -> bool:

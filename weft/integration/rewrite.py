@@ -24,6 +24,7 @@ from weft.integration.donated import write_in_place
 from weft.integration.generated import register
 from weft.integration.order import sort
 from weft.integration.sizes import SizeNodes
+from weft.integration.stored import store_once
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Size
@@ -67,6 +68,7 @@ def rewrite(graph: fx.Graph, compilation: Compilation, options: Options = _DEFAU
         sort(graph)
         wholes.put_in_place()
         write_in_place(graph, launches)
+        store_once(launches)
         graph.lint()
         verify_texts(graph)
     except Exception:

@@ -45,6 +45,16 @@ class Task:
                 raise WorkerLostError(f"{type(error).__name__}: {error}") from error
 
 
+def start() -> None:
+    """Have TorchInductor start its pool, as it does when it compiles for a GPU, if it would have one."""
+    try:
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
+    except Exception as error:
+        _LOG.info("compile workers are not started: %s: %s", type(error).__name__, error)
+
+
 def submit(function: Callable[..., Any], *arguments: Any) -> Task | None:
     """Have a worker call a function that it can import by name; None if there is no pool that is ready."""
     pool = _pool()

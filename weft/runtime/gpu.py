@@ -32,6 +32,10 @@ from weft.runtime.triton_load import TRITONS, Loaded, Start
 from weft.runtime.workspace import Workspace
 
 _CALL_LIMIT = 4096
+_VARIANT_LIMIT = 6
+"""Binaries of one kernel, after which one for tensors that start anywhere is enough."""
+
+_CallKey = tuple[int | tuple[bool, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,10 @@ class Call:
             start(stream, arguments, self.hooks)
         del kept  # the allocator gives it to what comes later on this stream only
 
-    def repeat(self, aligned: bool, tensors: int) -> list[int]:
+    def repeat(self, aligned: Sequence[bool]) -> list[int]:
         """What the launcher needs to make this call again on the stream that is the current one, in the order of
-        ``launcher/gpu.h``; nothing where Python is needed. tensors: their number."""
-        known = tensors + self.workspace.words + len(self.parameters) + TRITONS
+        ``launcher/gpu.h``; nothing where Python is needed. aligned: of each tensor."""
+        known = len(aligned) + self.workspace.words + len(self.parameters) + TRITONS
         listened_to = any(getattr(h, "calls", h) for h in (self.hooks.launch_enter_hook, self.hooks.launch_exit_hook))
         words = {start.loaded.arguments for start in self.starts}
         if listened_to or words != {known} or torch.cuda.is_current_stream_capturing():
@@ -66,7 +70,8 @@ class Call:
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
             counter = self.workspace.counters.of_stream(self.device, stream)
         slices = self.workspace.offsets_bytes
-        numbers = [self.device.index, ALIGNMENT_BYTES, int(aligned), counter, stream, *words]
+        places = [len(aligned), *map(int, aligned)]
+        numbers = [self.device.index, ALIGNMENT_BYTES, *places, counter, stream, *words]
         numbers += [self.workspace.size_bytes, len(slices), *slices]
         for start in self.starts:
             loaded = start.loaded
@@ -81,7 +86,7 @@ class GpuFunction:
         self.kernel, self.source, self.options = kernel, source, options
         self._binaries: dict[tuple[Variant, GpuTarget], dict[str, Binary]] = {}
         self._loaded: dict[tuple[Variant, int], dict[str, Loaded]] = {}
-        self._calls: dict[tuple[int, ...], Call] = {}
+        self._calls: dict[_CallKey, Call] = {}
         self._lock = Lock()
         self._told = set[str]()
 
@@ -104,12 +109,12 @@ class GpuFunction:
 
     def __call__(self, device: torch.device, tensors: Sequence[int], parameters: Sequence[int], sm_margin: int) -> bool:
         """Start the kernel; whether that was possible now. tensors: addresses."""
-        aligned = _are_aligned(tensors)
+        aligned = _aligned(tensors)
         key = (device.index, aligned, sm_margin, *parameters)
         with nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device):
             call = self._calls.get(key)
             if call is None:
-                variant = Variant(aligned, tuple(p % ALIGNMENT_BYTES == 0 for p in parameters))
+                variant = self._variant(aligned, tuple(p % ALIGNMENT_BYTES == 0 for p in parameters))
                 call = self._make_call(device, variant, parameters, sm_margin)
                 if call is None:
                     return False
@@ -123,9 +128,15 @@ class GpuFunction:
         self, device: torch.device, tensors: Sequence[int], parameters: Sequence[int], sm_margin: int
     ) -> list[int]:
         """How the launcher makes a call again that was made; nothing if it cannot."""
-        aligned = _are_aligned(tensors)
+        aligned = _aligned(tensors)
         call = self._calls.get((device.index, aligned, sm_margin, *parameters))
-        return [] if call is None else call.repeat(aligned, len(tensors))
+        return [] if call is None else call.repeat(aligned)
+
+    def _variant(self, aligned: tuple[bool, ...], divisible: tuple[bool, ...]) -> Variant:
+        """What calls rely on: where their tensors start, or of the last of many ways to start nothing."""
+        exact = Variant(aligned, divisible)
+        is_new = all(exact != variant for variant, _ in self._binaries)
+        return exact.without_alignment() if is_new and len(self._binaries) >= _VARIANT_LIMIT else exact
 
     def _make_call(
         self, device: torch.device, variant: Variant, parameters: Sequence[int], sm_margin: int
@@ -166,11 +177,8 @@ class GpuFunction:
             warnings.warn(f"weft: kernel {self.kernel.name} runs on ATen {reason}", stacklevel=2)
 
 
-def _are_aligned(tensors: Sequence[int]) -> bool:
-    together = 0
-    for address in tensors:
-        together |= address
-    return together % ALIGNMENT_BYTES == 0
+def _aligned(tensors: Sequence[int]) -> tuple[bool, ...]:
+    return tuple(address % ALIGNMENT_BYTES == 0 for address in tensors)
 
 
 def target_of(device: torch.device) -> GpuTarget:

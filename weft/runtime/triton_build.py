@@ -64,16 +64,23 @@ class GpuTarget:
 
 @dataclass(frozen=True)
 class Variant:
-    """What a binary may rely on. aligned: every tensor starts at a multiple of 16 bytes. divisible: of each run-time
-    parameter, whether it is a multiple of 16."""
+    """What a binary may rely on. aligned: of each tensor, inputs first, whether it starts at a multiple of 16 bytes.
+    divisible: of each run-time parameter, whether it is a multiple of 16."""
 
-    aligned: bool
+    aligned: tuple[bool, ...]
     divisible: tuple[bool, ...]
 
     @staticmethod
     def expected(kernel: Kernel, hints: Mapping[str, int]) -> Variant:
-        """What most calls are like: aligned, with the likely values of parameters, or multiples of 16."""
-        return Variant(True, tuple(hints.get(p, 0) % ALIGNMENT_BYTES == 0 for p in kernel.program.parameters))
+        """What most calls are like: with the likely values of parameters and places of inputs, or multiples of 16."""
+        program = kernel.program
+        inputs = (hints.get(b.name, 0) % ALIGNMENT_BYTES == 0 for b in program.inputs)
+        divisible = (hints.get(p, 0) % ALIGNMENT_BYTES == 0 for p in program.parameters)
+        return Variant((*inputs, *(True for _ in program.outputs)), tuple(divisible))
+
+    def without_alignment(self) -> Variant:
+        """The same for tensors anywhere."""
+        return Variant((False,) * len(self.aligned), self.divisible)
 
 
 @dataclass(frozen=True)
@@ -279,13 +286,12 @@ def signature(kernel: Kernel) -> dict[str, str]:
 
 def attributes(kernel: Kernel, variant: Variant) -> dict[tuple[int, ...], list[list[Any]]]:
     """What Triton is told of the arguments, by position. Memory that weft allocates is always aligned."""
-    program = kernel.program
-    tensors = len(program.inputs) + len(program.outputs)
     arguments = triton_launch.arguments(kernel)
-    divisible = dict(zip(program.parameters, variant.divisible, strict=True))
+    divisible = dict(zip(kernel.program.parameters, variant.divisible, strict=True))
+    aligned = dict(enumerate(variant.aligned))
     told: list[int] = []
     for at, (name, text) in enumerate(arguments):
-        known = divisible[name] if not text.startswith("*") else variant.aligned or at >= tensors
+        known = aligned.get(at, True) if text.startswith("*") else divisible[name]
         told += [at] if known else []
     return {(at,): [["tt.divisibility", ALIGNMENT_BYTES]] for at in told}
 

@@ -56,7 +56,7 @@ struct GpuFitting : Fitting {
 
   int32_t device;
   uintptr_t alignment_bytes;
-  bool aligned;       // whether every tensor is
+  std::vector<char> aligned;  // of each tensor, whether it starts at a multiple of that
   uintptr_t counter;  // of programs that arrive at a barrier, 0 without one: for launches of one stream, in no graph
   void* stream;       // that stream
   size_t arguments;   // of each function; behind those that have values are null pointers
@@ -67,7 +67,8 @@ struct GpuFitting : Fitting {
   GpuFitting(Likeness like, Numbers numbers) : Fitting(std::move(like), numbers) {
     device = static_cast<int32_t>(numbers.next());
     alignment_bytes = static_cast<uintptr_t>(numbers.next());
-    aligned = numbers.next() != 0;
+    aligned.resize(static_cast<size_t>(numbers.next()));
+    for (auto& each : aligned) each = numbers.next() != 0;
     counter = static_cast<uintptr_t>(numbers.next());
     stream = reinterpret_cast<void*>(numbers.next());
     arguments = static_cast<size_t>(numbers.next());
@@ -89,10 +90,12 @@ struct GpuFitting : Fitting {
   }
 
   bool allows(const std::vector<void*>& addresses) const override {
-    uintptr_t all = 0;
-    for (void* const address : addresses) all |= reinterpret_cast<uintptr_t>(address);
+    const auto is_as_known = [&](void* const address, const char known) {
+      return (reinterpret_cast<uintptr_t>(address) % alignment_bytes == 0) == (known != 0);
+    };
+    if (!std::equal(addresses.begin(), addresses.end(), aligned.begin(), aligned.end(), is_as_known)) return false;
     int current = -1;
-    if ((all % alignment_bytes == 0) != aligned || gpu.current_device(&current) != 0 || current != device) return false;
+    if (gpu.current_device(&current) != 0 || current != device) return false;
     if (counter == 0) return true;
     int capturing = 0;
     return current_stream() == stream && gpu.is_capturing(stream, &capturing) == 0 && capturing == 0;
