@@ -51,15 +51,19 @@ def drawn_widths(draw: random.Random, count: int, least: int, most: int, multipl
     return [max(multiple, round(math.exp(draw.uniform(low, high)) / multiple) * multiple) for _ in range(count)]
 
 
-def drawn_cells(seed: int, workloads: Sequence[str], count: int) -> list[Cell]:
+def drawn_cells(
+    seed: int, workloads: Sequence[str], count: int, elements: tuple[int, int] | None = None
+) -> list[Cell]:
     """Cells of these workloads in turn: widths that are multiples of 8, half of them up to 8192, and others; as many
-    rows as make up the data, or few."""
+    rows as make up the data, or few. elements: of the data, the least and the most, evenly by their logarithm; by
+    default much, for the most part."""
     draw, found = random.Random(seed), list[Cell]()
     for at in range(count):
         multiple = 1 if draw.random() < 0.2 else VECTOR
         most = WIDEST if draw.random() < 0.3 else 8192
         (columns,) = drawn_widths(draw, 1, 8192 if most == WIDEST else 64, most, multiple)
-        rows = draw.choice(ELEMENTS) // columns
+        of_all = draw.choice(ELEMENTS) if elements is None else math.exp(draw.uniform(*map(math.log, elements)))
+        rows = int(of_all) // columns
         if draw.random() < 0.35:
             rows = min(rows, round(math.exp(draw.uniform(0, math.log(FEW_ROWS)))))
         found.append(Cell(workloads[at % len(workloads)], draw.choice(DTYPES), max(1, rows), columns))

@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=0, help="of these with many rows, with all schedules of each")
     parser.add_argument("--columns", type=int, nargs="+", help="in place of drawn shapes")
     parser.add_argument("--rows", type=int, nargs="+", help="with these columns; 2^26 elements without")
+    parser.add_argument("--elements", type=int, nargs=2, metavar=("LEAST", "MOST"), help="of drawn shapes")
     parser.add_argument("--dtype", default="bf16", help="of these")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=20, help="schedules of a kernel")
@@ -128,7 +129,7 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
         kept = [cell for cell in cells if cell not in left_out and cell.workload in given.workload]
         yield from draw.sample(kept, given.sample) if given.sample else kept
     elif not given.columns:
-        yield from drawn_cells(given.seed, given.workload, given.cells)
+        yield from drawn_cells(given.seed, given.workload, given.cells, given.elements)
     else:
         for name, columns in product(given.workload, given.columns):
             for rows in given.rows or [2**26 // columns]:
