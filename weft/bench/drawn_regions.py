@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
-from weft.bench.gpu_cells import ELEMENTS, drawn_widths
 from weft.ir.program import Builder, Dim, Program
 from weft.ir.simplify import simplify
 
+ELEMENTS = (2**26, 2**26, 2**26, 2**25, 2**24, 2**22)
+"""Of the data, to draw from."""
+VECTOR = 8
 FEWEST, MOST = 2, 40
 """Inputs of a region."""
 NARROWEST, WIDEST = 128, 8192
@@ -20,13 +23,20 @@ EARLY, SHARED = 0.3, 0.15
 """How often a column sum is of what any inputs have met in, and how often a value is used once more."""
 
 
-def drawn_region(seed: int, loads: int | None = None, columns: int | None = None) -> Program:
-    """Everything follows from the seed, but for what is given: how many inputs there are, and how wide rows are."""
+def drawn_widths(draw: random.Random, count: int, least: int, most: int, multiple: int = VECTOR) -> list[int]:
+    """Multiples of a number, evenly by their logarithm."""
+    low, high = math.log(least), math.log(most)
+    return [max(multiple, round(math.exp(draw.uniform(low, high)) / multiple) * multiple) for _ in range(count)]
+
+
+def drawn_region(seed: int, loads: int | None = None, columns: int | None = None, rows: int | None = None) -> Program:
+    """Everything follows from the seed, but for what is given: how many inputs there are, how wide rows are, and how
+    many."""
     draw = random.Random(seed)
     count = draw.randint(FEWEST, MOST)
     multiple = 1 if draw.random() < 0.1 else 8
     (width,) = drawn_widths(draw, 1, NARROWEST, WIDEST, multiple)
-    return _Region(draw, loads or count, columns or width).drawn(f"region_{seed}")
+    return _Region(draw, loads or count, columns or width, rows).drawn(f"region_{seed}")
 
 
 @dataclass
@@ -34,9 +44,10 @@ class _Region:
     draw: random.Random
     loads: int
     columns: int
+    rows: int | None
 
     def drawn(self, name: str) -> Program:
-        draw, rows = self.draw, max(1, self.draw.choice(ELEMENTS) // self.columns)
+        draw, rows = self.draw, self.rows or max(1, self.draw.choice(ELEMENTS) // self.columns)
         self.builder = Builder(name, (Dim("m", rows), Dim("n", self.columns)))
         self.values = [self._input(at) for at in range(self.loads)]
         draw.shuffle(self.values)

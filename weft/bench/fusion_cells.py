@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.bench.case import Case, workload_case
-from weft.bench.gpu_cells import drawn_widths
+from weft.bench.drawn_regions import drawn_widths
 from weft.bench.inputs import Shape
 from weft.bench.workloads import WORKLOADS
 from weft.bench.workloads.workload import wide

@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from weft.bench.drawn_regions import ELEMENTS, FEWEST, VECTOR, drawn_region, drawn_widths
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -26,10 +27,11 @@ from weft.target import Target
 WIDEST = 65536
 FEW_ROWS = 4096
 """Up to which a number of rows is drawn, where it does not follow from the elements."""
-ELEMENTS = (2**26, 2**26, 2**26, 2**25, 2**24, 2**22)
-"""Of the data, to draw from."""
 DTYPES = ("bf16",) * 6 + ("f16", "f32")
-VECTOR = 8
+REGION = "region"
+"""How workloads are called that are drawn themselves, by what they are drawn from and how many tensors they load."""
+MOST_LOADS = 10
+"""Of these."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,15 +47,7 @@ class Cell:
         return f"{self.workload} {self.rows}x{self.columns} {self.dtype}"
 
 
-def drawn_widths(draw: random.Random, count: int, least: int, most: int, multiple: int = VECTOR) -> list[int]:
-    """Multiples of a number, evenly by their logarithm."""
-    low, high = math.log(least), math.log(most)
-    return [max(multiple, round(math.exp(draw.uniform(low, high)) / multiple) * multiple) for _ in range(count)]
-
-
-def drawn_cells(
-    seed: int, workloads: Sequence[str], count: int, elements: tuple[int, int] | None = None
-) -> list[Cell]:
+def drawn_cells(seed: int, workloads: Sequence[str], count: int, elements: tuple[int, int] | None = None) -> list[Cell]:
     """Cells of these workloads in turn: widths that are multiples of 8, half of them up to 8192, and others; as many
     rows as make up the data, or few. elements: of the data, the least and the most, evenly by their logarithm; by
     default much, for the most part."""
@@ -70,9 +64,23 @@ def drawn_cells(
     return found
 
 
+def cells_of_regions(seed: int, count: int, elements: tuple[int, int]) -> list[Cell]:
+    """Regions that are drawn, each at a shape of its own. elements: as above."""
+    draw, found = random.Random(seed), list[Cell]()
+    for _ in range(count):
+        ((columns,), (size,)) = drawn_widths(draw, 1, 64, 8192), drawn_widths(draw, 1, *elements)
+        name = f"{REGION} {draw.randrange(10**6)} {draw.randint(FEWEST, MOST_LOADS)}"
+        found.append(Cell(name, "mixed", max(1, size // columns), columns))
+    return found
+
+
 @lru_cache(maxsize=4096)
 def program_of(cell: Cell) -> Program:
     """What a workload computes at a shape, without any data."""
+    kind, *numbers = cell.workload.split()
+    if kind == REGION:
+        seed, loads = map(int, numbers)
+        return drawn_region(seed, loads, cell.columns, cell.rows)
     with FakeTensorMode():
         fakes = WORKLOADS[cell.workload].make_inputs((cell.rows, cell.columns), TORCH_DTYPES[cell.dtype], "cpu")
     inputs = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes
-from weft.bench.gpu_cells import Cell, drawn_cells, parts_of
+from weft.bench.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
 from weft.bench.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
 from weft.bench.peers import copy_candidate
@@ -54,6 +54,8 @@ MOST_SPILLED_ELEMENTS = 80
 """Of a thread: ptxas takes minutes to spill more."""
 MOST_FEW = 0.7
 """The part of the gates' cells of few rows that is left out: there are many."""
+DATA = (2**14, 2**26)
+"""Elements of drawn regions, by default."""
 NOT_SWEPT = ("batch_norm_forward", "row_column_amax", "modulated_layer_norm_forward", "qk_norm_backward")
 """Workloads whose kernels are as those of others."""
 Part = tuple[Cell, str]
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=0, help="of these with many rows, with all schedules of each")
     parser.add_argument("--columns", type=int, nargs="+", help="in place of drawn shapes")
     parser.add_argument("--rows", type=int, nargs="+", help="with these columns; 2^26 elements without")
+    parser.add_argument("--regions", action="store_true", help="that are drawn themselves, in place of workloads")
     parser.add_argument("--elements", type=int, nargs=2, metavar=("LEAST", "MOST"), help="of drawn shapes")
     parser.add_argument("--dtype", default="bf16", help="of these")
     parser.add_argument("--rounds", type=int, default=5)
@@ -128,6 +131,8 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
         left_out = set(few if given.sample else draw.sample(few, round(MOST_FEW * len(few))))
         kept = [cell for cell in cells if cell not in left_out and cell.workload in given.workload]
         yield from draw.sample(kept, given.sample) if given.sample else kept
+    elif given.regions:
+        yield from cells_of_regions(given.seed, given.cells, given.elements or DATA)
     elif not given.columns:
         yield from drawn_cells(given.seed, given.workload, given.cells, given.elements)
     else:
