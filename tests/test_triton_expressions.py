@@ -16,6 +16,7 @@ from tests.cases import often
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
+from weft.ir.rounding import rounded_at_once
 from weft.plan.kernel import Kernel, Schedule
 from weft.render import triton
 from weft.render.triton_expressions import (
@@ -26,7 +27,6 @@ from weft.render.triton_expressions import (
     expression,
     literal,
     reduction,
-    rounded_at_once,
 )
 
 needs_triton = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 inputs=evict_last
 # program add_rms_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -32,11 +32,10 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
-    n_a = tl.arange(0, 1024)[None, :]
-    n_b = 1024 + tl.arange(0, 1024)[None, :]
-    n_c = 2048 + tl.arange(0, 1024)[None, :]
-    n_d = 3072 + tl.arange(0, 1024)[None, :]
-    n_e = 4096 + tl.arange(0, 1024)[None, :]
+    n_a = tl.arange(0, 2048)[None, :]
+    n_b = 2048 + tl.arange(0, 2048)[None, :]
+    n_c = 4096 + tl.arange(0, 2048)[None, :]
+    column_exists_c = n_c < 5120
     tile = tl.program_id(0)
     m = tile + tl.arange(0, 1)[:, None]
     x_at = x + m * 5120
@@ -45,14 +44,10 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     out1_at = out1 + m * 5120
     x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
     x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
-    x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
-    x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
-    x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
+    x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
     residual_tile_a = tl.load(residual_at + n_a, eviction_policy="evict_last")
     residual_tile_b = tl.load(residual_at + n_b, eviction_policy="evict_last")
-    residual_tile_c = tl.load(residual_at + n_c, eviction_policy="evict_last")
-    residual_tile_d = tl.load(residual_at + n_d, eviction_policy="evict_last")
-    residual_tile_e = tl.load(residual_at + n_e, eviction_policy="evict_last")
+    residual_tile_c = tl.load(residual_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
     cast_a = w.to_f32(residual_tile_a)
     cast_1_a = w.to_f32(x_tile_a)
     add_a = cast_1_a + cast_a
@@ -73,30 +68,14 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     cast_2_c = w.to_bf16(add_c)
     cast_3_c = w.to_f32(cast_2_c)
     mul_c = cast_3_c * cast_3_c
-    tl.store(out0_at + n_c, cast_2_c)
-    cast_d = w.to_f32(residual_tile_d)
-    cast_1_d = w.to_f32(x_tile_d)
-    add_d = cast_1_d + cast_d
-    cast_2_d = w.to_bf16(add_d)
-    cast_3_d = w.to_f32(cast_2_d)
-    mul_d = cast_3_d * cast_3_d
-    tl.store(out0_at + n_d, cast_2_d)
-    cast_e = w.to_f32(residual_tile_e)
-    cast_1_e = w.to_f32(x_tile_e)
-    add_e = cast_1_e + cast_e
-    cast_2_e = w.to_bf16(add_e)
-    cast_3_e = w.to_f32(cast_2_e)
-    mul_e = cast_3_e * cast_3_e
-    tl.store(out0_at + n_e, cast_2_e)
-    sum = tl.sum(mul_a + mul_b + mul_c + mul_d + mul_e, 1, keep_dims=True)
+    tl.store(out0_at + n_c, cast_2_c, mask=column_exists_c)
+    sum = tl.sum(mul_a + mul_b + tl.where(column_exists_c, mul_c, 0.0), 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     add_1 = div + 1e-06
     rsqrt = tl.rsqrt(add_1)
     weight_tile_a = tl.load(weight + n_a)
     weight_tile_b = tl.load(weight + n_b)
-    weight_tile_c = tl.load(weight + n_c)
-    weight_tile_d = tl.load(weight + n_d)
-    weight_tile_e = tl.load(weight + n_e)
+    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     mul_1_a = cast_3_a * rsqrt
     cast_4_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_4_a
@@ -111,14 +90,4 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     cast_4_c = w.to_f32(weight_tile_c)
     mul_2_c = mul_1_c * cast_4_c
     cast_5_c = mul_2_c.to(tl.bfloat16)
-    tl.store(out1_at + n_c, cast_5_c)
-    mul_1_d = cast_3_d * rsqrt
-    cast_4_d = w.to_f32(weight_tile_d)
-    mul_2_d = mul_1_d * cast_4_d
-    cast_5_d = mul_2_d.to(tl.bfloat16)
-    tl.store(out1_at + n_d, cast_5_d)
-    mul_1_e = cast_3_e * rsqrt
-    cast_4_e = w.to_f32(weight_tile_e)
-    mul_2_e = mul_1_e * cast_4_e
-    cast_5_e = mul_2_e.to(tl.bfloat16)
-    tl.store(out1_at + n_e, cast_5_e)
+    tl.store(out1_at + n_c, cast_5_c, mask=column_exists_c)

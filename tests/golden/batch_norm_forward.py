@@ -63,7 +63,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
         tl.store(rsqrt_saved + n, rsqrt)
         tl.store(mul_saved + n, mul)
 
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=1x2048 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
 # program batch_norm_forward_1()
 #   dim m = 32768
 #   dim n = 5120
@@ -90,18 +90,17 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
-    block = tl.program_id(0) % 3
-    n = block * 2048 + tl.arange(0, 2048)[None, :]
-    column_exists = n < 5120
-    tile = tl.program_id(0) // 3
-    m = tile + tl.arange(0, 1)[:, None]
+    block = tl.program_id(0) % 5
+    n = block * 1024 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0) // 5
+    m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
-    x_tile = tl.load(x_at + n, mask=column_exists, other=0)
-    weight_tile = tl.load(weight + n, mask=column_exists, other=0)
-    bias_tile = tl.load(bias + n, mask=column_exists, other=0)
-    rsqrt_saved_tile = tl.load(rsqrt_saved + n, mask=column_exists, other=0)
-    mul_saved_tile = tl.load(mul_saved + n, mask=column_exists, other=0)
+    x_tile = tl.load(x_at + n)
+    weight_tile = tl.load(weight + n)
+    bias_tile = tl.load(bias + n)
+    rsqrt_saved_tile = tl.load(rsqrt_saved + n)
+    mul_saved_tile = tl.load(mul_saved + n)
     cast = w.to_f32(x_tile)
     sub = cast - mul_saved_tile
     mul = sub * rsqrt_saved_tile
@@ -110,4 +109,4 @@ def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
     cast_2 = w.to_f32(bias_tile)
     add = mul_1 + cast_2
     cast_3 = add.to(tl.bfloat16)
-    tl.store(out0_at + n, cast_3, mask=column_exists)
+    tl.store(out0_at + n, cast_3)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=1x2048 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x512 warps=4 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -51,19 +51,18 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out0):
-    block = tl.program_id(0) % 3
-    n = block * 2048 + tl.arange(0, 2048)[None, :]
-    column_exists = n < 5120
-    tile = tl.program_id(0) // 3
-    m = tile + tl.arange(0, 1)[:, None]
+    block = tl.program_id(0) % 10
+    n = block * 512 + tl.arange(0, 512)[None, :]
+    tile = tl.program_id(0) // 10
+    m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     dloss_row = tl.load(dloss)
-    x_tile = tl.load(x_at + n, mask=column_exists, other=0)
+    count_row = tl.load(count)
+    x_tile = tl.load(x_at + n)
     target_row = tl.load(target + m)
     maximum_row = tl.load(maximum + m)
     log_total_row = tl.load(log_total + m)
-    count_row = tl.load(count)
     ne = target_row != -100
     where = tl.where(ne, target_row, 0)
     ge = where >= 0
@@ -89,4 +88,4 @@ def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out
     mul_2 = exp * where_4
     sub_2 = mul - mul_2
     cast_2 = sub_2.to(tl.bfloat16)
-    tl.store(out0_at + n, cast_2, mask=column_exists)
+    tl.store(out0_at + n, cast_2)

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
 # program layer_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -53,14 +53,19 @@ def weft_layer_norm_forward(x, weight, bias, out0):
     cast_e = w.to_f32(x_tile_e)
     sum = tl.sum(cast_a + cast_b + cast_c + cast_d + cast_e, 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
+    cast_a = w.to_f32_again(x_tile_a)
     sub_a = cast_a - div
     mul_a = sub_a * sub_a
+    cast_b = w.to_f32_again(x_tile_b)
     sub_b = cast_b - div
     mul_b = sub_b * sub_b
+    cast_c = w.to_f32_again(x_tile_c)
     sub_c = cast_c - div
     mul_c = sub_c * sub_c
+    cast_d = w.to_f32_again(x_tile_d)
     sub_d = cast_d - div
     mul_d = sub_d * sub_d
+    cast_e = w.to_f32_again(x_tile_e)
     sub_e = cast_e - div
     mul_e = sub_e * sub_e
     sum_1 = tl.sum(mul_a + mul_b + mul_c + mul_d + mul_e, 1, keep_dims=True)
@@ -77,38 +82,48 @@ def weft_layer_norm_forward(x, weight, bias, out0):
     bias_tile_c = tl.load(bias + n_c)
     bias_tile_d = tl.load(bias + n_d)
     bias_tile_e = tl.load(bias + n_e)
+    cast_a = w.to_f32_again(x_tile_a)
+    sub_a = cast_a - div
     mul_1_a = sub_a * rsqrt
-    cast_1_a = w.to_f32(weight_tile_a)
+    cast_1_a = w.to_f32_again(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
-    cast_2_a = w.to_f32(bias_tile_a)
+    cast_2_a = w.to_f32_again(bias_tile_a)
     add_1_a = mul_2_a + cast_2_a
     cast_3_a = add_1_a.to(tl.bfloat16)
     tl.store(out0_at + n_a, cast_3_a)
+    cast_b = w.to_f32_again(x_tile_b)
+    sub_b = cast_b - div
     mul_1_b = sub_b * rsqrt
-    cast_1_b = w.to_f32(weight_tile_b)
+    cast_1_b = w.to_f32_again(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
-    cast_2_b = w.to_f32(bias_tile_b)
+    cast_2_b = w.to_f32_again(bias_tile_b)
     add_1_b = mul_2_b + cast_2_b
     cast_3_b = add_1_b.to(tl.bfloat16)
     tl.store(out0_at + n_b, cast_3_b)
+    cast_c = w.to_f32_again(x_tile_c)
+    sub_c = cast_c - div
     mul_1_c = sub_c * rsqrt
-    cast_1_c = w.to_f32(weight_tile_c)
+    cast_1_c = w.to_f32_again(weight_tile_c)
     mul_2_c = mul_1_c * cast_1_c
-    cast_2_c = w.to_f32(bias_tile_c)
+    cast_2_c = w.to_f32_again(bias_tile_c)
     add_1_c = mul_2_c + cast_2_c
     cast_3_c = add_1_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_3_c)
+    cast_d = w.to_f32_again(x_tile_d)
+    sub_d = cast_d - div
     mul_1_d = sub_d * rsqrt
-    cast_1_d = w.to_f32(weight_tile_d)
+    cast_1_d = w.to_f32_again(weight_tile_d)
     mul_2_d = mul_1_d * cast_1_d
-    cast_2_d = w.to_f32(bias_tile_d)
+    cast_2_d = w.to_f32_again(bias_tile_d)
     add_1_d = mul_2_d + cast_2_d
     cast_3_d = add_1_d.to(tl.bfloat16)
     tl.store(out0_at + n_d, cast_3_d)
+    cast_e = w.to_f32_again(x_tile_e)
+    sub_e = cast_e - div
     mul_1_e = sub_e * rsqrt
-    cast_1_e = w.to_f32(weight_tile_e)
+    cast_1_e = w.to_f32_again(weight_tile_e)
     mul_2_e = mul_1_e * cast_1_e
-    cast_2_e = w.to_f32(bias_tile_e)
+    cast_2_e = w.to_f32_again(bias_tile_e)
     add_1_e = mul_2_e + cast_2_e
     cast_3_e = add_1_e.to(tl.bfloat16)
     tl.store(out0_at + n_e, cast_3_e)

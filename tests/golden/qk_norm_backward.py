@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=2 chunks=396 keeps=inputs
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264
 # program qk_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -38,7 +38,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
     n_c = 2048 + tl.arange(0, 1024)[None, :]
     n_d = 3072 + tl.arange(0, 1024)[None, :]
     n_e = 4096 + tl.arange(0, 1024)[None, :]
-    for chunk in range(tl.program_id(0), 396, tl.num_programs(0)):
+    for chunk in range(tl.program_id(0), 264, tl.num_programs(0)):
         weight_tile_a = tl.load(weight + n_a)
         weight_tile_b = tl.load(weight + n_b)
         weight_tile_c = tl.load(weight + n_c)
@@ -49,7 +49,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
         sum_1_sum_c = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_d = tl.full([1, 1024], 0.0, tl.float32)
         sum_1_sum_e = tl.full([1, 1024], 0.0, tl.float32)
-        for tile in tl.range(chunk, 32768, 396, num_stages=2):
+        for tile in tl.range(chunk, 32768, 264, num_stages=3):
             m = tile + tl.arange(0, 1)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120
@@ -68,7 +68,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             cast_a = w.to_f32(x_tile_a)
             mul_a = cast_a * rstd_row
             cast_1_a = w.to_f32(dy_tile_a)
-            cast_2_a = w.to_f32_again(weight_tile_a)
+            cast_2_a = w.to_f32(weight_tile_a)
             mul_1_a = cast_1_a * cast_2_a
             mul_2_a = mul_a * mul_1_a
             mul_5_a = cast_1_a * mul_a
@@ -76,7 +76,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             cast_b = w.to_f32(x_tile_b)
             mul_b = cast_b * rstd_row
             cast_1_b = w.to_f32(dy_tile_b)
-            cast_2_b = w.to_f32_again(weight_tile_b)
+            cast_2_b = w.to_f32(weight_tile_b)
             mul_1_b = cast_1_b * cast_2_b
             mul_2_b = mul_b * mul_1_b
             mul_5_b = cast_1_b * mul_b
@@ -84,7 +84,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             cast_c = w.to_f32(x_tile_c)
             mul_c = cast_c * rstd_row
             cast_1_c = w.to_f32(dy_tile_c)
-            cast_2_c = w.to_f32_again(weight_tile_c)
+            cast_2_c = w.to_f32(weight_tile_c)
             mul_1_c = cast_1_c * cast_2_c
             mul_2_c = mul_c * mul_1_c
             mul_5_c = cast_1_c * mul_c
@@ -92,7 +92,7 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             cast_d = w.to_f32(x_tile_d)
             mul_d = cast_d * rstd_row
             cast_1_d = w.to_f32(dy_tile_d)
-            cast_2_d = w.to_f32_again(weight_tile_d)
+            cast_2_d = w.to_f32(weight_tile_d)
             mul_1_d = cast_1_d * cast_2_d
             mul_2_d = mul_d * mul_1_d
             mul_5_d = cast_1_d * mul_d
@@ -100,58 +100,33 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
             cast_e = w.to_f32(x_tile_e)
             mul_e = cast_e * rstd_row
             cast_1_e = w.to_f32(dy_tile_e)
-            cast_2_e = w.to_f32_again(weight_tile_e)
+            cast_2_e = w.to_f32(weight_tile_e)
             mul_1_e = cast_1_e * cast_2_e
             mul_2_e = mul_e * mul_1_e
             mul_5_e = cast_1_e * mul_e
             sum_1_sum_e = sum_1_sum_e + mul_5_e
             sum = tl.sum(mul_2_a + mul_2_b + mul_2_c + mul_2_d + mul_2_e, 1, keep_dims=True)
             div = tl.div_rn(sum, 5120.0)
-            cast_a = w.to_f32_again(x_tile_a)
-            mul_a = cast_a * rstd_row
-            cast_1_a = w.to_f32_again(dy_tile_a)
-            cast_2_a = w.to_f32_again(weight_tile_a)
-            mul_1_a = cast_1_a * cast_2_a
             mul_3_a = mul_a * div
             sub_a = mul_1_a - mul_3_a
             mul_4_a = rstd_row * sub_a
             cast_3_a = mul_4_a.to(tl.bfloat16)
             tl.store(out0_at + n_a, cast_3_a)
-            cast_b = w.to_f32_again(x_tile_b)
-            mul_b = cast_b * rstd_row
-            cast_1_b = w.to_f32_again(dy_tile_b)
-            cast_2_b = w.to_f32_again(weight_tile_b)
-            mul_1_b = cast_1_b * cast_2_b
             mul_3_b = mul_b * div
             sub_b = mul_1_b - mul_3_b
             mul_4_b = rstd_row * sub_b
             cast_3_b = mul_4_b.to(tl.bfloat16)
             tl.store(out0_at + n_b, cast_3_b)
-            cast_c = w.to_f32_again(x_tile_c)
-            mul_c = cast_c * rstd_row
-            cast_1_c = w.to_f32_again(dy_tile_c)
-            cast_2_c = w.to_f32_again(weight_tile_c)
-            mul_1_c = cast_1_c * cast_2_c
             mul_3_c = mul_c * div
             sub_c = mul_1_c - mul_3_c
             mul_4_c = rstd_row * sub_c
             cast_3_c = mul_4_c.to(tl.bfloat16)
             tl.store(out0_at + n_c, cast_3_c)
-            cast_d = w.to_f32_again(x_tile_d)
-            mul_d = cast_d * rstd_row
-            cast_1_d = w.to_f32_again(dy_tile_d)
-            cast_2_d = w.to_f32_again(weight_tile_d)
-            mul_1_d = cast_1_d * cast_2_d
             mul_3_d = mul_d * div
             sub_d = mul_1_d - mul_3_d
             mul_4_d = rstd_row * sub_d
             cast_3_d = mul_4_d.to(tl.bfloat16)
             tl.store(out0_at + n_d, cast_3_d)
-            cast_e = w.to_f32_again(x_tile_e)
-            mul_e = cast_e * rstd_row
-            cast_1_e = w.to_f32_again(dy_tile_e)
-            cast_2_e = w.to_f32_again(weight_tile_e)
-            mul_1_e = cast_1_e * cast_2_e
             mul_3_e = mul_e * div
             sub_e = mul_1_e - mul_3_e
             mul_4_e = rstd_row * sub_e
@@ -168,12 +143,12 @@ def weft_qk_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrive
 
 @triton.jit
 def weft_qk_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
-    for task in range(tl.program_id(0), 320, tl.num_programs(0)):
-        n = task * 16 + tl.arange(0, 16)[None, :]
-        sum_1_sum = tl.full([256, 16], 0.0, tl.float32)
-        for start in tl.static_range(0, 396, 256):
-            part = start + tl.arange(0, 256)[:, None]
-            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 396), other=0.0, cache_modifier=".cg")
+    for task in range(tl.program_id(0), 160, tl.num_programs(0)):
+        n = task * 32 + tl.arange(0, 32)[None, :]
+        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
+        for start in tl.static_range(0, 264, 128):
+            part = start + tl.arange(0, 128)[:, None]
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 264), other=0.0, cache_modifier=".cg")
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         cast_4 = sum_1.to(tl.bfloat16)
         tl.store(out1 + n, cast_4)

@@ -164,11 +164,13 @@ def _registers(buffers: tuple[Buffer, ...]) -> float:
 
 @dataclass(frozen=True)
 class Share:
-    """Columns and rows of a piece of a row tile that a thread has, and warps that share a row of it."""
+    """Columns and rows of a piece of a row tile that a thread has, warps that share a row of it, and threads that share
+    a column."""
 
     columns: int
     rows: int
     warps: int
+    tall: int
 
 
 def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> Share:
@@ -179,7 +181,8 @@ def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> S
     lanes = min(32, piece // vector)
     warps = min(schedule.warps, max(1, piece // (vector * lanes)))
     rows_at_once = threads // (lanes * warps)
-    return Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps)
+    tall = min(rows, rows_at_once)
+    return Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps, tall)
 
 
 def is_converted(demand: Demand, schedule: Schedule) -> bool:

@@ -142,7 +142,8 @@ def predicted_us(parts: Sequence[Split]) -> float:
 def _at_least_us(parts: Sequence[Split]) -> Iterator[float]:
     """What kernels of these programs are predicted to take at the least, known better with each more that is found out:
     all of them move all of their tensors once; the first one has its time, with what it reads in the caches."""
-    least = [least_us(sum(map(p.sizes.bytes, p.program.buffers)), 1, p.target) for p in parts]
+    moved = [sum(map(p.sizes.bytes, p.program.buffers)) for p in parts]
+    least = [least_us(each, p.target, warm=at > 0) for at, (each, p) in enumerate(zip(moved, parts, strict=True))]
     yield sum(least)
     first = parts[0]
     if first.target.kind == "gpu" and check_registers(first) is None:

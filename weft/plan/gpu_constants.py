@@ -32,16 +32,17 @@ class Constants:
     of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
     between its warps. compute_power, power: how much the two parts of a tile's time and memory and tiles add up, in a
     program that has a multiprocessor for itself, and overlap, by how much less they do so with many programs on it.
+    cold: time of bytes for which the cache has to write back what is in it, as a part of that of copying as many.
     start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some start
     only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that waits
     for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait for.
     segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines of
     the caches that others have a part of. gather_us: of each column sum at the end of its chunk, and of each exchange
-    between threads that have rows of it. spread_us: by how much the last of the loads that are asked for first arrives
-    later, for each doubling of their bytes. fill_ns: that a program waits for loads that nothing runs ahead of.
-    same_ns: of each load of a weight by programs that start together, which all ask for the same lines, where no others
-    follow. sm_share: of the bandwidth that one multiprocessor may have, in those that there would be for each if all
-    had the same.
+    between threads that have rows of it; level_us: of each doubling of these threads. spread_us: by how much the last
+    of the loads that are asked for first arrives later, for each doubling of their bytes. fill_ns: that a program waits
+    for loads that nothing runs ahead of. same_ns: of each load of a weight by programs that start together, which all
+    ask for the same lines, where no others follow. sm_share: of the bandwidth that one multiprocessor may have, in
+    those that there would be for each if all had the same.
     """
 
     bandwidth: float
@@ -49,6 +50,7 @@ class Constants:
     sharpness: float
     crowded: float
     cached: float
+    cold: float
     issue_ns: float
     latency_ns: float
     again: float
@@ -69,6 +71,7 @@ class Constants:
     barrier_us: float
     segment_bytes: float
     gather_us: float
+    level_us: float
     spread_us: float
     fill_ns: float
     same_ns: float
@@ -98,7 +101,7 @@ def scaled(known: Constants, target: Target, instruction_ratio: Count, start_rat
 
 _STARTS = (
     *("start_us", "later_us", "program_ns", "tile_ns", "fill_ns", "same_ns"),
-    *("step_us", "finish_us", "barrier_us", "gather_us", "spread_us"),
+    *("step_us", "finish_us", "barrier_us", "gather_us", "level_us", "spread_us"),
 )
 
 

@@ -8,16 +8,13 @@ from functools import lru_cache
 
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
-from weft.ir.ops import lookup
-from weft.ir.program import Buffer, Value
+from weft.ir.program import Buffer
+from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import KEPT, loops_of
+from weft.plan.gpu_instructions import cost_of
 from weft.plan.kernel import VECTOR_BYTES
 from weft.plan.split import Split
 
-MOST_COST = 4.0
-"""Of one operation in float32 additions: a GPU has functions that a CPU computes in many steps."""
-ROUNDING_COST = 20.0
-"""Of a cast to 8 bits, which is rounded in several steps."""
 COPIED_BYTES = 4
 """That are copied into shared memory ahead of use at once, at the least."""
 INDEX_COST = 4.0
@@ -90,7 +87,8 @@ class Work:
         vectors = {name for names in named for name in names if set(types[name][1]) & set(split.rows or columns)}
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
         finishing = loops.epilogue_blocks(split.rows) if sums else {}
-        cost = {name: _cost(by_name[name]) for name in vectors}
+        rough = set(by_name) if is_rounded_again(program) else rounded_at_once(program)
+        cost = {name: cost_of(by_name[name], name in rough) for name in vectors}
         every = sum(cost.get(name, 0) for names in named for name in names)
         along = set(columns or rows)
         single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
@@ -126,13 +124,6 @@ class Work:
             sum(split.sizes.elements(b.dims) for b in moved if is_strided(b)),
             tuple((dtypes.itemsize(b.dtype), _rows_in_turn(b, split)) for b in tables if large),
         )
-
-
-def _cost(value: Value) -> float:
-    """Of an operation on an element, in float32 additions."""
-    if value.op == "cast" and dtypes.itemsize(value.dtype) == 1 and dtypes.is_float(value.dtype):
-        return ROUNDING_COST
-    return min(lookup(value.op).cost, MOST_COST)
 
 
 def _vector(buffer: Buffer, columns: tuple[str, ...]) -> int:

@@ -17,7 +17,7 @@ import torch
 
 from weft.ir.dtypes import INTEGERS, is_float, is_narrow
 from weft.ir.ops import OPS, identity
-from weft.ir.program import Attribute, Program, Value
+from weft.ir.program import Attribute, Value
 
 _TYPES = {
     "f64": ("float64", "fp64"),
@@ -87,15 +87,12 @@ _BY_TYPE = {
     ("remainder", "i32"): "w.remainder_integers({0}, {1})",
 }
 _ROUNDED_AGAIN = {
-    ("exp", "f32"): "tl.exp({0})",
-    ("div", "f32"): "{0} / {1}",
-    ("reciprocal", "f32"): "1.0 / {0}",
-    ("tanh", "f32"): "w.tanh_rounded({0})",
+    "exp": "tl.exp({0})",
+    "div": "{0} / {1}",
+    "reciprocal": "1.0 / {0}",
+    "tanh": "w.tanh_rounded({0})",
 }
-"""Faster, and off by a few units in the last place of float32, where results are rounded to 16 bits in the end."""
-_ROUGH = {op for op, _ in _ROUNDED_AGAIN}
-_STEPS = {"floor", "ceil", "trunc", "round", "fmod", "floor_divide", "remainder"}
-"""Operations that may make quite another number of the next one."""
+"""``ROUGH`` in float32: faster, and off by a few units in the last place."""
 _TAKES_NUMBERS = ("maximum", "minimum", "fma", "div")
 """Functions that take numbers beside tensors, and take them for float32 or int32."""
 
@@ -119,38 +116,14 @@ def expression(op: str, operands: list[str], dtype: str, source: str = "f32", *,
     if op == "cast":
         return _cast(operands[0], source, dtype)
     template = _BY_TYPE.get((op, dtype), TEMPLATES[op])
-    if rounded_again:
-        template = _ROUNDED_AGAIN.get((op, dtype), template)
+    if rounded_again and dtype == "f32":
+        template = _ROUNDED_AGAIN.get(op, template)
     return template.format(*_with_types(op, template, operands, dtype))
 
 
 def states_of(value: Value) -> tuple[tuple[str, float], ...]:
     """The numbers of a partial result of any reduction, and what they are of no elements."""
     return STATES.get(value.op) or (("sum", identity(value.op, value.dtype)),)
-
-
-def is_rounded_again(program: Program) -> bool:
-    """Whether a float32 that is off by a few units in the last place makes no difference: all floats that are results
-    have 16 bits or fewer, and none is compared, cut off or cast to an integer on the way."""
-    rough: set[str] = set()
-    for value in program.values:
-        if not rough.isdisjoint(value.args):
-            if value.op in _STEPS or not is_float(value.dtype):
-                return False
-            rough.add(value.name)
-        elif value.op in _ROUGH and value.dtype == "f32":
-            rough.add(value.name)
-    results = [o.buffer.dtype for o in program.outputs if is_float(o.buffer.dtype)]
-    return all(is_narrow(dtype) for dtype in results)
-
-
-def rounded_at_once(program: Program) -> frozenset[str]:
-    """Values of which nothing is made but a number of 16 bits."""
-    made: dict[str, list[bool]] = {o.value: [False] for o in program.outputs}
-    for value in program.values:
-        for arg in value.args:
-            made.setdefault(arg, []).append(value.op == "cast" and value.dtype in ("bf16", "f16"))
-    return frozenset(name for name, narrow in made.items() if all(narrow))
 
 
 def reduction(op: str, operands: Sequence[str], axis: int) -> str:

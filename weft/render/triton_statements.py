@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from weft.ir.program import Buffer, Output, Value
+from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.plan.kernel import Kernel
 from weft.render.kernel_writer import KernelWriter
 from weft.render.source import Writer
@@ -12,9 +13,7 @@ from weft.render.triton_expressions import (
     TRITON_TYPES,
     constant,
     expression,
-    is_rounded_again,
     literal,
-    rounded_at_once,
     states_of,
 )
 from weft.render.triton_places import Places
