@@ -133,7 +133,7 @@ def test_part_of_a_tile_of_any_dtype_is_loaded(dtype: str, tmp_path: Path) -> No
     source = triton.render(kernel)
     assert "mask=" in source.text
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
-    assert binaries(Job(kernel, source, Variant(True, ()), GpuTarget(90)), options)
+    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), options)
 
 
 @pytest.mark.parametrize(("rows", "wide"), [(3_000_000_000, True), (3_000_000, False)])
@@ -147,7 +147,7 @@ def test_rows_that_32_bits_cannot_count_are_counted_in_64(rows: int, wide: bool,
     source = triton.render(kernel)
     assert ("m = tl.cast(tile, tl.int64) * " in source.text, "m = tile * " in source.text) == (wide, not wide)
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
-    assert binaries(Job(kernel, source, Variant(True, ()), GpuTarget(90)), options)
+    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), options)
 
 
 def test_random_programs_agree_with_float64(tmp_path: Path) -> None:
@@ -167,5 +167,5 @@ def test_what_is_peculiar_compiles_for_a_gpu(name: str, tmp_path: Path) -> None:
     assert isinstance(chosen, Plan)
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
     for kernel in chosen.kernels:
-        made = binaries(Job(kernel, triton.render(kernel), Variant(True, ()), GpuTarget(90)), options)
+        made = binaries(Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(90)), options)
         assert all(binary.content for binary in made.values())
