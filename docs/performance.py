@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in
 
 from performance_fusion import fusion_page  # noqa: E402
 
-from tests.zoo.__main__ import wrong_in  # noqa: E402
+from tests.zoo.__main__ import step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
 from tests.zoo.start import STATES  # noqa: E402
 from weft.bench.gpu_drawn import spread  # noqa: E402
@@ -269,7 +269,7 @@ def zoo_table(found: dict[str, dict[str, Any]]) -> str:
         else:
             runs, device = trained["comparison"]["runs"], trained["device_us"]
             cells += [f"{runs[b]['median_ms']:.1f}" for b in ("eager", "inductor", "weft")]
-            cells.append(f"{runs['weft']['median_ms'] / runs['inductor']['median_ms']:.2f}")
+            cells.append(f"{statistics.median(step_ratios(checked)):.2f}")
             cells.append(pair(lambda b, device=device: f"{device[b]['other'] / 1e3:.1f}"))
             cells.append(pair(lambda b, runs=runs: f"{runs[b]['peak_bytes'] / 1e9:.1f}"))
             cells.append(pair(lambda b, t=trained: f"{t['comparison']['differences'][b]:.4f}"))
@@ -301,10 +301,8 @@ def zoo_means(found: dict[str, dict[str, Any]]) -> str:
     def mean(figure: Callable[[dict[str, Any], str], float]) -> str:
         return f"{statistics.geometric_mean(figure(t, 'weft') / figure(t, 'inductor') for t in trained):.3f}"
 
-    steps, other = (
-        mean(lambda t, b: t["comparison"]["runs"][b]["median_ms"]),
-        mean(lambda t, b: t["device_us"][b]["other"]),
-    )
+    ratios = [statistics.median(each) for checked in found.values() if (each := step_ratios(checked))]
+    steps, other = f"{statistics.geometric_mean(ratios):.3f}", mean(lambda t, b: t["device_us"][b]["other"])
     peaks = mean(lambda t, b: t["comparison"]["runs"][b]["peak_bytes"])
     return f"{steps} of a step, {other} of other device time, {peaks} of the most memory"
 

@@ -202,6 +202,30 @@ def test_a_process_that_ends_is_said_and_the_others_go_on(tmp_path: Path, monkey
     assert asked[-2:] == [("training", "llama", "bert", "vit"), ("training", "vit")]
 
 
+def test_steps_are_timed_in_further_processes_which_come_last() -> None:
+    asked: list[str] = []
+
+    def run(check: str, names: list[str]) -> Any:
+        asked.append(check)
+        yield from ({"wrong": []} for _ in names)
+
+    found = [(name, check) for name, check, _ in zoo.results(["llama", "vit"], ["training", "f32"], run, 1, 2)]
+    assert asked[-3:] == ["training", "steps", "steps"]
+    assert found[2:] == [(name, check) for check in ("training", "steps 1", "steps 2") for name in ("llama", "vit")]
+
+
+def test_a_ratio_of_steps_is_the_median_over_processes() -> None:
+    runs = {"eager": {"median_ms": 9.0}, "inductor": {"median_ms": 4.0}, "weft": {"median_ms": 3.0}}
+    more = [{"median_ms": {"inductor": 4.0, "weft": ms}} for ms in (1.0, 2.0)]
+    comparison = {"runs": runs, "differences": {"weft": 0.1, "inductor": 0.1}}
+    checked = {"training": {"comparison": comparison, "wrong": []}, "steps 1": more[0], "steps 2": more[1]}
+    assert zoo.step_ratios(checked) == [0.75, 0.25, 0.5]
+    assert zoo.step_ratios({"steps 1": {"wrong": ["the process ended with 1"]}, "f32": {}}) == []
+    made = zoo.table({"m": checked}, ["m"])
+    assert [*made.columns[7].cells] == ["0.500"]
+    assert [*made.columns[6].cells] == ["3.00"]
+
+
 def test_the_command_says_what_hangs(tmp_path: Path) -> None:
     runner = zoo.Runner("cpu", 1, tmp_path, patience_s=0.01)
     (found,) = runner("f32", ["llama"])

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,8 +30,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.zoo.entries import ENTRIES
-from tests.zoo.one import CHECKS
-from tests.zoo.start import COMPARED, STATES, caches_in
+from tests.zoo.one import CHECKS, STEPS
+from tests.zoo.start import STATES, caches_in
+from tests.zoo.training import COMPARED
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.bench.training import BACKENDS
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", nargs="+", choices=CHECKS, help="all by default; start and race are of a GPU")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here)
     parser.add_argument("--jobs", type=int, help="processes at a time; of checks that are timed there is one")
+    parser.add_argument("--repeat", type=int, default=0, help="further processes that time the twenty steps, on a GPU")
     parser.add_argument("--cache", type=Path, help="folder of the compilers' caches; by default one that is deleted")
     parser.add_argument("--patience", type=float, default=900, help="seconds that a check of a model may take")
     parser.add_argument("--json", type=Path, help="write what was found to this file, after each check")
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, found = Console(), Results()
     with tempfile.TemporaryDirectory(prefix="weft-zoo-") as folder:
         run = Runner(given.device, jobs, given.cache or Path(folder), given.patience)
-        for name, check, result in results(given.model, checks, run, jobs):
+        for name, check, result in results(given.model, checks, run, jobs, given.repeat):
             found.setdefault(name, {})[check] = result
             console.print(line(name, check, result), highlight=False, markup=False, soft_wrap=True)
             if given.json is not None:
@@ -75,11 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def results(
-    names: Sequence[str], checks: Sequence[str], run: Callable[[str, Sequence[str]], Iterator[Result]], jobs: int
+    names: Sequence[str],
+    checks: Sequence[str],
+    run: Callable[[str, Sequence[str]], Iterator[Result]],
+    jobs: int,
+    repeat: int = 0,
 ) -> Iterator[tuple[str, str, Result]]:
     """What each check of each model came to, as they end; training, which is timed, comes last and has one process.
 
-    run: makes a process for a check of several models, and yields what it says of each.
+    run: makes a process for a check of several models, and yields what it says of each. repeat: processes that time the
+    steps of all models once more.
     """
     half = (len(names) + 1) // 2
     mixed = [name for pair in zip_longest(names[:half], names[half:]) for name in pair if name is not None]
@@ -88,10 +96,12 @@ def results(
         futures = {pool.submit(lambda n, c: list(run(c, [n])), *each): each for each in beside}
         for future in as_completed(futures):
             yield *futures[future], future.result()[0]
-    pending = list(names) if "training" in checks else []
-    while pending:  # a process that ends has said something of one model at least
-        for result in run("training", list(pending)):
-            yield pending.pop(0), "training", result
+    alone = ["training"] if "training" in checks else []
+    for check in (*alone, *(f"{STEPS} {number + 1}" for number in range(repeat))):
+        pending = list(names)
+        while pending:  # a process that ends has said something of one model at least
+            for result in run(check.split()[0], list(pending)):
+                yield pending.pop(0), check, result
 
 
 class Runner:
@@ -148,8 +158,9 @@ def line(name: str, check: str, result: Mapping[str, Any]) -> str:
 
 def table(found: Results, names: Iterable[str]) -> Table:
     """A line a model; of gradients the largest error over what is allowed, of losses the largest difference from
-    eager's, in brackets TorchInductor's; of the device time outside matrix products, attention, convolutions and the
-    optimizer weft's over TorchInductor's, and so of the first step."""
+    eager's, in brackets TorchInductor's; of a step weft's time over TorchInductor's, the median over all processes that
+    timed it; the same of the device time outside matrix products, attention, convolutions and the optimizer, and of the
+    first step."""
     made = Table()
     made.add_column("model")
     headings = ("gradients f32", "bf16", "losses apart", "step, ms: eager", "Inductor", "weft", "weft / Inductor")
@@ -162,9 +173,11 @@ def table(found: Results, names: Iterable[str]) -> Table:
         cells.append(loss_cell(trained))
         if trained is not None and "comparison" in trained:
             steps = {backend: run["median_ms"] for backend, run in trained["comparison"]["runs"].items()}
-            cells += [f"{steps[b]:.2f}" for b in BACKENDS] + [f"{steps['weft'] / steps['inductor']:.3f}"]
-            if device := trained.get("device_us"):
-                cells.append(f"{device['weft']['other'] / device['inductor']['other']:.3f}")
+            cells += [f"{steps[b]:.2f}" for b in BACKENDS]
+        cells += [""] * (len(headings) - 1 - len(cells))
+        cells.append(f"{statistics.median(ratios):.3f}" if (ratios := step_ratios(checked)) else "")
+        if device := (trained or {}).get("device_us"):
+            cells.append(f"{device['weft']['other'] / device['inductor']['other']:.3f}")
         cells += [""] * (len(headings) + 1 - len(cells)) + start_cells(checked.get("start", {}).get("first_step_s", {}))
         made.add_row(name, *cells)
     return made
@@ -195,6 +208,14 @@ def slower_than_predicted(found: Results) -> Iterator[str]:
             if lost_us > least_us:
                 times = f"{each['launches']} x {each['us'] / each['launches']:.1f} us"
                 yield f"{name}: {each['name']} {times}, predicted {each['predicted_us']:.1f}: {each['text']}"
+
+
+def step_ratios(checked: Mapping[str, Result]) -> list[float]:
+    """A step of weft's over one of TorchInductor's, in each process that timed steps."""
+    runs = checked.get("training", {}).get("comparison", {}).get("runs", {})
+    found = [{backend: run["median_ms"] for backend, run in runs.items()}]
+    found += [result.get("median_ms", {}) for check, result in checked.items() if check.startswith(STEPS)]
+    return [steps["weft"] / steps["inductor"] for steps in found if steps]
 
 
 def gradient_cell(result: Mapping[str, Any] | None) -> str:

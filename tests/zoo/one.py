@@ -22,12 +22,15 @@ from tests.zoo.entries import ENTRIES, Entry
 from tests.zoo.gradients import DTYPES, Compared, compare
 from tests.zoo.race import races
 from tests.zoo.start import first_steps
-from tests.zoo.training import train
+from tests.zoo.training import time_steps, train
 from weft.integration import kept
 from weft.plan import planner
 
 CHECKS = ("f32", "bf16", "start", "race", "training")
 """Gradients in two dtypes, first steps with empty and with full caches, races of regions, twenty steps."""
+
+STEPS = "steps"
+"""The twenty steps once more, without eager PyTorch."""
 
 
 def main() -> None:
@@ -46,6 +49,8 @@ def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
     with everything_taken() if device == "cpu" else nullcontext():
         if check in DTYPES:
             return gradients(entry, check, device).to_dict()
+        if check == STEPS:
+            return time_steps(entry, device)
         if check == "race":
             return races(entry, device)
         return train(entry, device).to_dict()

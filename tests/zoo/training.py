@@ -21,6 +21,7 @@ from weft.bench.models import Model
 from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
+COMPARED = ("inductor", "weft")
 LEARNING_RATE = 2e-4
 KINDS = {
     "attention": re.compile(r"flash|fmha|attention|flex|sdpa|compute_dot_do_o", re.IGNORECASE),
@@ -70,6 +71,13 @@ def train(entry: Entry, device: str) -> Trained:
         for backend, profile in profiles.items()
     }
     return Trained(found.to_dict(), wrong, {backend: by_kind(each) for backend, each in profiles.items()}, kernels)
+
+
+def time_steps(entry: Entry, device: str) -> dict[str, Any]:
+    """The median of as many steps, without eager PyTorch, in ms by backend."""
+    make, setup = setup_of(entry, device, STEPS)
+    runs = [trainee.run for trainee in trained(make, setup, COMPARED)]
+    return {"median_ms": {run.backend: run.median_ms for run in runs}, "wrong": []}
 
 
 def setup_of(entry: Entry, device: str, steps: int) -> tuple[Callable[[], Model], Setup]:

@@ -131,10 +131,10 @@ def train(make: Callable[[], Model], setup: Setup) -> list[Run]:
     return [trainee.run for trainee in trained(make, setup)]
 
 
-def trained(make: Callable[[], Model], setup: Setup) -> list[Trainee]:
+def trained(make: Callable[[], Model], setup: Setup, backends: Sequence[str] = BACKENDS) -> list[Trainee]:
     """As ``train``, with the models."""
     torch._dynamo.reset()
-    trainees = [Trainee(make, backend, setup) for backend in BACKENDS]
+    trainees = [Trainee(make, backend, setup) for backend in backends]
     for number in range(setup.steps):
         batch = [t.to(setup.device) for t in trainees[0].model.make_batch(setup.batch, setup.sequence, number)]
         for trainee in trainees if number % 2 == 0 else reversed(trainees):
