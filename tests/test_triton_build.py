@@ -23,6 +23,7 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
 from weft.errors import BuildError
+from weft.ir.dtypes import itemsize
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.source import Source
@@ -339,6 +340,14 @@ def test_an_unaligned_variant_loads_less_at_a_time(options: Options) -> None:
 )
 def test_the_variant_that_is_expected_follows_the_hints(hints: dict[str, int], variant: Variant) -> None:
     assert Variant.expected(SEPARATE, hints) == variant
+
+
+@pytest.mark.parametrize(("place", "aligned"), [(0, True), (16, True), (20, False)])
+def test_parts_begin_where_they_lie_in_their_whole(place: int, aligned: bool) -> None:
+    x = replace(SEPARATE.program.inputs[0], within="whole", place=place)
+    kernel = replace(SEPARATE, program=replace(SEPARATE.program, inputs=(x,)))
+    assert Variant.expected(kernel, {}).aligned == (aligned, True, True)
+    assert Variant.expected(kernel, {"whole": 8}).aligned == (place * itemsize(x.dtype) % 16 == 8, True, True)
 
 
 # resources

@@ -46,7 +46,7 @@ as a copy."""
 
 WARM_READS = 0.5
 """Of the time of bytes that come from memory, that of bytes which the second cache has from the kernel before: with it
-340 plans of several kernels whose data the cache holds scatter least around what is predicted (H200)."""
+267 plans of several kernels whose data the cache holds scatter least around what is predicted (H200)."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import BuildError
+from weft.ir.dtypes import itemsize
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -74,7 +75,8 @@ class Variant:
     def expected(kernel: Kernel, hints: Mapping[str, int]) -> Variant:
         """What most calls are like: with the likely values of parameters and places of inputs, or multiples of 16."""
         program = kernel.program
-        inputs = (hints.get(b.name, 0) % ALIGNMENT_BYTES == 0 for b in program.inputs)
+        begins = (hints.get(b.within or b.name, 0) + b.place * itemsize(b.dtype) for b in program.inputs)
+        inputs = (begin % ALIGNMENT_BYTES == 0 for begin in begins)
         divisible = (hints.get(p, 0) % ALIGNMENT_BYTES == 0 for p in program.parameters)
         return Variant((*inputs, *(True for _ in program.outputs)), tuple(divisible))
 
