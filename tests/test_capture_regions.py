@@ -8,9 +8,10 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
 
 from tests.region_checks import Function, checked, names, only, refusal, rows, text_of, traced
+from weft.capture.growth import Growth
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.ir import Program
@@ -32,6 +33,34 @@ def test_a_product_between_two_norms_makes_two_regions() -> None:
     assert [n.name for n in first.inputs] == [first.inputs[0].name]
     assert first.inputs[0].op == "placeholder"
     assert set(first.outputs) < set(second.inputs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_way_outside_is_looked_for_where_there_may_be_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In graphs of products, norms and sums of these at random, as in all that follows."""
+    draw, search, grown = random.Random(seed), Growth._has_path_outside, list[Growth]()
+
+    def kept(growth: Growth, a: list[fx.Node], b: list[fx.Node]) -> bool:
+        grown[:] = [growth]
+        return search(growth, a, b)
+
+    def function(x: Tensor, w: Tensor) -> list[Tensor]:
+        values = [x, x.exp()]
+        for _ in range(40):
+            one, other = draw.choice(values[-6:]), draw.choice(values)
+            made = (one @ w, torch.softmax(one, -1), one + other, one * other.sum(-1, keepdim=True), other.sum(0) + one)
+            values.append(draw.choice(made))
+        return values[-3:]
+
+    graph = trace(function, [rows(8, 16), rows(16, 16)])
+    monkeypatch.setattr(Growth, "_has_path_outside", kept)
+    capture(graph.graph, "f")
+    (growth,) = grown
+    pairs = [*itertools.permutations(growth.groups(), 2)]
+    found = [search(growth, *pair) for pair in pairs]
+    monkeypatch.setattr(growth, "_last_way_back", lambda _: len(growth.order))
+    assert found == [search(growth, *pair) for pair in pairs]
+    assert {*found} == {True, False}
 
 
 def waits_for_itself(x: Tensor, z: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:

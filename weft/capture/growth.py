@@ -63,6 +63,8 @@ class Growth:
             for base in bases:
                 self.users[base].append(node)
         self.group_of: dict[fx.Node, list[fx.Node]] = {node: [node] for node in self.spaces}
+        self._spans: dict[int, tuple[int, int]] = {}
+        """Of groups of several nodes, by identity, the first and the last place in the graph."""
 
     # which nodes can be members
 
@@ -188,6 +190,9 @@ class Growth:
                 self._check_one_space(inside)
         except MisalignedError:
             return  # the edge becomes a border
+        places = [self.order[node] for node in inside]
+        self._spans.pop(id(b), None)
+        self._spans[id(a)] = min(places), max(places)
         a.extend(b)
         for node in b:
             self.group_of[node] = a
@@ -258,7 +263,8 @@ class Growth:
         inside = {*a, *b}
         target = set(b)
         seen: set[fx.Node] = set()
-        stack = [user for node in a for user in self.users[node] if user not in inside]
+        last = self._last_way_back(b)
+        stack = [user for node in a for user in self.users[node] if user not in inside and self.order[user] <= last]
         while stack:
             node = stack.pop()
             if node in seen:
@@ -268,9 +274,19 @@ class Growth:
             for user in _users(group, self.users):
                 if user in target:
                     return True
-                if user not in inside and user not in seen:
+                if user not in inside and user not in seen and self.order[user] <= last:
                     stack.append(user)
         return False
+
+    def _last_way_back(self, group: list[fx.Node]) -> int:
+        """The place in the graph behind which nothing leads to a group: what reads a node stands behind it, but from
+        one of a group's nodes a way leads on from all others."""
+        last = max(self.order[node] for node in group)
+        for start, end in sorted(self._spans.values()):
+            if start > last:
+                break
+            last = max(last, end)
+        return last
 
     def groups(self) -> list[list[fx.Node]]:
         """Every group once, its members in graph order."""

@@ -102,7 +102,7 @@ def least_us(moved: int, target: Target, *, warm: bool = False) -> float:
     every = constants(target).values()
     start, share = min(known.start_us for known in every), max(known.bandwidth for known in every)
     moved_us = moved / (target.bandwidth_gbps * share) / 1e3
-    return (WARM_READS if warm and moved <= target.cache_bytes else 1) * moved_us + start
+    return (WARM_READS if warm else 1) * moved_us + start
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:

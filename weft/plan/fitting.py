@@ -143,7 +143,8 @@ def _at_least_us(parts: Sequence[Split]) -> Iterator[float]:
     """What kernels of these programs are predicted to take at the least, known better with each more that is found out:
     all of them move all of their tensors once; the first one has its time, with what it reads in the caches."""
     moved = [sum(map(p.sizes.bytes, p.program.buffers)) for p in parts]
-    least = [least_us(each, p.target, warm=at > 0) for at, (each, p) in enumerate(zip(moved, parts, strict=True))]
+    warm = sum(moved) <= parts[0].target.cache_bytes
+    least = [least_us(each, parts[0].target, warm=warm and at > 0) for at, each in enumerate(moved)]
     yield sum(least)
     first = parts[0]
     if first.target.kind == "gpu" and check_registers(first) is None:
