@@ -69,10 +69,11 @@ Weft's figures over TorchInductor's, geometric means: {meanzoo}.
 Where several commands tried a model, the figures are those of the last. Steps of less than 35 ms wait for the host.
 Mamba and the DeepSeek with experts were trained before values that are kept for a backward were exchanged, all others
 behind that; gradients behind that are in the last of their files. All of it is older than the constants of [small data
-and drawn regions](notes/whole_models.md#small-data-and-regions-that-are-drawn), and so is what shares a kernel. GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth
-step, where differences grow, and falls back; in the other steps weft's differ by 0.0012 at most. First steps are of
-five models at a time on 16 cores, TorchInductor's before weft's, and are from `torch.compile` on; some were timed alone
-([the note](notes/whole_models.md)).
+and drawn regions](notes/whole_models.md#small-data-and-regions-that-are-drawn), and so is what shares a kernel.
+
+GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth step, where differences grow, and falls back; in the other steps
+weft's differ by 0.0012 at most. First steps are of five models at a time on 16 cores, TorchInductor's before weft's, and
+are from `torch.compile` on; some were timed alone ([the note](notes/whole_models.md)).
 
 ## Kernels
 

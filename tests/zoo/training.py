@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.zoo.entries import Entry
 from tests.zoo.kernels import Line, Profile, launches_of, lines_of
 from weft.bench.gpu_timing import CudaDevice
 from weft.bench.models import Model
-from weft.bench.training import Comparison, Setup, Trainee, comparison_of, trained
+from weft.bench.training import Comparison, Run, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
 COMPARED = ("inductor", "weft")
@@ -76,8 +76,12 @@ def train(entry: Entry, device: str) -> Trained:
 def time_steps(entry: Entry, device: str) -> dict[str, Any]:
     """The median of as many steps, without eager PyTorch, in ms by backend."""
     make, setup = setup_of(entry, device, STEPS)
-    runs = [trainee.run for trainee in trained(make, setup, COMPARED)]
-    return {"median_ms": {run.backend: run.median_ms for run in runs}, "wrong": []}
+    weft.counters.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        runs = [trainee.run for trainee in trained(make, setup, COMPARED)]
+    told = [str(w.message) for w in caught if "weft" in str(w.message)]
+    return {"median_ms": {run.backend: run.median_ms for run in runs}, "wrong": [*told, *wrong_with_weft(runs)]}
 
 
 def setup_of(entry: Entry, device: str, steps: int) -> tuple[Callable[[], Model], Setup]:
@@ -90,11 +94,16 @@ def setup_of(entry: Entry, device: str, steps: int) -> tuple[Callable[[], Model]
 
 def wrong_of(found: Comparison, messages: list[str]) -> list[str]:
     """What is wrong with a comparison, a line each."""
-    wrong = [message for message in messages if "weft" in message]
     mine = found.differences["weft"]
-    if not found.agrees:
-        wrong.append(f"losses differ from eager's by {mine:.3g}, allowed {found.tolerance:.3g}")
-    (run,) = (run for run in found.runs if run.backend == "weft")
+    apart = f"losses differ from eager's by {mine:.3g}, allowed {found.tolerance:.3g}"
+    told = [message for message in messages if "weft" in message]
+    return [*told, *([] if found.agrees else [apart]), *wrong_with_weft(found.runs)]
+
+
+def wrong_with_weft(runs: Iterable[Run]) -> list[str]:
+    """What is wrong with weft's run, whatever others' are."""
+    wrong = list[str]()
+    (run,) = (run for run in runs if run.backend == "weft")
     if not all(map(math.isfinite, run.losses)):
         wrong.append("a loss is no number")
     if not run.launches:

@@ -135,7 +135,7 @@ class GpuFunction:
     def _variant(self, aligned: tuple[bool, ...], divisible: tuple[bool, ...]) -> Variant:
         """What calls rely on: where their tensors start, or of the last of many ways to start nothing."""
         exact = Variant(aligned, divisible)
-        is_new = all(exact != variant for variant, _ in self._binaries)
+        is_new = all(exact != variant for variant, _ in [*self._binaries])  # another thread may add one
         return exact.without_alignment() if is_new and len(self._binaries) >= _VARIANT_LIMIT else exact
 
     def _make_call(
