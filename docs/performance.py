@@ -72,8 +72,8 @@ behind that; gradients behind that are in the last of their files. All of it is 
 and drawn regions](notes/whole_models.md#small-data-and-regions-that-are-drawn), and so is what shares a kernel.
 
 GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth step, where differences grow, and falls back; in the other steps
-weft's differ by 0.0012 at most. First steps are of five models at a time on 16 cores, TorchInductor's before weft's, and
-are from `torch.compile` on; some were timed alone ([the note](notes/whole_models.md)).
+weft's differ by 0.0012 at most. First steps are of five models at a time on 16 cores, TorchInductor's before weft's,
+and are from `torch.compile` on; some were timed alone ([the note](notes/whole_models.md)).
 
 ## Kernels
 
