@@ -12,6 +12,8 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from queue import Queue
+from threading import Thread, current_thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._inductor import compile_fx
+from torch._inductor.runtime import triton_compat
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
@@ -27,6 +30,7 @@ from weft import target
 from weft.bench.models import MODELS
 from weft.integration import backend
 from weft.options import Options
+from weft.runtime import triton_load
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable, digest_of
 
@@ -480,6 +484,20 @@ def test_workers_start_when_the_backend_is_loaded_if_a_gpu_is_used(
     (entry,) = entry_points(group="torch_dynamo_backends", name="weft")
     assert entry.load() is backend.weft_backend
     assert happened == ["workers"] * is_used
+
+
+def test_triton_is_hashed_beside_the_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = Queue[Thread]()
+    monkeypatch.setattr(triton_compat, "HAS_TRITON", True)
+    monkeypatch.setattr(triton_compat, "triton_key", lambda: hashed.put(current_thread()))
+    monkeypatch.setattr(backend, "use_torchs_ptxas", lambda: None)
+    monkeypatch.setattr(backend.compile_workers, "start", lambda: None)
+    triton_load.hash_beside.cache_clear()
+    for _ in range(2):
+        backend.start_workers()
+    assert hashed.get(timeout=60) is not current_thread()
+    triton_load.hash_beside.cache_clear()
+    assert hashed.empty()
 
 
 def test_a_gpu_is_known_before_the_keys_of_its_graphs_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

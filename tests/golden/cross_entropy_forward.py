@@ -124,7 +124,7 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, cast_2_saved, where_4
     tl.store(out1 + m, log)
     tl.store(where_4_saved + m, where_4)
 
-# schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=2 chunks=32
+# schedule COLUMN rows=(m) columns=() segments=() rows_per_tile=1024 finish=separate backend=triton pieces=1x1 warps=4 stages=2 chunks=32 register_cap=255
 # program cross_entropy_forward_columns()
 #   dim m = 32768
 #   input cast_2_saved: i64 [m:1]

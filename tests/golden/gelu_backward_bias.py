@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4 register_cap=96
 # program gelu_backward_bias()
 #   dim m = 32768
 #   dim n = 5120

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 hoisted register_cap=80
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 hoisted register_cap=255
 # program layer_norm_backward_rows()
 #   dim m = 100
 #   dim n = 5120
@@ -97,7 +97,7 @@ def weft_layer_norm_backward_rows(dy, x, weight, mean, rstd, out0):
     cast_3_c = mul_4_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
 
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=none backend=triton pieces=1x16 warps=8 stages=1 chunks=1
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=none backend=triton pieces=1x16 warps=8 stages=1 chunks=1 register_cap=80
 # program layer_norm_backward_columns()
 #   dim m = 100
 #   dim n = 5120

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 register_cap=80
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 register_cap=255
 # program modulated_layer_norm_backward_rows()
 #   dim m0 = 5
 #   dim m1 = 20
@@ -104,7 +104,7 @@ def weft_modulated_layer_norm_backward_rows(dy, x, scale, mean, rstd, out0):
     cast_3_c = mul_4_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
 
-# schedule COLUMN rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=32 finish=none backend=triton pieces=1x16 warps=4 stages=1 chunks=1
+# schedule COLUMN rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=32 finish=none backend=triton pieces=1x16 warps=4 stages=1 chunks=1 register_cap=32
 # program modulated_layer_norm_backward_columns()
 #   dim m0 = 5
 #   dim m1 = 20

@@ -75,7 +75,8 @@ def drawn_kernels(
         target = draw.choice(targets)
         for part, split in parts_of(cell, target).items():
             for place, schedule in enumerate(drawn_schedules(split, most, draw)):
-                yield target, cell, part, place, Kernel(split.program, schedule)
+                own = schedule.but(register_cap=0)  # of what ptxas takes by itself the weights are
+                yield target, cell, part, place, Kernel(split.program, own)
 
 
 def used(text: str, arch: int) -> list[dict[str, int]] | str:

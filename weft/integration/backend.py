@@ -210,6 +210,7 @@ def start_workers() -> None:
     """Start compile processes, which takes them seconds, unless they run."""
     use_torchs_ptxas()  # before they look which one there is
     compile_workers.start()
+    triton_load.hash_beside()
 
 
 def supports_cuda() -> bool:

@@ -10,6 +10,7 @@ from weft.ir.structure import loops_of
 from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
 from weft.plan.kernel import VECTOR, VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
+from weft.plan.register_cap import with_register_cap
 from weft.plan.resources import (
     demanded,
     most_registers,
@@ -17,7 +18,6 @@ from weft.plan.resources import (
     registers_per_thread,
     shared_bytes,
     spills,
-    wanted_registers,
 )
 from weft.plan.split import Split
 from weft.target import Target
@@ -58,10 +58,6 @@ MOST_HOISTED = 16
 """Elements of a thread, times exchanges between threads, up to which loads of weights are hoisted however many programs
 there are: rms norm of 1000 to 4096 rows took up to 8 % less, layer norm 2 % more, with 16. Where no multiprocessor has
 two programs they are hoisted if they fit: layer norm of up to 64 rows of 7168 or 12288 columns took 10 to 30 % less."""
-FEW_PROGRAMS, NEARLY_CAPPED = 3, 0.9
-"""Programs of a multiprocessor up to which one less is a third less or more, and the share of the registers that they
-have from which a thread's are capped. Rms norm and softmax of 22808 columns were given 76 and 70 registers where 64 let
-a second program in, and took 1.3 times as long; capped, they spill none."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
@@ -91,6 +87,10 @@ NARROWEST_LOOP = 8192
 
 def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
+    return tuple(with_register_cap(split, schedule) for schedule in _candidates(split, slack))
+
+
+def _candidates(split: Split, slack: float) -> tuple[Schedule, ...]:
     if not split.has_inner:
         return next(_by_columns_that_fit(split, slack), ()) or tuple(_by_columns(split, VECTOR))
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
@@ -106,7 +106,7 @@ def more_candidates(split: Split) -> tuple[Schedule, ...]:
         every = _by_columns_that_fit(split, 1.0)
     else:
         every = _loops_that_fit(split, 1.0) if not sums_columns(split) else iter(())
-    return tuple(schedule for way in every for schedule in way)
+    return tuple(with_register_cap(split, schedule) for way in every for schedule in way)
 
 
 def _by_columns_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
@@ -209,7 +209,6 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
                     one = one.but(hoisted=False)
                 if spills(held, one, split.target, slack):
                     continue
-                one = one.but(register_cap=register_cap(held, one, split.target))
                 for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
                     if is_possible(held, given, per_sm, split.target, slack):
                         yield given
@@ -221,17 +220,6 @@ def _finer(tile: Schedule, width: int) -> Schedule:
     if tile.pieces > 1 or tile.piece_columns <= WIDEST_WITH_WEIGHTS or width <= (MOST_PIECES - 1) * piece:
         return tile
     return tile.but(pieces=MOST_PIECES, piece_columns=piece)
-
-
-def register_cap(demand: Demand, schedule: Schedule, target: Target) -> int:
-    """Registers of a thread with which as many programs fit a multiprocessor as are predicted to, where these are few
-    and a thread could use about as many or more; 0 elsewhere, and for persistent programs."""
-    if schedule.scheme == "STREAM":
-        return 0
-    held, wanted = registers_per_thread(demand, schedule), wanted_registers(demand, schedule)
-    fitting = (n for n in range(FEW_PROGRAMS, 1, -1) if held <= most_registers(schedule.warps, n, target))
-    most = next((most_registers(schedule.warps, n, target) for n in fitting), 0)
-    return most if wanted > NEARLY_CAPPED * most else 0
 
 
 def hoists(split: Split, tile: Schedule, demand: Demand) -> bool:
@@ -392,7 +380,5 @@ def _loops(split: Split, vector: int) -> Iterator[Schedule]:
     """Programs loop over the columns of a row, whether they fit a multiprocessor or not. vector: columns that a thread
     loads at once; with fewer it has less of each tensor on its way."""
     start = _looped(split)
-    demand = Demand.of(split.program, start)
     for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
-        each = start.but(piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
-        yield each if start.chunks else each.but(register_cap=register_cap(demand, each, split.target))
+        yield start.but(piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)

@@ -118,7 +118,7 @@ class Load:
         persistent = schedule.chunks > 0
         chunks = min(schedule.chunks, tiles) if persistent else tiles
         side_by_side = -(-work.columns // schedule.piece_columns) if work.is_split else 1
-        programs = chunks * work.segments * side_by_side
+        programs = programs_of(work, schedule)
         resident = min(resident, -(-programs // units))
         waves = programs / (units * resident)
         waves = math.ceil(waves) if persistent or waves < FEW_ROUNDS else waves
@@ -270,6 +270,13 @@ def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
             return "COLUMN_WHOLE"
         case scheme:
             return scheme
+
+
+def programs_of(work: Work, schedule: Schedule) -> int:
+    """Programs that are started."""
+    tiles = -(-work.rows // schedule.rows_per_tile)
+    chunks = min(schedule.chunks, tiles) if schedule.chunks else tiles
+    return chunks * work.segments * (-(-work.columns // schedule.piece_columns) if work.is_split else 1)
 
 
 def programs_per_sm(registers: int, warps: int, shared: int, target: Target) -> int:

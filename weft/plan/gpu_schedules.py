@@ -11,6 +11,7 @@ from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import candidates, more_candidates
 from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel, Schedule
+from weft.plan.register_cap import is_scarce
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
@@ -70,7 +71,7 @@ def runner_up(
         return wanted_registers(Demand.of(split.program, schedule), schedule)
 
     if registers:
-        sure = (s for s in found if not s.register_cap and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
+        sure = (s for s in found if not is_scarce(split, s) and wanted(s) <= CLEARLY_FEWER * most_wanted(s, target))
         best = min(sure, key=us, default=None)
         worth = best is not None and us(best) < WORTH_COMPILING * us(chosen, registers)
         return best if worth else None
@@ -82,6 +83,8 @@ def runner_up(
 def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
     """Whether fewer programs fit a multiprocessor than were counted on. registers: that a thread was given."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
+    if schedule.register_cap:
+        return registers > schedule.register_cap
     shared = shared_bytes(demand, schedule)
     each = (registers, registers_per_thread(demand, schedule))
     given, counted = (programs_per_sm(number, schedule.warps, shared, target) for number in each)

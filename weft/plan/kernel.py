@@ -51,8 +51,8 @@ class Schedule:
     weights for all rows, in float32; or of a row only its tiles as they were loaded, from which values are computed
     again, while weights are loaded with each row; or all inputs as they were loaded, weights for all rows. hoisted:
     whether a GPU loads what has no rows, as weights, before row sums are exchanged, not where it is needed, until when
-    it holds no registers. register_cap: what a thread of a GPU is given at the most if that spills nothing, so that a
-    multiprocessor holds as many programs as was counted on; 0 for as many as the compiler likes.
+    it holds no registers. register_cap: registers that a GPU's compiler is told a thread may have, unless they spill:
+    those that leave room for as many programs as a multiprocessor is to hold; 0 if it is told nothing.
     """
 
     scheme: Scheme

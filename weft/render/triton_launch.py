@@ -19,6 +19,7 @@ from weft.ir.structure import Loops, loops_of
 from weft.plan.beginnings import alternating_tiles
 from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
+from weft.plan.resources import MOST_REGISTERS
 from weft.render.source import entry_of
 
 
@@ -35,7 +36,7 @@ class Partial:
 class Launch:
     """One start of a function. grid: programs along two axes. persistent: programs loop over what there is to do, so
     that fewer along the first axis do it as well. cooperative: they wait for each other, so that all of them have to
-    be resident. register_cap: of a thread, 0 for as many registers as the compiler likes."""
+    be resident. register_cap: registers that the compiler is told a thread may have, 0 for none."""
 
     entry: str
     grid: tuple[int, int]
@@ -79,12 +80,12 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     programs *= segment_count(kernel, sizes)
     blocks = column_blocks(kernel, sizes)
     grid = (programs * blocks, 1) if blocks_in_turn(kernel) else (programs, blocks)
-    cooperative, cap = persistent and schedule.finish == "same", 0 if persistent else schedule.register_cap
-    first = Launch(entry, grid, schedule.warps, schedule.stages, persistent, cooperative, cap)
+    cooperative = persistent and schedule.finish == "same"
+    first = Launch(entry, grid, schedule.warps, schedule.stages, persistent, cooperative, schedule.register_cap)
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
-    return first, Launch(f"{entry}_finish", (tasks, 1), FINISH_WARPS, 1, True, False)
+    return first, Launch(f"{entry}_finish", (tasks, 1), FINISH_WARPS, 1, True, False, MOST_REGISTERS)
 
 
 def is_persistent(kernel: Kernel) -> bool:

@@ -26,6 +26,7 @@ from weft.ir.dtypes import itemsize
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.plan.resources import MOST_REGISTERS
 from weft.render import triton_launch
 from weft.render.backends import render, supports
 from weft.render.source import Source
@@ -239,10 +240,10 @@ def compile_artefact(job: Job) -> bytes:
                 # by position: the text has other names for arguments that are called as something in Triton
                 types = dict(zip(function.arg_names, signature(job.kernel).values(), strict=True))
                 source = partial(SerialSource, function, types, {}, attributes(job.kernel, job.variant))
-                compiled, usage = _compiled(source(), launch, target, folder)
-                if 0 < launch.register_cap < usage.registers:
-                    capped, own = _compiled(source(), launch, target, folder, maxnreg=launch.register_cap)
-                    compiled, usage = (compiled, usage) if own.spill_bytes else (capped, own)
+                told = {"maxnreg": launch.register_cap} if launch.register_cap else {}
+                compiled, usage = _compiled(source(), launch, target, folder, **told)
+                if usage.spill_bytes and 0 < launch.register_cap < MOST_REGISTERS:
+                    compiled, usage = _compiled(source(), launch, target, folder)
                 metadata = next(Path(p).read_text() for c, p in compiled.metadata_group.items() if c.endswith(".json"))
                 _add(archive, f"{launch.entry}.json", metadata.encode())
                 _add(archive, f"{launch.entry}.cubin", compiled.asm["cubin"])

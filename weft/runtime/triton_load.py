@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +70,17 @@ class Start:
             told = loaded.compiled.launch_metadata((first, second, 1), stream, *arguments)
         zeros = (0,) * (loaded.given - len(arguments))
         loaded.run(first, second, 1, stream, loaded.function, loaded.packed, told, enter, leave, *arguments, *zeros)
+
+
+@cache
+def hash_beside() -> None:
+    """Have a thread hash all of Triton, which TorchInductor's keys of graphs do, for half a second, when they are first
+    needed: by then a model has been traced."""
+    with suppress(Exception):
+        from torch._inductor.runtime import triton_compat
+
+        if triton_compat.HAS_TRITON:
+            Thread(target=triton_compat.triton_key, daemon=True).start()
 
 
 @cache
