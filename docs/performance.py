@@ -23,7 +23,7 @@ from performance_fusion import fusion_page  # noqa: E402
 
 from tests.zoo.__main__ import step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
-from tests.zoo.start import STATES  # noqa: E402
+from tests.zoo.start import STARTS  # noqa: E402
 from weft.bench.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -277,7 +277,7 @@ def zoo_table(found: dict[str, dict[str, Any]]) -> str:
             cells.append(pair(lambda b, t=trained: f"{t['comparison']['differences'][b]:.4f}"))
         cells += [f"{checked[d]['worst']['excess']:.2f}" if d in checked else "" for d in ("f32", "bf16")]
         start = checked.get("start", {}).get("first_step_s")
-        cells += ["" if start is None else pair(lambda b, s=start, at=at: f"{s[b][at]:.0f}") for at in STATES]
+        cells += ["" if start is None else pair(lambda b, s=start, at=at: f"{s[b][at]:.0f}") for at in STARTS]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -10,9 +10,11 @@ import torch
 
 _SMALL = {"shared_memory_per_block_optin": 101376, "max_threads_per_multi_processor": 1536}
 NAMES: dict[str, dict[str, Any]] = {
-    "NVIDIA H200": {"capability": (9, 0), "units": 132, "L2_cache_size": 62914560},
+    "NVIDIA H200": {"capability": (9, 0), "units": 132, "memory": (3201000, 6144), "L2_cache_size": 62914560},
     "NVIDIA H200 MIG 1g.18gb": {"capability": (9, 0), "units": 16},
     "NVIDIA H100 80GB HBM3": {"capability": (9, 0), "units": 132},
+    "NVIDIA H100 NVL": {"capability": (9, 0), "units": 132, "memory": (2619000, 6144)},
+    "NVIDIA H100 PCIe": {"capability": (9, 0), "units": 114, "memory": (1593000, 5120)},
     "NVIDIA A100-SXM4-40GB": {"capability": (8, 0), "units": 108, "memory": (1215000, 5120)},
     "NVIDIA L4": {"capability": (8, 9), "units": 58, "memory": (6251000, 192), "clock_rate": 2040000, **_SMALL},
     "NVIDIA GeForce RTX 4090 Laptop GPU": {"capability": (8, 9), "units": 76, "memory": (9001000, 256), **_SMALL},

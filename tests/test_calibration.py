@@ -72,20 +72,24 @@ def test_limits_are_those_of_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "name", "architecture", "units"),
+    ("device", "name", "architecture", "units", "measured"),
     [
-        ("NVIDIA H100 80GB HBM3", "h100", 90, 132),
-        ("NVIDIA A100-SXM4-40GB", "a100", 80, 108),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090", 89, 76),
-        ("NVIDIA H200 MIG 1g.18gb", "h200", 90, 16),
-        ("NVIDIA B200", "b200", 100, 148),
-        ("NVIDIA GB200", "gb200", 100, 152),
-        ("NVIDIA B300 SXM6 AC", "nvidia_b300_sxm6_ac", 103, 148),
+        ("NVIDIA H200", "h200", 90, 132, True),
+        ("NVIDIA H200 MIG 1g.18gb", "h200", 90, 16, False),
+        ("NVIDIA H100 80GB HBM3", "h100", 90, 132, True),
+        ("NVIDIA H100 NVL", "h100", 90, 132, False),
+        ("NVIDIA H100 PCIe", "h100", 90, 114, False),
+        ("NVIDIA A100-SXM4-40GB", "a100", 80, 108, False),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090", 89, 76, False),
+        ("NVIDIA B200", "b200", 100, 148, False),
+        ("NVIDIA GB200", "gb200", 100, 152, False),
+        ("NVIDIA B300 SXM6 AC", "nvidia_b300_sxm6_ac", 103, 148, False),
     ],
 )
-def test_models_of_gpus_have_names(device: str, name: str, architecture: int, units: int) -> None:
+def test_models_of_gpus_have_names(device: str, name: str, architecture: int, units: int, measured: bool) -> None:
+    """And those that figures were measured on are of that model, whole and with its memory."""
     found = of_properties(properties(device))
-    assert (found.name, found.architecture, found.units, found.measured) == (name, architecture, units, False)
+    assert (found.name, found.architecture, found.units, found.measured) == (name, architecture, units, measured)
 
 
 def test_a_gpu_with_fitted_constants_is_taken_as_it_is() -> None:

@@ -6,6 +6,7 @@ import functools
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -321,6 +322,15 @@ def test_the_constants_choose_well_among_what_was_measured(every: int) -> None:
     regrets = points.regrets(predicted)
     assert len(regrets) > 1600 // every
     assert statistics.geometric_mean(regrets.values()) < 1.08
+
+
+def test_ratios_of_another_gpu_are_those_of_what_was_measured_on_it() -> None:
+    h100, file = Target.named("h100"), Path(__file__).parent.parent / "benchmarks" / "results" / "h100_schedules.csv"
+    found = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([file], every=6, target=h100)), h100)
+    assert found[:2] == pytest.approx((h100.instruction_ratio, h100.start_ratio), rel=0.15)
+    assert found[2] < 0.25
+    own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=40)), H200)
+    assert own[:2] == pytest.approx((1.0, 1.0), rel=0.15)
 
 
 SEGMENTED = """

@@ -95,13 +95,16 @@ _CLOCK_GHZ = 1.98
 """Of the GPU that constants of schedules were fitted on, an H200."""
 _ATTAINED = 0.87
 """Of the peak bandwidth that a copy has on that GPU."""
+_SAME = 0.1
+"""By what part of it the bandwidth of a GPU may differ from that of the model: an H100 NVL has 16 % more than others of
+as many multiprocessors."""
 
 
 def of_properties(found: Any, trusted: bool = True) -> Target:
     """A GPU by what PyTorch says of it (``torch.cuda.get_device_properties``): limits are its own; what is not said is
     that of the named target with the same name or the nearest architecture. One whose figures were measured is taken as
-    it is, unless a part of it is all there is, or they are not trusted. Raises ValueError below compute capability
-    8.0."""
+    it is, unless a part of it is all there is, it has other memory, or they are not trusted. Raises ValueError below
+    compute capability 8.0."""
     architecture = 10 * found.major + found.minor
     if architecture < LEAST_ARCHITECTURE:
         raise ValueError(f"{found.name} has compute capability {found.major}.{found.minor}; weft's kernels need 8.0")
@@ -109,14 +112,16 @@ def of_properties(found: Any, trusted: bool = True) -> Target:
     phrase = "".join(words)
     gpus = [target for target in _table().values() if target.kind == "gpu"]
     named = next((t for t in gpus if t.name in words or (t.name.startswith("rtx") and t.name in phrase)), None)
-    if trusted and named is not None and named.measured and named.units == found.multi_processor_count:
-        return replace(named, device=found.name)
     near = named or max((t for t in gpus if t.architecture <= architecture), key=lambda t: (t.architecture, t.measured))
     clock_khz, memory_khz, bus_bits = (
         getattr(found, name, 0)  # newer releases of PyTorch have them, and drivers may say zero
         for name in ("clock_rate", "memory_clock_rate", "memory_bus_width")
     )
     peak_gbps = 2 * memory_khz * bus_bits / 8 / 1e6
+    if trusted and named is not None and named.measured and named.units == found.multi_processor_count:
+        ratio = _ATTAINED * peak_gbps / named.bandwidth_gbps
+        if not ratio or abs(ratio - 1) < _SAME:
+            return replace(named, device=found.name)
     bandwidth_gbps = _ATTAINED * peak_gbps or near.bandwidth_gbps * found.multi_processor_count / near.units
     return replace(
         near,

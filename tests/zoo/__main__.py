@@ -31,7 +31,7 @@ from rich.table import Table
 
 from tests.zoo.entries import ENTRIES
 from tests.zoo.one import CHECKS, STEPS
-from tests.zoo.start import STATES, caches_in
+from tests.zoo.start import STARTS, caches_in
 from tests.zoo.training import COMPARED
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
@@ -194,7 +194,7 @@ def races_lost(found: Results) -> Iterator[str]:
 
 def start_cells(seconds: Mapping[str, Mapping[str, float]]) -> list[str]:
     """weft's first step over TorchInductor's, with empty caches and with full ones."""
-    there = [state for state in STATES if all(state in seconds.get(backend, ()) for backend in COMPARED)]
+    there = [state for state in STARTS if all(state in seconds.get(backend, ()) for backend in COMPARED)]
     return [f"{seconds['weft'][state] / seconds['inductor'][state]:.2f}" for state in there]
 
 

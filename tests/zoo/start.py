@@ -10,6 +10,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from weft.bench.training import Trainee
 
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
 """The compilers' folders: variables of the environment, and their names in a folder for all of them."""
-STATES = ("empty", "full")
-"""Of the caches."""
+STARTS = {"empty": 1, "full": 3}
+"""Of the caches, how often a step is timed: with full ones seven seconds differ by one from process to process."""
 
 
 def caches_in(folder: Path) -> dict[str, str]:
@@ -30,20 +31,27 @@ def caches_in(folder: Path) -> dict[str, str]:
 
 
 def first_steps(name: str, device: str) -> dict[str, Any]:
-    """Seconds of the first step of a model by backend and state of the caches. What was compiled is left in the caches
-    of this process, which imports what the others need and must not have used a GPU yet."""
-    seconds, wrong = dict[str, dict[str, float]](), list[str]()
-    for backend in COMPARED:
-        with tempfile.TemporaryDirectory(prefix="weft-start-") as folder:
-            for state in STATES:
+    """Seconds of the first step of a model by backend and state of the caches, with their medians. Backends take turns.
+    What was compiled is left in the caches of this process, which imports what the others need and must not have used a
+    GPU yet."""
+    seconds: dict[str, dict[str, list[float]]] = {backend: {state: [] for state in STARTS} for backend in COMPARED}
+    wrong = list[str]()
+    with tempfile.TemporaryDirectory(prefix="weft-start-") as folder:
+        for backend in COMPARED:
+            (Path(folder) / backend).mkdir()
+        for state, times in STARTS.items():
+            for backend in times * list(COMPARED):
                 with ProcessPoolExecutor(1, get_context("fork")) as process:
-                    asked = process.submit(first_step, name, device, backend, caches_in(Path(folder)))
-                seconds.setdefault(backend, {})[state], said = asked.result()
+                    asked = process.submit(first_step, name, device, backend, caches_in(Path(folder) / backend))
+                took, said = asked.result()
+                seconds[backend][state].append(took)
                 wrong += said
-            for variable, made in caches_in(Path(folder)).items():
+        for backend in COMPARED:
+            for variable, made in caches_in(Path(folder) / backend).items():
                 if variable in os.environ and Path(made).exists():
                     shutil.copytree(made, os.environ[variable], dirs_exist_ok=True)
-    return {"first_step_s": seconds, "wrong": wrong}
+    medians = {backend: {state: median(each) for state, each in own.items()} for backend, own in seconds.items()}
+    return {"first_step_s": medians, "first_steps_s": seconds, "wrong": wrong}
 
 
 def first_step(name: str, device: str, backend: str, caches: dict[str, str]) -> tuple[float, list[str]]:

@@ -6,7 +6,8 @@ the best one measured of it. Constants of all ways to take rows are fitted toget
 once: what is expected to be lost by a choice that takes schedules the likelier, the shorter they are predicted to be;
 and the errors of the times, near the best ones of each kernel above all. The shapes are fitted in two halves, to say
 how well those that were left out are met. ``--write`` puts the constants, fitted to all, into ``h200.json``. With
-``--only WAY ...`` the constants of all other ways stay, and with them what is chosen among these.
+``--only WAY ...`` the constants of all other ways stay, and with them what is chosen among these. ``--ratios TARGET``
+fits nothing: it says what ratios of another GPU, to these constants, bring them nearest to what was measured there.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import torch
 from torch import Tensor
 
 from weft.bench.swept import FOLDER, TARGET, Swept, read
-from weft.plan.gpu_constants import FITTED, Constants, fitted_constants
+from weft.plan.gpu_constants import FITTED, Constants, fitted_constants, scaled
 from weft.plan.gpu_cost import Load, way_of
 from weft.plan.gpu_work import Work
 from weft.plan.resources import spills
+from weft.target import Target
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "bandwidth": (0.8, 1.35, 1.1),
@@ -165,7 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--halves", action="store_true", help="fit to one half of the shapes, and say how the other is met"
     )
+    parser.add_argument("--ratios", metavar="TARGET", help="that the files were measured on")
     given = parser.parse_args(arguments)
+    if given.ratios:
+        target = Target.named(given.ratios)
+        waits, starts, error = ratios(Points(points_of(given.csv, target=target)), target)
+        print(f"{target.name}: instruction_ratio {waits:.2f}, start_ratio {starts:.2f}: rms {error:.3f} of logarithms")
+        return 0
     points = points_of(given.csv)
     if given.halves:
         numbers = {cell: i for i, cell in enumerate(dict.fromkeys(p.swept.cell for p in points))}
@@ -181,16 +189,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
-    """What was timed, right, and did not spill. every: shapes of which those of one are read."""
+def points_of(files: Sequence[Path], every: int = 1, target: Target = TARGET) -> list[Point]:
+    """What was timed, right, and did not spill. every: shapes of which those of one are read. target: it was timed
+    on."""
     found: list[Point] = []
     for swept in read(files, every):
         row, schedule, demand = swept.figures, swept.schedule, swept.demand
         if not row["us"] or row["wrong"] or int(row["spill_bytes"]) > LEAST_SPILL_BYTES:
             continue
         work = Work.of(swept.split, schedule.scheme == "LOOP")
-        load = Load.of(work, demand, schedule, TARGET)
-        allowed = not spills(demand, schedule, TARGET)
+        load = Load.of(work, demand, schedule, target)
+        allowed = not spills(demand, schedule, target)
         found.append(Point(swept, way_of(schedule, work, demand), load, float(row["us"]), allowed))
     return found
 
@@ -215,6 +224,22 @@ def fit(points: Points, only: Sequence[str] = WAYS, steps: int = STEPS) -> dict[
         schedule.step()
     with torch.no_grad():
         return constants()
+
+
+def ratios(points: Points, target: Target) -> tuple[float, float, float]:
+    """Of a GPU's instructions and starts to those that the constants were fitted on, and what is left of errors then,
+    near the best schedules of each kernel above all."""
+    from scipy.optimize import minimize
+
+    weights = FLOOR + (-points.slower / NEAR).exp()
+
+    def error(logs: Sequence[float]) -> float:
+        known = {way: scaled(own, target, *map(math.exp, logs)) for way, own in fitted_constants().items()}
+        return math.sqrt((weights * (points.log_times(known) - points.log_us) ** 2).sum() / weights.sum())
+
+    found = minimize(error, (0.0, 0.0), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6})
+    waits, starts = map(math.exp, found.x)
+    return waits, starts, float(found.fun)
 
 
 def rounded(found: Mapping[str, Constants]) -> dict[str, dict[str, float]]:
