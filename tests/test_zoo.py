@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,20 @@ class Small(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.randn(64))
+        self.scale, self.gain = nn.Parameter(torch.randn(64)), nn.Parameter(torch.tensor(1.5))
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.float32)
-        return (wide * torch.rsqrt(wide.float().square().mean(-1, keepdim=True)) * self.scale).cos().sum()
+        normed = wide * torch.rsqrt(wide.float().square().mean(-1, keepdim=True)) * self.scale
+        return normed.cos().sum() * self.gain
 
 
 def test_exact_gradients_are_in_float64_throughout() -> None:
     model, x = Small(), torch.randn(16, 64)
     loss, found = exact_gradients(model, [x])
     wide, scale = x.double(), model.scale.detach().requires_grad_()
-    (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True)) * scale).cos().sum().backward()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True)) * scale
+    (normed.cos().sum() * model.gain.item()).backward()
     assert found["scale"].dtype == torch.float64
     assert isinstance(loss, float)
     torch.testing.assert_close(found["scale"], scale.grad, rtol=1e-13, atol=1e-13)
@@ -82,17 +85,40 @@ def test_an_error_is_measured_by_those_of_eager_and_of_inductor() -> None:
 
 def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison of a model whose compiled form has a gradient one part in a thousand too large."""
-    made = gradients._gradients
 
-    def wrong(model: nn.Module, *rest: Any) -> dict[str, Tensor]:
-        found = made(model, *rest[:3])
-        is_weft = "weft" in rest
-        return {name: grad * (1.001 if is_weft else 1) for name, grad in found.items()}
+    class Wrong(gradients.Differentiated):
+        def __init__(self, model: nn.Module, dtype: str, device: str, backend: str = "eager", _: bool = False) -> None:
+            super().__init__(model, dtype, device)
+            self.factor = 1.001 if backend == "weft" else 1
 
-    monkeypatch.setattr(gradients, "_gradients", wrong)
-    found = compare(Small, [torch.randn(16, 64)], "f32", "cpu")
-    assert any(text.startswith("scale: ") for text in found.wrong)
-    assert "weft launched no kernel" in found.wrong
+        def __call__(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+            return {name: grad * self.factor for name, grad in super().__call__(batch).items()}
+
+    monkeypatch.setattr(gradients, "Differentiated", Wrong)
+    for further in ([], [[torch.randn(16, 64)] for _ in range(3)]):
+        found = compare(Small, [torch.randn(16, 64)], "f32", "cpu", further=further)
+        assert {text.partition(":")[0] for text in found.wrong} >= {"scale", "gain"}
+        assert "weft launched no kernel" in found.wrong
+
+
+def test_gradients_of_one_number_are_compared_over_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that eager has exactly by luck in the first of them, and as wrong as weft in the others."""
+
+    class Lucky(gradients.Differentiated):
+        def __init__(self, model: nn.Module, dtype: str, device: str, backend: str = "eager", _: bool = False) -> None:
+            super().__init__(model, dtype, device)
+            self.backend, self.calls = backend, 0
+
+        def __call__(self, batch: Sequence[Tensor]) -> dict[str, Tensor]:
+            found, self.calls = super().__call__(batch), self.calls + 1
+            off = 1 + 1e-5 * (self.backend == "weft" or self.calls > 1)
+            return found | {"gain": found["gain"] * off}
+
+    monkeypatch.setattr(gradients, "Differentiated", Lucky)
+    batches = [[torch.randn(16, 64)] for _ in range(4)]
+    for count, is_wrong in ((1, True), (4, False)):
+        found = compare(Small, batches[0], "f32", "cpu", further=batches[1:count])
+        assert any(text.startswith("gain: ") for text in found.wrong) == is_wrong
 
 
 def test_training_that_goes_wrong_is_told() -> None:

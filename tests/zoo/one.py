@@ -29,6 +29,8 @@ from weft.plan import planner
 CHECKS = ("f32", "bf16", "start", "race", "training")
 """Gradients in two dtypes, first steps with empty and with full caches, races of regions, twenty steps."""
 
+SEED = 5
+"""Of the batch that gradients are compared on; seven further ones follow."""
 STEPS = "steps"
 """The twenty steps once more, without eager PyTorch."""
 
@@ -59,9 +61,10 @@ def run(entry: Entry, check: str, device: str) -> dict[str, Any]:
 def gradients(entry: Entry, dtype: str, device: str) -> Compared:
     """A model of a CPU's or a GPU's size, compared in that dtype."""
     model, batch = (entry.make_small(), entry.small_batch) if device == "cpu" else entry.make_checked()
-    tensors = model.make_batch(*batch, 5)
+    tensors = model.make_batch(*batch, SEED)
     make: Callable[[], nn.Module] = lambda: model  # noqa: E731
-    return compare(make, tensors, dtype, device, fullgraph=entry.fullgraph)
+    further = (model.make_batch(*batch, seed) for seed in range(SEED + 1, SEED + 8))
+    return compare(make, tensors, dtype, device, fullgraph=entry.fullgraph, further=further)
 
 
 @contextmanager
