@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def fusion_page(path: Path) -> str:
-    """What ``python -m weft.bench.fusion`` found; nothing if there is no such file."""
-    if not path.exists():
-        return ""
-    found = json.loads(path.read_text())
-    done = {part: [r for r in found["cells"] if r["cell"]["part"] == part and r["us"]] for part in FUSION}
-    lines = "\n".join(f"- {line}" for line in found["missed"]) or "- nothing"
-    texts = [
-        "## What shares a kernel",
-        f"`{found['command']}`",
-        *(FUSION[part](own) for part, own in done.items() if own),
-    ]
-    return "\n\n".join([*texts, "What the bars of that command say is missed:", lines]) + "\n\n"
+def fusion_page(paths: Sequence[Path]) -> str:
+    """What ``python -m weft.bench.fusion`` found on each GPU."""
+    texts = ["## What shares a kernel"]
+    for path in paths:
+        found = json.loads(path.read_text())
+        done = {part: [r for r in found["cells"] if r["cell"]["part"] == part and r["us"]] for part in FUSION}
+        texts += [f"### On an {path.name.partition('_')[0].upper()}", f"`{found['command']}`"]
+        texts += (FUSION[part](own) for part, own in done.items() if own)
+        texts += ["What the bars of that command say is missed:"]
+        texts.append("\n".join(f"- {line}" for line in found["missed"]) or "- nothing")
+    return "\n\n".join(texts) + "\n\n"
 
 
 def over_table(results: list[dict[str, Any]]) -> str:
