@@ -10,16 +10,16 @@ from typing import Any
 
 
 def fusion_page(paths: Sequence[Path]) -> str:
-    """What ``python -m weft.bench.fusion`` found on each GPU."""
+    """What ``python -m weft.bench.fusion`` found on each GPU; nothing if there are no such files."""
     texts = ["## What shares a kernel"]
-    for path in paths:
+    for path in filter(Path.exists, paths):
         found = json.loads(path.read_text())
         done = {part: [r for r in found["cells"] if r["cell"]["part"] == part and r["us"]] for part in FUSION}
         texts += [f"### On an {path.name.partition('_')[0].upper()}", f"`{found['command']}`"]
         texts += (FUSION[part](own) for part, own in done.items() if own)
         texts += ["What the bars of that command say is missed:"]
         texts.append("\n".join(f"- {line}" for line in found["missed"]) or "- nothing")
-    return "\n\n".join(texts) + "\n\n"
+    return "\n\n".join(texts) + "\n\n" if len(texts) > 1 else ""
 
 
 def over_table(results: list[dict[str, Any]]) -> str:

@@ -237,11 +237,11 @@ def page() -> ModuleType:
 
 def test_the_page_has_the_tables_of_a_record_and_nothing_without_one(tmp_path: Path) -> None:
     fusion_page, path = page().fusion_page, tmp_path / "h200_fusion.json"
-    assert fusion_page(path) == ""
+    assert fusion_page([path]) == ""
     cells = [asdict(result) for result in results()]
     path.write_text(json.dumps({"command": "the command", "cells": cells, "missed": fusion.missed(results())}))
-    text = fusion_page(path)
-    assert text.startswith("## What shares a kernel\n\n`the command`\n\n")
+    text = fusion_page([path, path.with_name("h100_fusion.json")])
+    assert text.startswith("## What shares a kernel\n\n### On an H200\n\n`the command`\n\n")
     assert "| 14 | 102.0 | 90.0 | 100.0 | 101.0 |  |\n" in text
     assert "2 regions drawn at random" in text
     assert "1.053 of the time of the best" in text
