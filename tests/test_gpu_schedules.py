@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +13,7 @@ from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft import compiler
-from weft.bench import gpu_fit
 from weft.bench.gpu_cells import Cell, parts_of
-from weft.bench.ptxas_sweep import used
-from weft.bench.swept import FOLDER
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
@@ -28,13 +23,10 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
-from weft.plan.gpu_constants import constants
-from weft.plan.gpu_cost import programs_of, programs_per_sm
+from weft.plan.gpu_cost import programs_per_sm
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
-from weft.plan.gpu_work import Work
 from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.register_cap import is_scarce
 from weft.plan.resources import resources, spills, wanted_registers
 from weft.plan.split import Split
 from weft.plan.verify import verify_plan
@@ -310,29 +302,6 @@ def test_programs_that_a_multiprocessor_holds(registers: int, warps: int, shared
     assert programs_per_sm(registers, warps, shared, H200) == programs
 
 
-@pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_constants_choose_well_among_what_was_measured(every: int) -> None:
-    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=every))
-    predicted = points.log_times(constants(H200))
-    near = points.slower < 0.14
-    errors = (predicted - points.log_us).abs()[near]
-    assert len(errors) > 8000 // every
-    assert float((errors < 0.14).double().mean()) > 0.65
-    assert float((errors < 0.34).double().mean()) > 0.90
-    regrets = points.regrets(predicted)
-    assert len(regrets) > 1600 // every
-    assert statistics.geometric_mean(regrets.values()) < 1.08
-
-
-def test_ratios_of_another_gpu_are_those_of_what_was_measured_on_it() -> None:
-    h100, file = Target.named("h100"), Path(__file__).parent.parent / "benchmarks" / "results" / "h100_schedules.csv"
-    found = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([file], every=6, target=h100)), h100)
-    assert found[:2] == pytest.approx((h100.instruction_ratio, h100.start_ratio), rel=0.15)
-    assert found[2] < 0.25
-    own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=40)), H200)
-    assert own[:2] == pytest.approx((1.0, 1.0), rel=0.15)
-
-
 SEGMENTED = """
 program p()
   dim b = 65536
@@ -467,39 +436,3 @@ def test_an_online_softmax_is_one_region() -> None:
     (region,) = found.regions
     assert [value.op for value in region.program.values] == ["max", "sub", "exp", "sum", "div"]
     assert region.plan.kinds == ("inner",)
-
-
-def test_registers_are_capped_where_one_program_less_would_be_a_third_or_more() -> None:
-    """And as many are given as the compiler likes where the cap would spill."""
-    split = split_of("rms_norm_forward", 22808, 2942)
-    found = [s for s in candidates(split) if (s.scheme, s.warps, s.keeps) == ("ONE_SHOT", 16, "values")]
-    schedule = next(s for s in found if s.pieces == 3)
-    assert schedule.register_cap == 64
-    assert parse_kernel(str(Kernel(split.program, schedule))).schedule == schedule
-    assert not any(is_scarce(split, s) for s in candidates(split) if s.scheme == "STREAM" or s.warps == 32)
-    for cap, most in ((64, 64), (32, 128)):
-        (usage,) = used(str(Kernel(split.program, replace(schedule, register_cap=cap))), 90)
-        assert isinstance(usage, dict)
-        assert 32 < usage["registers"] <= most
-        assert usage["spill_bytes"] == 0
-
-
-def test_of_few_programs_a_thread_may_have_the_registers_that_they_leave() -> None:
-    """Told nothing, ptxas makes room for programs that there are not, and has one load wait for the other."""
-    split = split_of("row_column_sum", 1536, 1000)
-    found = [s for s in candidates(split) if (s.rows_per_tile, s.warps, s.pieces, s.stages) == (4, 4, 1, 1)]
-    schedule = next(s for s in found if (s.chunks, s.finish) == (250, "separate"))
-    assert schedule.register_cap == 255  # of two programs of 128 threads
-    registers = []
-    for cap in (schedule.register_cap, 0):
-        usage = used(str(Kernel(split.program, replace(schedule, register_cap=cap))), 90)
-        assert isinstance(usage[0], dict)
-        registers.append(usage[0]["registers"])
-    assert registers[0] > 1.5 * registers[1]
-    for each in candidates(split):
-        programs = -(-programs_of(Work.of(split), each) // H200.units)
-        assert not each.register_cap or programs_per_sm(each.register_cap, each.warps, 0, H200) >= programs
-    many = split_of("rms_norm_forward", 1024, 2**16)
-    one_shots = [s for s in candidates(many) if s.scheme == "ONE_SHOT"]
-    assert one_shots
-    assert not any(s.register_cap and not is_scarce(many, s) for s in one_shots)

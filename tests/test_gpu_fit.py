@@ -1,0 +1,38 @@
+"""Constants of the model of time on GPUs beside what they were fitted to."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from weft.bench import gpu_fit
+from weft.bench.swept import FOLDER
+from weft.plan.gpu_constants import constants
+from weft.target import Target
+
+H200 = Target.named("h200")
+
+
+@pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_constants_choose_well_among_what_was_measured(every: int) -> None:
+    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=every))
+    predicted = points.log_times(constants(H200))
+    near = points.slower < 0.14
+    errors = (predicted - points.log_us).abs()[near]
+    assert len(errors) > 8000 // every
+    assert float((errors < 0.14).double().mean()) > 0.65
+    assert float((errors < 0.34).double().mean()) > 0.90
+    regrets = points.regrets(predicted)
+    assert len(regrets) > 1600 // every
+    assert statistics.geometric_mean(regrets.values()) < 1.08
+
+
+def test_ratios_of_another_gpu_are_those_of_what_was_measured_on_it() -> None:
+    h100, file = Target.named("h100"), Path(__file__).parent.parent / "benchmarks" / "results" / "h100_schedules.csv"
+    found = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([file], every=6, target=h100)), h100)
+    assert found[:2] == pytest.approx((h100.instruction_ratio, h100.start_ratio), rel=0.15)
+    assert found[2] < 0.25
+    own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=40)), H200)
+    assert own[:2] == pytest.approx((1.0, 1.0), rel=0.15)
