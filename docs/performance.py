@@ -31,7 +31,7 @@ NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
     *(f"h200_zoo_training_{number}" for number in range(1, 5)),
     *(f"h200_zoo_start_{number}" for number in range(1, 3)),
-    "h200_zoo_gradients_6",
+    "h200_zoo_gradients",
 )
 ZOO_H100 = (*(f"h100_zoo_training_{number}" for number in range(1, 4)), "h100_zoo_start_1")
 PEERS = ("inductor", "inductor_pipelined")

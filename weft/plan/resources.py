@@ -51,8 +51,8 @@ def resources(kernel: Kernel, target: Target) -> Resources:
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     wanted, most = wanted_registers(demand, schedule), most_registers(schedule.warps, 1, target)
     spilled = max(4, 4 * (wanted - most)) if spills(demand, schedule, target) else 0
-    held = min(registers_per_thread(demand, schedule), most)
-    held = min(wanted, schedule.register_cap) or held
+    cap = schedule.register_cap
+    held = min(wanted, cap) if cap else min(registers_per_thread(demand, schedule), most)
     return Resources(held, spilled, shared_bytes(demand, schedule), "model")
 
 

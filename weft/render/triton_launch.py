@@ -85,6 +85,7 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     if not has_finish(kernel) or schedule.finish == "same":
         return (first,)
     tasks = max(finish_tasks(kernel, kept, sizes) for kept in finish_blocks(kernel))
+    # of the finish a multiprocessor seldom has more than one program, whose threads may have all registers
     return first, Launch(f"{entry}_finish", (tasks, 1), FINISH_WARPS, 1, True, False, MOST_REGISTERS)
 
 
