@@ -18,7 +18,7 @@ from tests.zoo.entries import Entry
 from tests.zoo.kernels import Line, Profile, launches_of, lines_of
 from weft.bench.gpu_timing import CudaDevice
 from weft.bench.models import Model
-from weft.bench.training import Comparison, Run, Setup, Trainee, comparison_of, trained
+from weft.bench.training import BACKENDS, Comparison, Run, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
 COMPARED = ("inductor", "weft")
@@ -63,7 +63,7 @@ def train(entry: Entry, device: str) -> Trained:
     if device == "cpu":
         return Trained(found.to_dict(), wrong)
     tensors = [t.to(device) for t in trainees[0].model.make_batch(setup.batch, setup.sequence, STEPS)]
-    profiles = {t.run.backend: profiled(t, tensors) for t in trainees}
+    profiles = {t.run.backend: profiled(t, tensors) for t in trainees if t.run.backend in BACKENDS}
     (mine,) = (t for t in trainees if t.run.backend == "weft")
     launched = {"weft": launches_of(lambda: differentiate_anew(mine, tensors))}
     kernels = {

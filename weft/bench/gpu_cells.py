@@ -72,13 +72,14 @@ def cells_of_regions(seed: int, count: int, elements: tuple[int, int]) -> list[C
         ((columns,), (size,)) = drawn_widths(draw, 1, 64, 8192), drawn_widths(draw, 1, *elements)
         name = f"{REGION} {draw.randrange(10**6)} {draw.randint(FEWEST, MOST_LOADS)}"
         cell = Cell(name, "mixed", max(1, size // columns), columns)
-        found += [] if any(value.op == "sqrt" for value in program_of(cell).values) else [cell]
+        program = program_of(cell)
+        found += [] if program is None or any(value.op == "sqrt" for value in program.values) else [cell]
     return found
 
 
 @lru_cache(maxsize=4096)
-def program_of(cell: Cell) -> Program:
-    """What a workload computes at a shape, without any data."""
+def program_of(cell: Cell) -> Program | None:
+    """What a workload computes at a shape, without any data; None where that is no region: a sum of one row."""
     kind, *numbers = cell.workload.split()
     if kind == REGION:
         seed, loads = map(int, numbers)
@@ -86,8 +87,8 @@ def program_of(cell: Cell) -> Program:
     with FakeTensorMode():
         fakes = WORKLOADS[cell.workload].make_inputs((cell.rows, cell.columns), TORCH_DTYPES[cell.dtype], "cpu")
     inputs = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype) for f in fakes]
-    (region,) = capture(trace(WORKLOADS[cell.workload].fn, inputs).graph, cell.workload).regions
-    return simplify(region.program)
+    regions = capture(trace(WORKLOADS[cell.workload].fn, inputs).graph, cell.workload).regions
+    return simplify(regions[0].program) if regions else None
 
 
 @lru_cache(maxsize=4096)
@@ -95,6 +96,8 @@ def parts_of(cell: Cell, target: Target) -> dict[str, Split]:
     """The passes of a workload under the split whose columns are its fastest dimensions, and what they are where rows
     and columns are apart, by the names of their programs."""
     program = program_of(cell)
+    if program is None:
+        return {}
     names = tuple(d.name for d in program.dims)
     width = 1
     at = len(names)
