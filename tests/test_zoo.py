@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -186,10 +189,10 @@ def test_first_steps_are_compared() -> None:
 def test_races_that_were_lost_are_said() -> None:
     lost = {"subject": "row_sum", "have": 20.2, "limit": 19.7}
     found = {
-        "m": {"race": {"won": 3, "lost": [lost], "not_raced": [], "wrong": []}},
+        "m": {"race": {"won": 3, "lost": [lost], "not_raced": [], "median_ms": {"weft": 8.0, "raced": 7.6}}},
         "n": {"race": {"wrong": ["died"]}},
     }
-    said = ["m: 1 of 4 regions lost their race", "  row_sum 20.2 us, TorchInductor's 19.7"]
+    said = ["m: 1 of 4 regions lost their race; steps take 0.950", "  row_sum 20.2 us, TorchInductor's 19.7"]
     assert list(zoo.races_lost(found)) == said
 
 
@@ -199,6 +202,7 @@ def test_regions_of_a_model_are_raced(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "weft"))
     found = one.run(ENTRIES["gpt2"], "race", "cpu")
     assert found["won"] + len(found["lost"]) >= 5
+    assert set(found["median_ms"]) == {"weft", "raced"}
 
 
 def test_what_takes_longer_than_predicted_is_said() -> None:
@@ -258,6 +262,18 @@ def test_the_command_says_what_hangs(tmp_path: Path) -> None:
     # with 1; what is at work, as here, may change the frames while they are written, and ends with a signal then
     assert found["wrong"] in (["the process ended with 1"], ["the process ended with -11"])
     assert "most recent call first" in found["stderr"]
+
+
+def test_a_process_that_ends_takes_what_it_started_along(tmp_path: Path) -> None:
+    """Which would hold its output open, and be waited for."""
+    script = "import subprocess; print('{}', flush=True); subprocess.Popen(['sleep', '600']); raise SystemExit(3)"
+    runner = zoo.Runner("cpu", 1, tmp_path, patience_s=1)
+    with TemporaryFile("w+") as errors, runner.started([sys.executable, "-c", script], errors) as process:
+        start = time.monotonic()
+        assert process.stdout is not None
+        assert process.stdout.read() == "{}\n"
+        assert time.monotonic() - start < 60
+    assert process.returncode == 3
 
 
 def test_a_table_has_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

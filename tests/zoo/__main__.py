@@ -13,17 +13,19 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import IO, Any
 
 import torch
 from rich.console import Console
@@ -35,12 +37,14 @@ from tests.zoo.start import STARTS, caches_in
 from tests.zoo.training import COMPARED
 from weft.bench.arguments import require_gpu
 from weft.bench.machine import machine, versions
-from weft.bench.training import BACKENDS
+from weft.bench.training import BACKENDS, RACED
 from weft.options import Options
 
 WORTH_KNOWING = 0.01
 """Of the time of weft's kernels and of what TorchInductor wrote beside them."""
 LIBRARIES = ("transformers", "timm", "diffusers")
+TIMED = ("race", "training")
+"""Checks that have the GPU alone."""
 Result = Mapping[str, Any]
 Results = dict[str, dict[str, Result]]
 """By model and check."""
@@ -84,20 +88,19 @@ def results(
     jobs: int,
     repeat: int = 0,
 ) -> Iterator[tuple[str, str, Result]]:
-    """What each check of each model came to, as they end; training, which is timed, comes last and has one process.
+    """What each check of each model came to, as they end; those that are timed come last, each in one process.
 
     run: makes a process for a check of several models, and yields what it says of each. repeat: processes that time the
     steps of all models once more.
     """
     half = (len(names) + 1) // 2
     mixed = [name for pair in zip_longest(names[:half], names[half:]) for name in pair if name is not None]
-    beside = [(name, check) for check in checks for name in mixed if check != "training"]  # large models not at once
+    beside = [(name, check) for check in checks for name in mixed if check not in TIMED]  # large models not at once
     with ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(lambda n, c: list(run(c, [n])), *each): each for each in beside}
         for future in as_completed(futures):
             yield *futures[future], future.result()[0]
-    alone = ["training"] if "training" in checks else []
-    for check in (*alone, *(f"{STEPS} {number + 1}" for number in range(repeat))):
+    for check in (*(each for each in TIMED if each in checks), *(f"{STEPS} {number + 1}" for number in range(repeat))):
         pending = list(names)
         while pending:  # a process that ends has said something of one model at least
             for result in run(check.split()[0], list(pending)):
@@ -119,7 +122,7 @@ class Runner:
         said = 0
         with (
             tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            self.started(command, errors) as process,
         ):
             assert process.stdout is not None
             for text in process.stdout:
@@ -131,6 +134,28 @@ class Runner:
             tail = errors.read()[-6000:]
         if said < len(names):
             yield {"wrong": [f"the process ended with {status}"], "stderr": tail}
+
+    @contextmanager
+    def started(self, command: Sequence[str], errors: IO[str]) -> Generator[subprocess.Popen[str]]:
+        """A process in a group of its own, which ends with it: what it started would hold its output open otherwise."""
+        process = subprocess.Popen(
+            command, env=self.env, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+
+        def end() -> None:
+            process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        watcher = Thread(target=end)
+        watcher.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+            watcher.join()
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def described(device: str, path: Path, arguments: Iterable[str]) -> dict[str, Any]:
@@ -184,11 +209,13 @@ def table(found: Results, names: Iterable[str]) -> Table:
 
 
 def races_lost(found: Results) -> Iterator[str]:
-    """How many regions of each model were raced, and those that TorchInductor's code won."""
+    """How many regions of each model were raced, those that TorchInductor's code won, and the time of a step with races
+    over that of one without."""
     for name, checked in found.items():
         if (raced := checked.get("race")) is not None and "lost" in raced:
             lost = raced["lost"]
-            yield f"{name}: {len(lost)} of {raced['won'] + len(lost)} regions lost their race"
+            ratio = raced["median_ms"][RACED] / raced["median_ms"]["weft"]
+            yield f"{name}: {len(lost)} of {raced['won'] + len(lost)} regions lost their race; steps take {ratio:.3f}"
             yield from (f"  {r['subject']} {r['have']:.1f} us, TorchInductor's {r['limit']:.1f}" for r in lost)
 
 

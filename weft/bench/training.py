@@ -35,6 +35,14 @@ from weft.runtime.counters import counters
 BACKENDS = ("eager", "inductor", "weft")
 REVERSED = "reversed"
 """Eager PyTorch on the samples of each batch in reverse order: the same losses, summed up in another order."""
+RACED = "raced"
+"""weft with races."""
+COMPILED: dict[str, dict[str, Any]] = {
+    "inductor": {"backend": "inductor"},
+    "weft": {"backend": "weft"},
+    RACED: {"backend": "weft", "options": {"race": True}},
+}
+"""How ``torch.compile`` is called for those that are not eager."""
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 FACTOR = 3.0
 """Eager, TorchInductor and eager on reversed batches are all right and round in different places. What lies between
@@ -146,7 +154,7 @@ def trained(make: Callable[[], Model], setup: Setup, backends: Sequence[str] = (
 
 
 class Trainee:
-    """A model with its optimizer, compiled by one of ``BACKENDS``, or ``REVERSED``."""
+    """A model with its optimizer. backend: of ``COMPILED``, "eager" or ``REVERSED``."""
 
     def __init__(self, make: Callable[[], Model], backend: str, setup: Setup) -> None:
         torch.manual_seed(0)
@@ -154,8 +162,8 @@ class Trainee:
         self.model = make().to(setup.device)
         self._optimizer = OPTIMIZERS[setup.optimizer](self.model.parameters(), lr=setup.learning_rate)
         start = time.perf_counter()
-        is_eager = backend in ("eager", REVERSED)
-        self._loss = self.model if is_eager else torch.compile(self.model, backend=backend, fullgraph=setup.fullgraph)
+        how = COMPILED.get(backend)
+        self._loss = self.model if how is None else torch.compile(self.model, fullgraph=setup.fullgraph, **how)
         self.run.first_s = time.perf_counter() - start
 
     def step(self, number: int, batch: Iterable[Tensor]) -> None:
@@ -172,7 +180,7 @@ class Trainee:
         self._wait()
         seconds = time.perf_counter() - start
         if number >= self.setup.warm_up and held is not None:
-            self.run.peak_bytes = max(self.run.peak_bytes, torch.cuda.max_memory_allocated() - held + self.own_bytes())
+            self.run.peak_bytes = max(self.run.peak_bytes, requested_bytes("peak") - held + self.own_bytes())
         self.run.losses.append(loss.item())
         self.run.launches = counters.launches - launches
         if number == 0:
@@ -198,11 +206,17 @@ class Trainee:
         if self.setup.device != "cuda":
             return None
         torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
+        return requested_bytes("current")
 
     def _wait(self) -> None:
         if self.setup.device == "cuda":
             torch.cuda.synchronize()
+
+
+def requested_bytes(when: Literal["current", "peak"]) -> int:
+    """What tensors on a GPU have asked for. Blocks that they are given are up to a megabyte larger, by what other
+    models of the process left."""
+    return torch.cuda.memory_stats()[f"requested_bytes.all.{when}"]
 
 
 def comparison_of(runs: list[Run]) -> Comparison:
