@@ -51,9 +51,14 @@ def flags() -> list[str]:
     return [
         *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wno-unknown-pragmas"),
         *_CAPABILITY_FLAGS.get(capability, _PORTABLE_FLAGS).split(),
-        f"-I{_header_folder()}",
         *(f"-I{root / 'include'}", f"-I{root / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"),
     ]
+
+
+def _compiling(compiler: str) -> list[str]:
+    """The start of a command. Where the vector header lies says nothing of what is compiled, and is in no key: another
+    checkout of weft finds what this one has compiled."""
+    return [compiler, *flags(), f"-I{_header_folder()}"]
 
 
 def _link_flags() -> list[str]:
@@ -163,14 +168,14 @@ def _compile(arguments: Sequence[str], what: str, files: Mapping[str, str] | Non
 
 def _precompile(compiler: str) -> bytes:
     header = str(_header_folder() / HEADER)
-    return _compile([compiler, *flags(), "-x", "c++-header", header], "the vector header")
+    return _compile([*_compiling(compiler), "-x", "c++-header", header], "the vector header")
 
 
 def _compile_library(compiler: str, what: str, files: Mapping[str, str]) -> bytes:
     """A shared library of a text, without the precompiled header. Raises BuildError, of which the compiler is the
     reason where it refuses an empty kernel as well."""
     try:
-        return _compile([compiler, *flags(), *_link_flags()], what, files)
+        return _compile([*_compiling(compiler), *_link_flags()], what, files)
     except BuildError as error:
         if error.printed:
             _check_works(compiler)
@@ -182,14 +187,14 @@ def _check_works(compiler: str) -> None:
     """Raises BrokenCompilerError."""
     empty = f'#include "{HEADER}"\n\nextern "C" void weft_empty() {{}}\n'
     try:
-        _compile([compiler, *flags(), *_link_flags()], "an empty kernel", {"empty.cpp": empty})
+        _compile([*_compiling(compiler), *_link_flags()], "an empty kernel", {"empty.cpp": empty})
     except BuildError as error:
         raise BrokenCompilerError(complaint(compiler, "cannot compile an empty kernel", error.printed)) from None
 
 
 def _compile_kernel(source: Source, compiler: str, store: Cache) -> bytes:
     """The shared library of a source; without the precompiled header if the compiler fails with it."""
-    command, files = [compiler, *flags(), *_link_flags()], {"kernel.cpp": source.text}
+    command, files = [*_compiling(compiler), *_link_flags()], {"kernel.cpp": source.text}
     if (header := _HEADERS.find(store, compiler)) is not None:
         with suppress(BuildError):
             return _compile([*command, "-include", str(header).removesuffix(".gch")], source.name, files)
