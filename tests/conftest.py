@@ -66,7 +66,9 @@ def _precompile_the_header_once() -> None:
     @wraps(precompile)
     def precompiled(compiler: str) -> bytes:
         key = build._key("header for tests", (build._header_folder() / build.HEADER).read_text(), compiler)
-        return kept.get(key, "header", "header for tests", lambda: precompile(compiler)).content
+        made = kept.get(key, "header", "header for tests", lambda: precompile(compiler))
+        # nothing is read of a header that was there already
+        return made.path.read_bytes() if made.path is not None else made.content
 
     build._precompile = precompiled
 
