@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -52,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     torch._inductor.config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False
     if getattr(config.option, "numprocesses", None):  # of pytest-xdist
+        # the header, for which all processes wait, while this one looks at instructions and those start
+        Thread(target=build.warm_up, args=(Options.read(),)).start()
         _check_vector_instructions_once()
     # torch's structured trace would put hundreds of empty lines into the report of a failure
     logging.getLogger("torch.__trace").disabled = "TORCH_TRACE" not in os.environ
