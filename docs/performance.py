@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in
 
 from performance_fusion import fusion_page  # noqa: E402
 
-from tests.zoo.__main__ import step_ratios, wrong_in  # noqa: E402
+from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
 from tests.zoo.start import STARTS  # noqa: E402
 from weft.bench.gpu_drawn import spread  # noqa: E402
@@ -29,11 +29,15 @@ from weft.bench.gpu_drawn import spread  # noqa: E402
 RESULTS = HERE.parent / "benchmarks" / "results"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
-    *(f"h200_zoo_training_{number}" for number in range(1, 5)),
     *(f"h200_zoo_start_{number}" for number in range(1, 3)),
+    *(f"h200_zoo_training_{number}" for number in range(1, 6)),
     "h200_zoo_gradients",
+    "h200_zoo_race",
 )
-ZOO_H100 = (*(f"h100_zoo_training_{number}" for number in range(1, 4)), "h100_zoo_start_1")
+ZOO_H100 = (
+    *(f"h100_zoo_training_{number}" for number in range(1, 4)),
+    *(f"h100_zoo_start_{number}" for number in range(1, 3)),
+)
 PEERS = ("inductor", "inductor_pipelined")
 """Whose times stand behind each figure of a table."""
 NAMES = {
@@ -59,24 +63,30 @@ TorchInductor's.
 
 Where several commands tried a model, the figures are those of the last. Steps of less than 35 ms wait for the host.
 
-### On an H100
-
-Steps as weft is now, first steps of the five models of the last command; those of the first command's other models
-include some seconds in which the GPU was measured, for want of constants that weft has now.
-
-{zooh100}
-
 ### On an H200
 
-Gradients as weft is now. Mamba and the DeepSeek with experts were trained before values that are kept for a backward
-were exchanged, and all models before the constants of [small data and drawn
-regions](notes/whole_models.md#small-data-and-regions-that-are-drawn).
+As weft is now, but for steps of mamba and of the DeepSeek with experts, which were timed before values that are kept
+for a backward were exchanged. Where a command has `--repeat`, the ratio of a step is the median of three processes, the
+times are of the first.
 
 {zoo}
 
-GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth step, where differences grow, and falls back; in the other steps
-weft's differ by 0.0012 at most. First steps are of five models at a time on 16 cores, TorchInductor's before weft's,
-and are from `torch.compile` on; some were timed alone ([the note](notes/whole_models.md)).
+Races of regions with TorchInductor's code for the same nodes (`--check race`), and the time of a step with races over
+that of one without, in turn:
+
+{races}
+
+GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth step, and falls back; TorchInductor's differs most there.
+First steps are of five models at a time on 16 cores, TorchInductor's before weft's, and are from `torch.compile` on;
+with full caches they are medians of three, which differ by a second each.
+
+### On an H100
+
+Steps as weft is now, first steps of the models of the last two commands; those of the first command's other models
+include some seconds in which the GPU was measured, for want of constants that weft has now. Of the last command's
+models seven were started at a time.
+
+{zooh100}
 
 ## Kernels
 
@@ -217,6 +227,7 @@ def main() -> None:
     backwards = [c["us"] for c in found["2p26"]["cells"] if c["workload"] in (*NORMS, "softmax_backward")]
     page = PAGE.format(
         zoo=zoo_page(ZOO),
+        races=zoo_races(ZOO),
         zooh100=zoo_page(ZOO_H100),
         drawn=drawn_page(drawn),
         gpu=f"one {machine['gpu']}",
@@ -264,6 +275,12 @@ def zoo_page(names: Sequence[str]) -> str:
     texts = ["\n".join(f"- `{result['command']}`" for result in results), zoo_table(models)]
     texts += ["What those commands say is wrong:", zoo_wrong(models)]
     return "\n\n".join([*texts, f"Weft's figures over TorchInductor's, geometric means: {zoo_means(models)}."])
+
+
+def zoo_races(names: Sequence[str]) -> str:
+    """A line a model."""
+    models = zoo([json.loads((RESULTS / f"{name}.json").read_text()) for name in names])
+    return "\n".join(f"{'  ' * line.startswith(' ')}- {line.strip()}" for line in races_lost(models))
 
 
 def zoo_table(found: dict[str, dict[str, Any]]) -> str:
