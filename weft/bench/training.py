@@ -162,8 +162,9 @@ class Trainee:
         self.model = make().to(setup.device)
         self._optimizer = OPTIMIZERS[setup.optimizer](self.model.parameters(), lr=setup.learning_rate)
         start = time.perf_counter()
-        how = COMPILED.get(backend)
-        self._loss = self.model if how is None else torch.compile(self.model, fullgraph=setup.fullgraph, **how)
+        is_eager = backend in ("eager", REVERSED)
+        how = {} if is_eager else COMPILED[backend]
+        self._loss = self.model if is_eager else torch.compile(self.model, fullgraph=setup.fullgraph, **how)
         self.run.first_s = time.perf_counter() - start
 
     def step(self, number: int, batch: Iterable[Tensor]) -> None:
