@@ -65,9 +65,12 @@ Where several commands tried a model, the figures are those of the last. Steps o
 
 ### On an H200
 
-As weft is now, but for steps of mamba and of the DeepSeek with experts, which were timed before values that are kept
-for a backward were exchanged. Where a command has `--repeat`, the ratio of a step is the median of three processes, the
-times are of the first.
+Steps, gradients and races as weft is now, but for steps of mamba and of the DeepSeek with experts, which were timed
+before values that are kept for a backward were exchanged. Where a command has `--repeat`, the ratio of a step is the
+median of two or three processes, the times are of the first. First steps of the two DiT, Whisper, StableLM and the
+DeepSeek are of the first two commands, of weft as it was before the bound on registers. The memory is what tensors ask
+for in the command of StableLM to the DeepSeek with experts, and in all others what blocks they are given, which may be
+1 % more or less by what other models of the process left.
 
 {zoo}
 
@@ -78,7 +81,7 @@ that of one without, in turn:
 
 GPT-2's loss jumps from 5.9 to 10.7 nats in the sixth step, and falls back; TorchInductor's differs most there.
 First steps are of five models at a time on 16 cores, TorchInductor's before weft's, and are from `torch.compile` on;
-with full caches they are medians of three, which differ by a second each.
+with full caches those of commands with `--repeat` are medians of three, which differ by a second each.
 
 ### On an H100
 

@@ -1,4 +1,4 @@
-"""Constants of the model of time on GPUs beside what they were fitted to."""
+"""Constants of the model of time on GPUs beside what they were fitted to, and the cells that are swept for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.bench import gpu_fit
+from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.swept import FOLDER
 from weft.plan.gpu_constants import constants
 from weft.target import Target
@@ -36,3 +37,8 @@ def test_ratios_of_another_gpu_are_those_of_what_was_measured_on_it() -> None:
     assert found[2] < 0.25
     own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=40)), H200)
     assert own[:2] == pytest.approx((1.0, 1.0), rel=0.15)
+
+
+def test_a_cell_whose_sum_is_of_one_row_has_no_kernels() -> None:
+    assert parts_of(Cell("gelu_backward_bias", "bf16", 1, 36992), H200) == {}
+    assert "gelu_backward_bias" in parts_of(Cell("gelu_backward_bias", "bf16", 2, 36992), H200)
