@@ -125,10 +125,13 @@ def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Of signals, put back."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Python's handlers during a test, and those that were there behind it: a process that a shell started in the
+    background ignores interrupts."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handlers")
