@@ -28,8 +28,8 @@ class Constants:
     ``CROWD_BYTES`` in flight cost, as a part of the time of memory. cached: time of bytes that are read again, as a
     part of the time of copying as many. issue_ns: of an operation on an element in a thread, where other programs wait
     for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. access: of a load or
-    store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, operations. overhead:
-    of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
+    store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, or of an access to
+    shared memory, operations. overhead: of a tile in a warp, operations. tile_ns, exchange_ns: that a program waits for a tile, and for each exchange
     between its warps. compute_power, power: how much the two parts of a tile's time and memory and tiles add up, in a
     program that has a multiprocessor for itself, and overlap, by how much less they do so with many programs on it.
     cold: time of bytes for which the cache has to write back what is in it, as a part of that of copying as many.

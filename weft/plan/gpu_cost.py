@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from weft.plan.beginnings import early_rows
-from weft.plan.demand import Demand, is_converted, share_of
+from weft.plan.demand import Demand, Share, is_converted, share_of
 from weft.plan.finish import finish_steps
 from weft.plan.gpu_constants import CROWD_BYTES, Constants, Count, constants
 from weft.plan.gpu_work import COPIED_BYTES, Work
@@ -33,7 +33,8 @@ UNEVEN_POWER = 4.0
 """How suddenly memory takes longer where some multiprocessors have more to move than others."""
 BANKS = 32
 """Of shared memory. A tile that is copied element by element, of which threads have elements of several rows but of one
-column, Triton 3.6 lays out by columns: a warp has all elements of a row in one bank, one access after the other."""
+column, Triton 3.6 lays out by columns: a warp has all elements of a row in one bank, one access after the other. So do
+parts of column sums meet in a bank (``bank_turns``)."""
 SECTOR_BYTES = 32
 """Of memory that is read or written at once."""
 SECTOR_COST = 0.15
@@ -44,9 +45,10 @@ TABLE_COST = 0.5
 and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
 as a copy."""
 
-WARM_READS = 0.5
-"""Of the time of bytes that come from memory, that of bytes which the second cache has from the kernel before: with it
-267 plans of several kernels whose data the cache holds scatter least around what is predicted (H200)."""
+WARM_READS, WARM_SPREAD = 0.75, 0.5
+"""Of the time of bytes that come from memory, that of bytes which the second cache has from the kernel before, and the
+same of what the first of these wait for: with them 920 plans of several kernels whose data the cache holds scatter
+least around what is predicted (H200)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Load:
     resident: programs that it has at a time. rounds: tiles that a program takes one after the other: of rows, or blocks
     of a row. scheduled: warps that share a scheduler of a multiprocessor, the one with the most. elements: of a thread
     in a tile, operations: on each of them, and again: those that are repeated; accesses: loads and stores of vectors
-    that these take. shuffles: row sums that a warp has. exchanges: between warps in a tile, of row sums and of weights.
+    that these take. shuffles: row sums that a warp has, and turns that its parts of column sums take at shared memory
+    where a program adds up whole columns. exchanges: between warps in a tile, of sums and of weights.
     programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the finish.
     finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a row that
     are a program's, for each byte of them. gathers: column sums that a chunk leaves to the finish, and exchanges
@@ -156,6 +159,8 @@ class Load:
         added = work.added if work.sums and schedule.finish != "none" else ()
         banked = persistent and schedule.stages > 1 and not looped and schedule.piece_columns <= threads
         conflicts = 2 * BANKS * SCHEDULERS * work.copied * banked  # shared memory is one for all schedulers
+        turns_of_sum = bank_turns(part, schedule, VECTOR_BYTES // demand.item_bytes)
+        whole_sums = work.sums * schedule.pieces * work.is_split * (schedule.finish == "none") / turns
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
             moved_us=(work.moved_bytes + SECTOR_COST * sectors_bytes + reread_bytes * missed) / per_us,
@@ -180,8 +185,9 @@ class Load:
                 + (0 if stay else len(demand.live.lasting) / (beside * part.rows))
             )
             * share,
-            shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1),
-            exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted),
+            shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1) + whole_sums * turns_of_sum,
+            exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted)
+            + whole_sums * (turns_of_sum > 0),
             programs=programs / units,
             later=int(rounds > turns),
             steps=steps,
@@ -250,7 +256,8 @@ def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = 
     load = Load.of(work, demand, schedule, split.target, registers)
     if warm:
         read_us = sum(map(split.sizes.bytes, split.program.moved_inputs)) / split.target.bandwidth_gbps / 1e3
-        load = replace(load, cold_us=0, moved_us=load.moved_us - (1 - WARM_READS) * read_us)
+        moved_us = load.moved_us - (1 - WARM_READS) * read_us
+        load = replace(load, cold_us=0, moved_us=moved_us, spread=WARM_SPREAD * load.spread)
     return load.times_us(constants(split.target)[way_of(schedule, work, demand)])
 
 
@@ -270,6 +277,18 @@ def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
             return "COLUMN_WHOLE"
         case scheme:
             return scheme
+
+
+def bank_turns(part: Share, schedule: Schedule, vector: int) -> int:
+    """Accesses to shared memory, one after the other, by which a warp hands on its part of the column sums of a piece:
+    none where no other warp has rows of it. Triton 3.6 puts the parts of a column beside each other, so that neighbours
+    in a thread are as far apart as there are warps with other rows. vector: of these neighbours."""
+    warps = min(schedule.rows_per_tile, schedule.warps // part.warps)
+    if warps <= 1:
+        return 0
+    lanes = 32 // max(1, part.tall // warps)
+    apart = warps * min(vector, part.columns)
+    return part.columns * max(1, lanes * math.gcd(apart, BANKS) // BANKS)
 
 
 def programs_of(work: Work, schedule: Schedule) -> int:

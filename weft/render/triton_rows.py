@@ -154,12 +154,15 @@ class Rows(ColumnSums):
 
     def _in_order(self, inputs: list[Buffer]) -> list[Buffer]:
         """What a tile loads first: what all of its rows have in common, and tiles then. Triton moves what is loaded
-        first to meet what is loaded last. A single row is loaded before weights, for which nobody waits as long."""
-        several = self.schedule.rows_per_tile > 1
+        first to meet what is loaded last: a statistic of as many rows as there are threads is loaded before tiles, too,
+        which would be laid out a row to a thread otherwise. A single row is loaded before weights, for which nobody
+        waits as long."""
+        several, tall = self.schedule.rows_per_tile > 1, self.schedule.rows_per_tile >= 32 * self.schedule.warps
 
         def place(buffer: Buffer) -> int:
             if several:
-                return int(self.places.has_rows(buffer) and not self.places.is_uniform(buffer))
+                is_tile = self.places.has_columns(buffer) or not tall
+                return int(is_tile and self.places.has_rows(buffer) and not self.places.is_uniform(buffer))
             return int(not self.places.has_rows(buffer) and self.places.has_columns(buffer))
 
         return sorted(inputs, key=place)
