@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=4 finish=separate backend=triton pieces=1x1024 warps=4 stages=3 chunks=106
 # program batch_norm_forward_0()
 #   dim m = 32768
 #   dim n = 5120
@@ -28,12 +28,12 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_partial):
-    n = tl.program_id(1) * 32 + tl.arange(0, 32)[None, :]
-    for chunk in range(tl.program_id(0), 4, tl.num_programs(0)):
-        sum_sum = tl.full([128, 32], 0.0, tl.float32)
-        sum_1_sum = tl.full([128, 32], 0.0, tl.float32)
-        for tile in tl.range(chunk, 256, 4, num_stages=3):
-            m = tile * 128 + tl.arange(0, 128)[:, None]
+    n = tl.program_id(1) * 1024 + tl.arange(0, 1024)[None, :]
+    for chunk in range(tl.program_id(0), 106, tl.num_programs(0)):
+        sum_sum = tl.full([4, 1024], 0.0, tl.float32)
+        sum_1_sum = tl.full([4, 1024], 0.0, tl.float32)
+        for tile in tl.range(chunk, 8192, 106, num_stages=3):
+            m = tile * 4 + tl.arange(0, 4)[:, None]
             x_at = x + m * 5120
             x_tile = tl.load(x_at + n)
             cast = w.to_f32(x_tile)
@@ -48,9 +48,12 @@ def weft_batch_norm_forward_0(x, rsqrt_saved, mul_saved, sum_partial, sum_1_part
 def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum_1_partial):
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
-        part = tl.arange(0, 4)[:, None]
-        sum_sum = tl.load(sum_partial + part * 5120 + n, cache_modifier=".cg")
-        sum_1_sum = tl.load(sum_1_partial + part * 5120 + n, cache_modifier=".cg")
+        sum_sum = tl.full([64, 64], 0.0, tl.float32)
+        sum_1_sum = tl.full([64, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 106, 64):
+            part = start + tl.arange(0, 64)[:, None]
+            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
+            sum_1_sum = sum_1_sum + tl.load(sum_1_partial + part * 5120 + n, mask=(part < 106), other=0.0, cache_modifier=".cg")
         sum = tl.sum(sum_sum, 0, keep_dims=True)
         sum_1 = tl.sum(sum_1_sum, 0, keep_dims=True)
         mul = sum * 3.0517578e-05

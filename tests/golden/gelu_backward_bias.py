@@ -1,4 +1,4 @@
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=64 finish=separate backend=triton pieces=1x32 warps=4 stages=3 chunks=4 register_cap=96
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=16 finish=separate backend=triton pieces=1x128 warps=4 stages=3 chunks=14 register_cap=96
 # program gelu_backward_bias()
 #   dim m = 32768
 #   dim n = 5120
@@ -37,11 +37,11 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
-    n = tl.program_id(1) * 32 + tl.arange(0, 32)[None, :]
-    for chunk in range(tl.program_id(0), 4, tl.num_programs(0)):
-        sum_sum = tl.full([64, 32], 0.0, tl.float32)
-        for tile in tl.range(chunk, 512, 4, num_stages=3):
-            m = tile * 64 + tl.arange(0, 64)[:, None]
+    n = tl.program_id(1) * 128 + tl.arange(0, 128)[None, :]
+    for chunk in range(tl.program_id(0), 14, tl.num_programs(0)):
+        sum_sum = tl.full([16, 128], 0.0, tl.float32)
+        for tile in tl.range(chunk, 2048, 14, num_stages=3):
+            m = tile * 16 + tl.arange(0, 16)[:, None]
             dy_at = dy + m * 5120
             x_at = x + m * 5120
             out0_at = out0 + m * 5120
@@ -71,8 +71,10 @@ def weft_gelu_backward_bias(dy, x, out0, out1, sum_partial):
 def weft_gelu_backward_bias_finish(dy, x, out0, out1, sum_partial):
     for task in range(tl.program_id(0), 80, tl.num_programs(0)):
         n = task * 64 + tl.arange(0, 64)[None, :]
-        part = tl.arange(0, 4)[:, None]
-        sum_sum = tl.load(sum_partial + part * 5120 + n, cache_modifier=".cg")
+        sum_sum = tl.full([8, 64], 0.0, tl.float32)
+        for start in tl.static_range(0, 14, 8):
+            part = start + tl.arange(0, 8)[:, None]
+            sum_sum = sum_sum + tl.load(sum_partial + part * 5120 + n, mask=(part < 14), other=0.0, cache_modifier=".cg")
         sum = tl.sum(sum_sum, 0, keep_dims=True)
         cast_4 = sum.to(tl.bfloat16)
         tl.store(out1 + n, cast_4)

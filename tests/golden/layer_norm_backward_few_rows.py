@@ -97,7 +97,7 @@ def weft_layer_norm_backward_rows(dy, x, weight, mean, rstd, out0):
     cast_3_c = mul_4_c.to(tl.bfloat16)
     tl.store(out0_at + n_c, cast_3_c, mask=column_exists_c)
 
-# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=none backend=triton pieces=1x16 warps=8 stages=1 chunks=1 register_cap=80
+# schedule COLUMN rows=(m) columns=(n) segments=() rows_per_tile=128 finish=none backend=triton pieces=1x16 warps=4 stages=1 chunks=1 register_cap=168
 # program layer_norm_backward_columns()
 #   dim m = 100
 #   dim n = 5120
@@ -133,10 +133,10 @@ def weft_layer_norm_backward_columns(dy, x, mean, rstd, out1, out2):
     m = tl.minimum(m, 99)
     dy_at = dy + m * 5120
     x_at = x + m * 5120
-    dy_tile = tl.load(dy_at + n)
-    x_tile = tl.load(x_at + n)
     mean_row = tl.load(mean + m)
     rstd_row = tl.load(rstd + m)
+    dy_tile = tl.load(dy_at + n)
+    x_tile = tl.load(x_at + n)
     cast = w.to_f32(x_tile)
     sub = cast - mean_row
     mul = sub * rstd_row

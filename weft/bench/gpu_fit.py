@@ -85,7 +85,7 @@ LIKELY_ERROR = 0.05
 """Of a time: larger ones count less."""
 CERTAIN = 0.03
 """Schedules that are predicted to take so much longer than the first are taken 1/e as often."""
-TIMES = 0.5
+TIMES = 1.0
 """How much the errors of the times count beside what is lost by choices."""
 STEPS, RATE = 2500, 0.03
 LEAST_SPILL_BYTES = 16

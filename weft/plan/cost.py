@@ -11,7 +11,7 @@ from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
 from weft.plan.gpu_constants import constants
-from weft.plan.gpu_cost import WARM_READS, times_us
+from weft.plan.gpu_cost import times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split
@@ -93,16 +93,14 @@ def _starts(kernel: Kernel, target: Target) -> int:
     return 1 + again
 
 
-def least_us(moved: int, target: Target, *, warm: bool = False) -> float:
+def least_us(moved: int, target: Target) -> float:
     """What no kernel is predicted to undercut, under any schedule: it starts, and moves so many bytes. A copy's
-    bandwidth was fitted beside what else kernels do, so that some ways to take rows have more. warm: whether caches may
-    have what it reads."""
+    bandwidth was fitted beside what else kernels do, so that some ways to take rows have more."""
     if target.kind == "cpu":
         return moved / target.bandwidth_gbps / 1e3
     every = constants(target).values()
     start, share = min(known.start_us for known in every), max(known.bandwidth for known in every)
-    moved_us = moved / (target.bandwidth_gbps * share) / 1e3
-    return (WARM_READS if warm else 1) * moved_us + start
+    return moved / (target.bandwidth_gbps * share) / 1e3 + start
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:

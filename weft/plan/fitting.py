@@ -142,9 +142,7 @@ def predicted_us(parts: Sequence[Split]) -> float:
 def _at_least_us(parts: Sequence[Split]) -> Iterator[float]:
     """What kernels of these programs are predicted to take at the least, known better with each more that is found out:
     all of them move all of their tensors once; the first one has its time, with what it reads in the caches."""
-    moved = [sum(map(p.sizes.bytes, p.program.buffers)) for p in parts]
-    warm = sum(moved) <= parts[0].target.cache_bytes
-    least = [least_us(each, parts[0].target, warm=warm and at > 0) for at, each in enumerate(moved)]
+    least = [least_us(sum(map(p.sizes.bytes, p.program.buffers)), p.target) for p in parts]
     yield sum(least)
     first = parts[0]
     if first.target.kind == "gpu" and check_registers(first) is None:

@@ -9,7 +9,7 @@ scheme, from the ``Work`` of a program; ``Constants`` make it a time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weft.plan.beginnings import early_rows
 from weft.plan.demand import Demand, Share, is_converted, share_of
@@ -44,11 +44,6 @@ TABLE_COST = 0.5
 """Of what is loaded from the second cache alone, as a part of the time of what goes there and back: the keys of Llama
 and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
 as a copy."""
-
-WARM_READS, WARM_SPREAD = 0.75, 0.5
-"""Of the time of bytes that come from memory, that of bytes which the second cache has from the kernel before, and the
-same of what the first of these wait for: with them 920 plans of several kernels whose data the cache holds scatter
-least around what is predicted (H200)."""
 
 
 @dataclass(frozen=True)
@@ -254,11 +249,8 @@ def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = 
     have what is read."""
     work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
     load = Load.of(work, demand, schedule, split.target, registers)
-    if warm:
-        read_us = sum(map(split.sizes.bytes, split.program.moved_inputs)) / split.target.bandwidth_gbps / 1e3
-        moved_us = load.moved_us - (1 - WARM_READS) * read_us
-        load = replace(load, cold_us=0, moved_us=moved_us, spread=WARM_SPREAD * load.spread)
-    return load.times_us(constants(split.target)[way_of(schedule, work, demand)])
+    known = constants(split.target)[way_of(schedule, work, demand)]
+    return load.times_us(known.warm() if warm else known)
 
 
 def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
