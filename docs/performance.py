@@ -29,8 +29,8 @@ from weft.bench.gpu_drawn import spread  # noqa: E402
 RESULTS = HERE.parent / "benchmarks" / "results"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
-    *(f"h200_zoo_start_{number}" for number in range(1, 3)),
-    *(f"h200_zoo_training_{number}" for number in range(1, 6)),
+    *(f"h200_zoo_start_{number}" for number in range(1, 5)),
+    *(f"h200_zoo_training_{number}" for number in range(1, 7)),
     "h200_zoo_gradients",
     "h200_zoo_race",
 )
