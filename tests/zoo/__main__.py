@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -216,7 +217,8 @@ def races_lost(found: Results) -> Iterator[str]:
             lost = raced["lost"]
             ratio = raced["median_ms"][RACED] / raced["median_ms"]["weft"]
             yield f"{name}: {len(lost)} of {raced['won'] + len(lost)} regions lost their race; steps take {ratio:.3f}"
-            yield from (f"  {r['subject']} {r['have']:.1f} us, TorchInductor's {r['limit']:.1f}" for r in lost)
+            texts = Counter(f"{r['subject']} {r['have']:.1f} us, TorchInductor's {r['limit']:.1f}" for r in lost)
+            yield from (f"  {times} x {text}" for text, times in texts.items())
 
 
 def start_cells(seconds: Mapping[str, Mapping[str, float]]) -> list[str]:
