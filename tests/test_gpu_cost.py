@@ -1,0 +1,70 @@
+"""The model of time of GPU kernels where whole columns are added up, and where the caches have what is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.bench.gpu_cells import Cell, parts_of
+from weft.options import Options
+from weft.plan.demand import Demand, share_of
+from weft.plan.gpu_candidates import candidates
+from weft.plan.gpu_cost import Load, bank_turns, times_us
+from weft.plan.gpu_work import Work
+from weft.plan.kernel import VECTOR_BYTES, Kernel, Schedule
+from weft.plan.split import Split
+from weft.render import triton
+from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
+from weft.target import Target
+
+H200 = Target.named("h200")
+
+
+def whole_columns(workload: str, rows: int, columns: int, tile: tuple[int, int], warps: int) -> tuple[Split, Schedule]:
+    """The kernel for columns of a workload, and a schedule of it in which each program has whole ones."""
+    split = parts_of(Cell(workload, "bf16", rows, columns), H200)[f"{workload}_columns"]
+    for schedule in candidates(split):
+        if (schedule.rows_per_tile, schedule.piece_columns, schedule.warps) == (*tile, warps):
+            return split, schedule.but(finish="none", chunks=1, stages=1)
+    raise AssertionError(f"no candidate has {tile} in {warps} warps")
+
+
+@pytest.mark.parametrize(
+    ("tile", "warps", "turns"),
+    [((32, 64), 4, 64), ((128, 64), 8, 64), ((256, 32), 8, 32), ((256, 16), 8, 16), ((256, 16), 4, 16)],
+)
+def test_lanes_whose_columns_meet_in_a_bank_take_turns(tile: tuple[int, int], warps: int, turns: int) -> None:
+    split, schedule = whole_columns("row_column_sum", 256, 8192, tile, warps)
+    demand = Demand.of(split.program, schedule)
+    found = bank_turns(share_of(demand, schedule), schedule, VECTOR_BYTES // demand.item_bytes)
+    assert found == turns
+    load = Load.of(Work.of(split), demand, schedule, H200)
+    assert (load.shuffles, load.exchanges) == (turns * tile[0] / 256, tile[0] / 256)
+
+
+def test_a_warp_that_has_all_rows_hands_nothing_on() -> None:
+    split, schedule = whole_columns("row_column_sum", 256, 8192, (256, 32), 8)
+    alone = schedule.but(warps=1, rows_per_tile=8)
+    part = share_of(Demand.of(split.program, alone), alone)
+    assert part.warps == 1
+    assert bank_turns(part, alone, 8) == 0
+
+
+def test_what_a_cache_has_arrives_sooner() -> None:
+    split, schedule = whole_columns("rms_norm_backward", 256, 8192, (128, 64), 8)
+    cold, warm = times_us(split, schedule), times_us(split, schedule, warm=True)
+    assert 0.5 * cold.all < warm.all < cold.all
+
+
+@pytest.mark.parametrize(("tile", "warps", "first"), [((256, 32), 8, True), ((128, 64), 8, False)])
+def test_a_statistic_for_each_thread_is_loaded_before_tiles(tile: tuple[int, int], warps: int, first: bool) -> None:
+    """Triton would lay tiles out a row to a thread otherwise, and move them through shared memory to add up: 5120
+    bytes in place of what sums need."""
+    split, schedule = whole_columns("rms_norm_backward", 256, 8192, tile, warps)
+    kernel = Kernel(split.program, schedule)
+    source = triton.render(kernel)
+    loads = [line.split(" = ")[0].strip() for line in source.text.splitlines() if "tl.load(" in line]
+    assert (loads[0] == "rstd_row") is first
+    assert (loads[-1] == "rstd_row") is not first
+    job = Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90))
+    usage = binaries(job, Options.read())[source.entry].usage
+    assert usage.shared_bytes <= 4 * tile[1] * warps + 1024
