@@ -294,8 +294,10 @@ def is_within(row: dict[str, str], fitted: Weights) -> bool:
 
 
 def is_odd(row: dict[str, str]) -> bool:
-    """Whether ptxas gave up: few registers and much spilled, which says nothing of what the kernel needs."""
-    return int(row["spill_bytes"]) >= LARGE_SPILL_BYTES and not is_spilled(row)
+    """Whether its registers say nothing of what a kernel needs: ptxas gave up, with few registers and much spilled, or
+    had a bound, up to which it takes what makes no other program wait."""
+    gave_up = int(row["spill_bytes"]) >= LARGE_SPILL_BYTES and not is_spilled(row)
+    return gave_up or row["register_cap"] != "0"
 
 
 def summary(rows: Sequence[dict[str, str]], fitted: Weights) -> str:
