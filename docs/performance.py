@@ -90,9 +90,9 @@ by a second each, but for those of the first two commands.
 
 ### On an H100
 
-Steps as weft is now, first steps of the models of the last two commands; those of the first command's other models
-include some seconds in which the GPU was measured, for want of constants that weft has now. Of the last command's
-models seven were started at a time.
+Steps of weft as it was before constants of column kernels were fitted again, and first steps of the models of the last
+two commands; those of the first command's other models include some seconds in which the GPU was measured, for want of
+constants that weft has now. Of the last command's models seven were started at a time.
 
 {zooh100}
 
