@@ -226,14 +226,28 @@ def test_narrow_dtypes_are_only_loaded_cast_and_stored(dtype: str) -> None:
     verify(narrow)
     for op, args, result, dims, dropped in (
         ("neg", ("v",), dtype, ("m", "n"), ()),
-        ("add", ("x", "v"), "f32", ("m", "n"), ()),
+        ("div", ("v", "v"), dtype, ("m", "n"), ()),
         ("lt", ("v", "v"), "bool", ("m", "n"), ()),
         ("max", ("v",), dtype, ("m",), ("n",)),
     ):
         after = Value("w", op, args, dropped, result, dims)
         refused(replace(narrow, values=(*narrow.values, after)), message.replace("v:", "w:"))
-    refused(with_value("const", (), dtype, (), (1.0 if dt.is_float(dtype) else 1,)), message)
     verify(replace(narrow, values=(*narrow.values, Value("w", "cast", ("v",), (), "f32", ("m", "n")))))
+
+
+@pytest.mark.parametrize("dtype", [name for name in dt.TORCH_DTYPES if dt.is_narrow(name)])
+def test_numbers_of_16_bits_are_added_and_multiplied(dtype: str) -> None:
+    number = with_value("const", (), dtype, (), (1.0 if dt.is_float(dtype) else 1,))
+    narrow = with_value("cast", ("x",), dtype, ("m", "n"))
+    product = replace(narrow, values=(*narrow.values, Value("w", "mul", ("v", "v"), (), dtype, ("m", "n"))))
+    mixed = replace(narrow, values=(*narrow.values, Value("w", "add", ("x", "v"), (), "f32", ("m", "n"))))
+    if dtype in dt.HALVES:
+        verify(number)
+        verify(product)
+        refused(mixed, f"w: operands have different dtypes ['f32', '{dtype}']")
+    else:
+        for program, subject in ((number, "v"), (product, "w"), (mixed, "w")):
+            refused(program, f"{subject}: {dtype} is only loaded, cast and stored: cast it first")
 
 
 def test_where_takes_a_bool() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.ir.dtypes import TORCH_DTYPES, is_float, is_narrow
+from weft.ir.dtypes import HALVES, TORCH_DTYPES, is_float, is_narrow
 from weft.ir.ops import LOGICAL, OPS, Op
 from weft.render.triton import LEAST_ARCHITECTURES
 from weft.render.triton_expressions import SIGNATURE_TYPES, TRITON_TYPES, constant, expression, literal, reduction
@@ -33,8 +33,10 @@ SPECIAL = {
 INSTRUCTIONS = {
     "f32": ("max.NaN.f32", "min.NaN.f32", "div.rn.f32", "sqrt.rn.f32", "fma.rn.f32", "cvt.rn.bf16.f32"),
     "f64": ("setp.nan.f64", "div.rn.f64", "sqrt.rn.f64", "fma.rn.f64"),
+    "bf16": ("fma.rn.bf16x2",),
+    "f16": ("add.rn.f16x2", "sub.rn.f16x2", "mul.rn.f16x2"),
 }
-"""What the interpreter cannot tell: that NaN wins, and what is rounded to nearest."""
+"""What the interpreter cannot tell: that NaN wins, what is rounded to nearest, and what is done in pairs."""
 ROUNDED = ("add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "sqrt", "reciprocal", "floor", "ceil")
 ROUNDED += ("trunc", "round", "copysign", "fmod", "floor_divide", "remainder", "where")
 """Operations of floats of which every bit is defined."""
@@ -53,7 +55,7 @@ def interpreted() -> Findings:
         return {
             "eight bits": eight_bits(),
             "roundings": roundings(),
-            "values": _merged(values(dtype) for dtype in COMPUTED),
+            "values": _merged(values(dtype) for dtype in (*COMPUTED, *HALVES)),
             "casts": _merged(casts(dtype) for dtype in TORCH_DTYPES),
             "reductions": _merged(reductions(dtype) for dtype in COMPUTED),
             "constants": _merged(constants(dtype) for dtype in TORCH_DTYPES),
@@ -70,6 +72,8 @@ def ops_of(dtype: str) -> list[Op]:
 
 
 def _takes(op: Op, dtype: str) -> bool:
+    if dtype in HALVES:
+        return op.halves
     if dtype == "bool":
         return op.name in LOGICAL or op.dtype in ("bool", "select") or op.name in ("bitwise_and", "bitwise_or")
     if op.name in LOGICAL or (is_float(dtype) and op.integers_only):
@@ -254,11 +258,12 @@ def _everything() -> dict[str, list[tuple[str, str]]]:
     lines: dict[str, list[tuple[str, str]]] = {}
     for dtype in TORCH_DTYPES:
         found = [(t, expression("cast", ["x"], t, dtype)) for t in TORCH_DTYPES]
-        if dtype in COMPUTED:
+        if dtype in (*COMPUTED, *HALVES):
             for op in ops_of(dtype):
                 out = "bool" if op.dtype == "bool" else dtype
                 names = ["(x > y)", "y", "z"] if op.name == "where" else ["x", "y", "z"][: op.arity]
                 found.append((out, expression(op.name, names, out)))
+        if dtype in COMPUTED:
             for op in ("sum", "max", "min") if dtype != "bool" else ("max", "min"):
                 found.append((dtype, f"tl.broadcast_to({reduction(op, ['x'], 0)}, [32])"))
         found += [("f8e4m3", f"w.{name}(x)") for name in ("to_f8e4m3", "to_f8e4m3_saturated")]

@@ -48,27 +48,18 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     residual_tile_a = tl.load(residual_at + n_a, eviction_policy="evict_last")
     residual_tile_b = tl.load(residual_at + n_b, eviction_policy="evict_last")
     residual_tile_c = tl.load(residual_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
-    cast_a = w.to_f32(residual_tile_a)
-    cast_1_a = w.to_f32(x_tile_a)
-    add_a = cast_1_a + cast_a
-    cast_2_a = w.to_bf16(add_a)
-    cast_3_a = w.to_f32(cast_2_a)
-    mul_a = cast_3_a * cast_3_a
-    tl.store(out0_at + n_a, cast_2_a)
-    cast_b = w.to_f32(residual_tile_b)
-    cast_1_b = w.to_f32(x_tile_b)
-    add_b = cast_1_b + cast_b
-    cast_2_b = w.to_bf16(add_b)
-    cast_3_b = w.to_f32(cast_2_b)
-    mul_b = cast_3_b * cast_3_b
-    tl.store(out0_at + n_b, cast_2_b)
-    cast_c = w.to_f32(residual_tile_c)
-    cast_1_c = w.to_f32(x_tile_c)
-    add_c = cast_1_c + cast_c
-    cast_2_c = w.to_bf16(add_c)
-    cast_3_c = w.to_f32(cast_2_c)
-    mul_c = cast_3_c * cast_3_c
-    tl.store(out0_at + n_c, cast_2_c, mask=column_exists_c)
+    add_a = w.add_halves(x_tile_a, residual_tile_a)
+    cast_a = w.to_f32(add_a)
+    mul_a = cast_a * cast_a
+    tl.store(out0_at + n_a, add_a)
+    add_b = w.add_halves(x_tile_b, residual_tile_b)
+    cast_b = w.to_f32(add_b)
+    mul_b = cast_b * cast_b
+    tl.store(out0_at + n_b, add_b)
+    add_c = w.add_halves(x_tile_c, residual_tile_c)
+    cast_c = w.to_f32(add_c)
+    mul_c = cast_c * cast_c
+    tl.store(out0_at + n_c, add_c, mask=column_exists_c)
     sum = tl.sum(mul_a + mul_b + tl.where(column_exists_c, mul_c, 0.0), 1, keep_dims=True)
     div = tl.div_rn(sum, 5120.0)
     add_1 = div + 1e-06
@@ -76,18 +67,18 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     weight_tile_a = tl.load(weight + n_a)
     weight_tile_b = tl.load(weight + n_b)
     weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
-    mul_1_a = cast_3_a * rsqrt
-    cast_4_a = w.to_f32(weight_tile_a)
-    mul_2_a = mul_1_a * cast_4_a
-    cast_5_a = mul_2_a.to(tl.bfloat16)
-    tl.store(out1_at + n_a, cast_5_a)
-    mul_1_b = cast_3_b * rsqrt
-    cast_4_b = w.to_f32(weight_tile_b)
-    mul_2_b = mul_1_b * cast_4_b
-    cast_5_b = mul_2_b.to(tl.bfloat16)
-    tl.store(out1_at + n_b, cast_5_b)
-    mul_1_c = cast_3_c * rsqrt
-    cast_4_c = w.to_f32(weight_tile_c)
-    mul_2_c = mul_1_c * cast_4_c
-    cast_5_c = mul_2_c.to(tl.bfloat16)
-    tl.store(out1_at + n_c, cast_5_c, mask=column_exists_c)
+    mul_1_a = cast_a * rsqrt
+    cast_1_a = w.to_f32(weight_tile_a)
+    mul_2_a = mul_1_a * cast_1_a
+    cast_2_a = mul_2_a.to(tl.bfloat16)
+    tl.store(out1_at + n_a, cast_2_a)
+    mul_1_b = cast_b * rsqrt
+    cast_1_b = w.to_f32(weight_tile_b)
+    mul_2_b = mul_1_b * cast_1_b
+    cast_2_b = mul_2_b.to(tl.bfloat16)
+    tl.store(out1_at + n_b, cast_2_b)
+    mul_1_c = cast_c * rsqrt
+    cast_1_c = w.to_f32(weight_tile_c)
+    mul_2_c = mul_1_c * cast_1_c
+    cast_2_c = mul_2_c.to(tl.bfloat16)
+    tl.store(out1_at + n_c, cast_2_c, mask=column_exists_c)

@@ -20,6 +20,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 FLOATS = ("f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2")
+HALVES = ("bf16", "f16")
 INTEGERS = ("i64", "i32", "i8", "u8")
 _COMPUTED_IN = {"bf16": "f32", "f16": "f32", "f8e4m3": "f32", "f8e5m2": "f32", "i8": "i32", "u8": "i32"}
 

@@ -33,6 +33,8 @@ class Op:
     evaluate: Callable[..., Tensor]
     floats_only: bool = False
     integers_only: bool = False
+    halves: bool = False
+    """Whether it is also defined on floats of 16 bits, of which the result is rounded once."""
 
     @property
     def names_dims(self) -> bool:
@@ -124,15 +126,15 @@ OPS: dict[str, Op] = {
     op.name: op
     for op in (
         # sources: attributes are (number,), (parameter,), (dim,) and (dim, ...)
-        Op("const", 0, "source", "stated", 0.0, _source),
+        Op("const", 0, "source", "stated", 0.0, _source, halves=True),
         Op("parameter", 0, "source", "stated", 0.0, _source),
         Op("iota", 0, "source", "stated", 1.0, _source),
         Op("size", 0, "source", "stated", 0.0, _source),
         # a cast rounds to nearest even; float to integer truncates
         Op("cast", 1, "pointwise", "stated", 1.0, _source),
-        _pointwise("add", 2, torch.add),
-        _pointwise("sub", 2, torch.sub),
-        _pointwise("mul", 2, torch.mul),
+        Op("add", 2, "pointwise", "same", 1.0, torch.add, halves=True),
+        Op("sub", 2, "pointwise", "same", 1.0, torch.sub, halves=True),
+        Op("mul", 2, "pointwise", "same", 1.0, torch.mul, halves=True),
         Op("div", 2, "pointwise", "same", 4.0, torch.div, floats_only=True),
         Op("fma", 3, "pointwise", "same", 1.0, _fma, floats_only=True),
         Op("pow", 2, "pointwise", "same", 30.0, torch.pow, floats_only=True),

@@ -145,6 +145,16 @@ def multiply_by_power_of_two(builder: Builder, value: Value, args: tuple[str, ..
     return builder.op("mul", args[0], builder.const(1.0 / divisor, value.dtype))
 
 
+def widen_halves(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
+    """Arithmetic in 16 bits is rounded float32 arithmetic, and a number of 16 bits a rounded one of float32: what a
+    machine without such instructions does. ``halves.in_halves`` is the other way."""
+    if value.dtype not in dtypes.HALVES or not lookup(value.op).halves:
+        return None
+    wide = [builder.cast(arg, dtypes.compute_dtype(value.dtype)) for arg in args]
+    result = builder.op(value.op, *wide, dtype=dtypes.compute_dtype(value.dtype), attributes=value.attributes)
+    return builder.cast(result, value.dtype)
+
+
 def narrow_positions(builder: Builder, value: Value, args: tuple[str, ...]) -> str | None:
     """A 64-bit position compared with a number that does not vary along it fits 32 bits, as wide as a float32 lane;
     numbers that do not fit become -1, which is no position."""
@@ -276,6 +286,7 @@ RULES: tuple[Rule, ...] = (
     expand_powers,
     drop_neutral,
     multiply_by_power_of_two,
+    widen_halves,
     narrow_positions,
     where_same,
     where_known,

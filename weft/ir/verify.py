@@ -127,7 +127,7 @@ def _check_dtypes(value: Value, op: Op, operands: list[str]) -> None:
         _expect(operands[1] in dtypes.INTEGERS, value.name, f"its index is {operands[1]}, no integer")
         _expect(value.dtype == operands[0], value.name, f"is {value.dtype}, expected {operands[0]}")
         return
-    narrow = [d for d in (*operands, value.dtype) if dtypes.is_narrow(d)]
+    narrow = [d for d in (*operands, value.dtype) if dtypes.is_narrow(d) and not (op.halves and d in dtypes.HALVES)]
     _expect(not narrow, value.name, f"{narrow and narrow[0]} is only loaded, cast and stored: cast it first")
     if op.dtype == "select":
         _expect(operands[0] == "bool", value.name, "the first operand of where is bool")

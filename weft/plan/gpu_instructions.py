@@ -48,10 +48,16 @@ ROUGH_INSTRUCTIONS = {"div": 8.0, "exp": 8.0, "reciprocal": 8.0, "tanh": 16.0}
 """Where the result is rounded to 16 bits in the end (``weft.ir.rounding``)."""
 
 
+HALF_COST = 0.5
+"""Of arithmetic in 16 bits, which is two elements' at a time."""
+
+
 def cost_of(value: Value, rough: bool) -> float:
     """Of an operation on an element. rough: whether its result is rounded to 16 bits in the end."""
     if value.op == "cast" and dtypes.itemsize(value.dtype) == 1 and dtypes.is_float(value.dtype):
         return ROUNDING_COST
+    if value.op != "cast" and value.dtype in dtypes.HALVES:
+        return HALF_COST
     known = INSTRUCTIONS.get(value.op)
     if known is None:
         return min(lookup(value.op).cost, MOST_COST)

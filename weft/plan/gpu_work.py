@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from weft.ir import dtypes
+from weft.ir.halves import in_halves
 from weft.ir.online import online_along_rows
 from weft.ir.program import Buffer
 from weft.ir.rounding import is_rounded_again, rounded_at_once
@@ -71,7 +72,7 @@ class Work:
     def of(split: Split, looped: bool = False) -> Work:
         """looped: over the columns of a row, whose statistics are online then."""
         rows, columns = split.inside, split.columns
-        program = online_along_rows(split.program, columns) if looped else split.program
+        program = in_halves(online_along_rows(split.program, columns) if looped else split.program)
         loops = loops_of(program, split.rows, columns)
         by_name, types = program.by_name(), program.types()
         fast = (columns or rows)[-1:]

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from weft.ir.dtypes import INTEGERS, is_float, is_narrow
+from weft.ir.dtypes import HALVES, INTEGERS, is_float, is_narrow
 from weft.ir.ops import OPS, identity
 from weft.ir.program import Attribute, Value
 
@@ -85,6 +85,12 @@ _BY_TYPE = {
     ("floor_divide", "i32"): "w.floor_divide_integers({0}, {1})",
     ("remainder", "i64"): "w.remainder_integers({0}, {1})",
     ("remainder", "i32"): "w.remainder_integers({0}, {1})",
+    **{
+        (op.name, half): f"w.{op.name}_halves({{0}}, {{1}})"
+        for op in OPS.values()
+        if op.halves and op.arity
+        for half in HALVES
+    },
 }
 _ROUNDED_AGAIN = {
     "exp": "tl.exp({0})",

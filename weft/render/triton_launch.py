@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from weft.ir.halves import in_halves
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Output, Value
@@ -195,11 +196,11 @@ def tiled_rows(kernel: Kernel) -> tuple[str, ...]:
 
 
 def lowered(kernel: Kernel) -> Kernel:
-    """The kernel with what its scheme computes otherwise than its program says: statistics of rows that are looped over
-    are found in one loop."""
-    if kernel.schedule.scheme != "LOOP":
-        return kernel
-    return replace(kernel, program=online_along_rows(kernel.program, kernel.schedule.columns))
+    """The kernel with what it computes otherwise than its program says: floats of 16 bits in pairs, and, of rows that
+    are looped over, statistics in one loop."""
+    is_looped = kernel.schedule.scheme == "LOOP"
+    program = online_along_rows(kernel.program, kernel.schedule.columns) if is_looped else kernel.program
+    return replace(kernel, program=in_halves(program))
 
 
 def _loops(kernel: Kernel) -> Loops:

@@ -1,4 +1,4 @@
-# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none, reportGeneralTypeIssues=none
+# pyright: basic, reportAttributeAccessIssue=none, reportOptionalOperand=none, reportOperatorIssue=none, reportGeneralTypeIssues=none, reportArgumentType=none
 """Casts that generated Triton kernels call, through ``weft_triton``.
 
 NVIDIA's GPUs round two floats to 16 bits in one instruction, and take two out of a register in one each; the compiler
@@ -86,6 +86,63 @@ def to_f16(x):
         )
     else:
         result = x.to(tl.float16)
+    return result
+
+
+# floats of 16 bits, two at a time and rounded once, as bfloat16 has it from compute capability 8.0 on: by fma alone
+
+
+@triton.jit
+def add_halves(x, y):
+    """x + y. Both bfloat16 or both float16."""
+    if is_nvidia():
+        result = _in_pairs(
+            x,
+            y,
+            "{ .reg .b32 one; mov.b32 one, 0x3f803f80; fma.rn.bf16x2 $0, $1, one, $2; }",
+            "add.rn.f16x2 $0, $1, $2;",
+        )
+    else:
+        result = (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
+    return result
+
+
+@triton.jit
+def sub_halves(x, y):
+    """x - y. Both bfloat16 or both float16."""
+    if is_nvidia():
+        result = _in_pairs(
+            x,
+            y,
+            "{ .reg .b32 one; mov.b32 one, 0xbf80bf80; fma.rn.bf16x2 $0, $2, one, $1; }",
+            "sub.rn.f16x2 $0, $1, $2;",
+        )
+    else:
+        result = (x.to(tl.float32) - y.to(tl.float32)).to(x.dtype)
+    return result
+
+
+@triton.jit
+def mul_halves(x, y):
+    """x * y. Both bfloat16 or both float16."""
+    if is_nvidia():
+        result = _in_pairs(
+            x,
+            y,
+            "{ .reg .b32 zero; mov.b32 zero, 0x80008000; fma.rn.bf16x2 $0, $1, $2, zero; }",  # -0.0 changes no zero
+            "mul.rn.f16x2 $0, $1, $2;",
+        )
+    else:
+        result = (x.to(tl.float32) * y.to(tl.float32)).to(x.dtype)
+    return result
+
+
+@triton.jit
+def _in_pairs(x, y, of_bf16: tl.constexpr, of_f16: tl.constexpr):
+    if x.dtype == tl.bfloat16:
+        result = tl.inline_asm_elementwise(of_bf16, "=r,r,r", [x, y], tl.bfloat16, is_pure=True, pack=2)
+    else:
+        result = tl.inline_asm_elementwise(of_f16, "=r,r,r", [x, y], tl.float16, is_pure=True, pack=2)
     return result
 
 

@@ -12,7 +12,10 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from weft.render.weft_casts import (
+    add_halves,
     is_nvidia,
+    mul_halves,
+    sub_halves,
     to_bf16,
     to_f8e4m3,
     to_f8e4m3_saturated,
@@ -22,7 +25,18 @@ from weft.render.weft_casts import (
     to_f32_again,
 )
 
-__all__ = ["to_bf16", "to_f8e4m3", "to_f8e4m3_saturated", "to_f8e5m2", "to_f16", "to_f32", "to_f32_again"]
+__all__ = [
+    "add_halves",
+    "mul_halves",
+    "sub_halves",
+    "to_bf16",
+    "to_f8e4m3",
+    "to_f8e4m3_saturated",
+    "to_f8e5m2",
+    "to_f16",
+    "to_f32",
+    "to_f32_again",
+]
 
 # Of float32, tl.exp rounds x * log2(e), which costs 1e-6 at x = -20; this is within two units in the last place.
 exp, expm1, log1p, log10 = libdevice.exp, libdevice.expm1, libdevice.log1p, libdevice.log10
