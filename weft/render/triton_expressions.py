@@ -219,4 +219,6 @@ def _is_number(text: str) -> bool:
 
 
 def _full(text: str, dtype: str) -> str:
+    if dtype in HALVES:  # which Triton's interpreter has no numbers of
+        return f"{_full(text, 'f32')}.to({TRITON_TYPES[dtype]})"
     return f"tl.full([], {text}, {TRITON_TYPES[dtype]})"

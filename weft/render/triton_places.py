@@ -14,6 +14,7 @@ from itertools import takewhile
 
 from weft.ir.program import Buffer, Size
 from weft.plan.beginnings import alternating_tiles, early_rows_of
+from weft.plan.demand import spreads_once
 from weft.plan.kernel import VECTOR, Kernel
 from weft.render.triton_launch import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 
@@ -37,10 +38,11 @@ class Places:
         self._completes_sums = completes_sums(kernel)
         self.shifted = False
         """Whether blocks of columns start at vectors of memory rather than at the first column."""
-        self.spreads = is_persistent(kernel) and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
+        self.early = early_rows_of(kernel)
+        stays = is_persistent(kernel) and self.schedule.scheme == "STREAM" and self.schedule.rows_per_tile > 1
+        self.spreads = stays or (spreads_once(self.schedule) and self.early is None)
         """Whether tiles have several rows, over which weights may be spread."""
         every = tuple(self.dims)
-        self.early = early_rows_of(kernel)
         self.phases = alternating_tiles(kernel)
         self.is_wide = any(self._extent(b, every) > LARGEST_INDEX for b in self.program.buffers)
         self.has_wide_columns = any(self._extent(b, self.columns) > LARGEST_INDEX for b in self.program.buffers)
