@@ -15,7 +15,7 @@ from weft.plan.beginnings import early_rows
 from weft.plan.demand import Demand, Share, is_converted, share_of
 from weft.plan.finish import finish_steps
 from weft.plan.gpu_constants import CROWD_BYTES, Constants, Count, constants
-from weft.plan.gpu_work import COPIED_BYTES, Work
+from weft.plan.gpu_work import COPIED_BYTES, Strided, Work
 from weft.plan.kernel import VECTOR_BYTES, Schedule
 from weft.plan.resources import (
     REGISTER_GRAIN,
@@ -37,9 +37,14 @@ column, Triton 3.6 lays out by columns: a warp has all elements of a row in one 
 parts of column sums meet in a bank (``bank_turns``)."""
 SECTOR_BYTES = 32
 """Of memory that is read or written at once."""
-SECTOR_COST = 0.15
-"""Of a byte of a sector that another program needs, and finds in a cache, in bytes that come from memory. Norms and
-softmaxes along a slow axis of T5, Whisper and Swin took as long as 0 to 0.2 would have it (H200)."""
+SECTOR_COST = {False: 0.55, True: 1.65}
+"""Of a byte of a sector that another program needs, in bytes that come from memory: where it reads the sector, which a
+cache has mostly, and where it writes the rest. Norms of 1024 x 768 to 49000 x 512 of both float types, read and written
+along a slow axis in tiles of 1 to 8 rows, took as long as 0.5 to 0.75 and 1.4 to 1.9 would have it in the
+median (H200)."""
+FILLED_BYTES = 64
+"""For a part of a sector that is written, once caches do not have the rest of it: that is read, and written again. Such
+norms of 49000 x 512 took as long as 44 to 85 bytes would have it."""
 TABLE_COST = 0.5
 """Of what is loaded from the second cache alone, as a part of the time of what goes there and back: the keys of Llama
 and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
@@ -143,7 +148,9 @@ class Load:
         tall = schedule.rows_per_tile
         table_bytes = sum(item * max(1, tall / in_turn) for item, in_turn in work.tables)
         table_bytes *= programs * schedule.piece_columns * work.is_split
-        sectors_bytes = work.strided * max(0, SECTOR_BYTES / schedule.rows_per_tile - demand.item_bytes)
+        sectors_bytes = sum(
+            _sectors_bytes(each, schedule, work.moved_bytes / target.cache_bytes) for each in work.strided
+        )
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
         converted = not persistent and is_converted(demand, schedule)
         is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
@@ -158,7 +165,7 @@ class Load:
         whole_sums = work.sums * schedule.pieces * work.is_split * (schedule.finish == "none") / turns
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
-            moved_us=(work.moved_bytes + SECTOR_COST * sectors_bytes + reread_bytes * missed) / per_us,
+            moved_us=(work.moved_bytes + sectors_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed) + TABLE_COST * table_bytes) / per_us,
             cold_us=min(work.moved_bytes, target.cache_bytes) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
@@ -269,6 +276,15 @@ def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
             return "COLUMN_WHOLE"
         case scheme:
             return scheme
+
+
+def _sectors_bytes(strided: Strided, schedule: Schedule, moved: float) -> float:
+    """What the sectors that a tensor lies across cost beside its own bytes, in bytes that come from memory. moved: by
+    the kernel, in what the second cache holds."""
+    together = min(schedule.rows_per_tile, SECTOR_BYTES // strided.item_bytes) if strided.along_rows else 1
+    rest_bytes = SECTOR_BYTES - together * strided.item_bytes
+    filled_bytes = FILLED_BYTES * min(1.0, moved) * (strided.is_written and rest_bytes > 0)
+    return strided.elements / together * (SECTOR_COST[strided.is_written] * rest_bytes + filled_bytes)
 
 
 def bank_turns(part: Share, schedule: Schedule, vector: int) -> int:

@@ -26,6 +26,17 @@ L1_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True)
+class Strided:
+    """A tensor in which neighbours along the columns are none: its elements, bytes of each, whether neighbours along
+    the rows of a tile are, and whether it is written."""
+
+    elements: int
+    item_bytes: int
+    along_rows: bool
+    is_written: bool
+
+
+@dataclass(frozen=True)
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
@@ -37,10 +48,9 @@ class Work:
     columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations: on a row in
     a thread, and on what it loads at once, for its place along each of several dimensions and its address in each
     tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many rows in
-    turn have the same of it. strided: elements of tensors in which neighbours along the columns are none; those along
-    the rows may be. tables: inputs that some of the rows have nothing to do with, if
-    multiprocessors' own caches do not hold them, so that each program loads them anew: bytes of an element, and how
-    many rows in turn have the same of it."""
+    turn have the same of it. strided: tensors in which neighbours along the columns are none. tables: inputs that some
+    of the rows have nothing to do with, if multiprocessors' own caches do not hold them, so that each program loads
+    them anew: bytes of an element, and how many rows in turn have the same of it."""
 
     moved_bytes: int
     again_bytes: int
@@ -64,7 +74,7 @@ class Work:
     row_operations: float
     vector_operations: float
     shared: tuple[int, ...]
-    strided: int
+    strided: tuple[Strided, ...]
     tables: tuple[tuple[int, int], ...]
 
     @staticmethod
@@ -79,6 +89,11 @@ class Work:
 
         def is_strided(buffer: Buffer) -> bool:
             return any(buffer.stride_of.get(dim, 1) not in (0, 1) for dim in fast)
+
+        def strided(buffer: Buffer) -> Strided:
+            along_rows = any(buffer.stride_of.get(dim, 0) == 1 for dim in rows[-1:])
+            is_written = any(o.buffer is buffer for o in program.outputs)
+            return Strided(split.sizes.elements(buffer.dims), dtypes.itemsize(buffer.dtype), along_rows, is_written)
 
         tall = [b for b in program.buffers if set(rows) <= set(b.dims) and (set(b.dims) & set(columns) or not columns)]
         read = [b for b in program.inputs if b in tall]
@@ -122,7 +137,7 @@ class Work:
             max(0, len(rows) - 1) * (INDEX_COST + len(tall) + len(partly)),
             max(0, len(columns) - 1) * (INDEX_COST + len(tall)),
             tuple(_rows_in_turn(b, split) for b in partly),
-            sum(split.sizes.elements(b.dims) for b in moved if is_strided(b)),
+            tuple(strided(b) for b in moved if is_strided(b)),
             tuple((dtypes.itemsize(b.dtype), _rows_in_turn(b, split)) for b in tables if large),
         )
 
