@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.bench.gpu_cells import Cell, parts_of
+from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.demand import Demand, share_of
 from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import Load, bank_turns, times_us
+from weft.plan.gpu_cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
+from weft.plan.gpu_schedules import ranked
 from weft.plan.gpu_work import Work
 from weft.plan.kernel import VECTOR_BYTES, Kernel, Schedule
 from weft.plan.split import Split
@@ -68,3 +72,60 @@ def test_a_statistic_for_each_thread_is_loaded_before_tiles(tile: tuple[int, int
     job = Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90))
     usage = binaries(job, Options.read())[source.entry].usage
     assert usage.shared_bytes <= 4 * tile[1] * warps + 1024
+
+
+def strided(rows: int, columns: int, *, read: bool, written: bool) -> Split:
+    """A norm of rows that lie along the slow axis of what is read, or of what is written."""
+    beside, apart = f"[m:{columns}, n:1]", f"[n:{rows}, m:1]"
+    program = parse(f"""program norm()
+  dim m = {rows}
+  dim n = {columns}
+  input x: bf16 {apart if read else beside}
+  cast: f32{{m, n}} = cast(x)
+  mul: f32{{m, n}} = mul(cast, cast)
+  sum: f32{{m}} = sum[n](mul)
+  rsqrt: f32{{m}} = rsqrt(sum)
+  mul_1: f32{{m, n}} = mul(cast, rsqrt)
+  cast_1: bf16{{m, n}} = cast(mul_1)
+  output y: bf16 {apart if written else beside} = cast_1
+end
+""")
+    return Split.of(program, ("m",), ("n",), H200, {})
+
+
+@pytest.mark.parametrize(
+    ("shape", "read", "written", "tile", "warps", "measured_us"),
+    [
+        ((1024, 768), True, False, (1, 1024), 2, 6.43),
+        ((1024, 768), True, False, (4, 1024), 8, 3.55),
+        ((1024, 768), False, True, (1, 1024), 2, 12.32),
+        ((1024, 768), False, True, (4, 1024), 8, 4.90),
+        ((1024, 768), True, True, (2, 1024), 4, 8.80),
+        ((3136, 384), False, True, (2, 512), 2, 10.30),
+        ((49000, 512), True, False, (16, 512), 8, 32.51),
+        ((49000, 512), False, True, (8, 512), 4, 99.78),
+    ],
+)
+def test_parts_of_sectors_take_what_they_were_measured_to(
+    shape: tuple[int, int], read: bool, written: bool, tile: tuple[int, int], warps: int, measured_us: float
+) -> None:
+    """On an H200. Without them the third would be predicted to take 3.3 us, the last 33."""
+    split = strided(*shape, read=read, written=written)
+    schedule = next(
+        s
+        for s in ranked(split, candidates(split))
+        if (s.scheme, s.rows_per_tile, s.piece_columns, s.warps) == ("ONE_SHOT", *tile, warps)
+    )
+    assert times_us(split, schedule).all == pytest.approx(measured_us, rel=0.3)
+
+
+def test_rows_that_are_no_neighbours_share_no_sector() -> None:
+    """A tile of one segment, of which the neighbours are other segments."""
+    split = strided(1024, 768, read=False, written=True)
+    (beside,) = Work.of(split).strided
+    assert (beside.along_rows, beside.is_written, beside.elements) == (True, True, 1024 * 768)
+    apart = replace(beside, along_rows=False)
+    tile = candidates(split)[0].but(rows_per_tile=16)
+    assert sectors_bytes(beside, tile, 0.0) == 0
+    assert sectors_bytes(apart, tile, 0.0) == pytest.approx(1024 * 768 * 30 * SECTOR_COST[True])
+    assert sectors_bytes(apart, tile, 2.0) == pytest.approx(1024 * 768 * (30 * SECTOR_COST[True] + FILLED_BYTES))

@@ -148,9 +148,8 @@ class Load:
         tall = schedule.rows_per_tile
         table_bytes = sum(item * max(1, tall / in_turn) for item, in_turn in work.tables)
         table_bytes *= programs * schedule.piece_columns * work.is_split
-        sectors_bytes = sum(
-            _sectors_bytes(each, schedule, work.moved_bytes / target.cache_bytes) for each in work.strided
-        )
+        in_cache = work.moved_bytes / target.cache_bytes
+        partly_bytes = sum(sectors_bytes(each, schedule, in_cache) for each in work.strided)
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
         converted = not persistent and is_converted(demand, schedule)
         is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
@@ -165,7 +164,7 @@ class Load:
         whole_sums = work.sums * schedule.pieces * work.is_split * (schedule.finish == "none") / turns
         steps = sum(finish_steps(schedule, work.columns, chunks, each) for each in added)
         return Load(
-            moved_us=(work.moved_bytes + sectors_bytes + reread_bytes * missed) / per_us,
+            moved_us=(work.moved_bytes + partly_bytes + reread_bytes * missed) / per_us,
             cached_us=(2 * partial + reread_bytes * (1 - missed) + TABLE_COST * table_bytes) / per_us,
             cold_us=min(work.moved_bytes, target.cache_bytes) / per_us,
             in_flight_bytes=max(1, resident * tile_bytes * ahead),
@@ -278,7 +277,7 @@ def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
             return scheme
 
 
-def _sectors_bytes(strided: Strided, schedule: Schedule, moved: float) -> float:
+def sectors_bytes(strided: Strided, schedule: Schedule, moved: float) -> float:
     """What the sectors that a tensor lies across cost beside its own bytes, in bytes that come from memory. moved: by
     the kernel, in what the second cache holds."""
     together = min(schedule.rows_per_tile, SECTOR_BYTES // strided.item_bytes) if strided.along_rows else 1

@@ -13,6 +13,7 @@ from weft.ir.program import Program, Size
 from weft.ir.structure import analyse, split_straddling
 from weft.ir.unroll import unrolled
 from weft.options import ANY, MixedOrder
+from weft.plan.alone import lone_reduction, with_inductors_time
 from weft.plan.cost import estimates, ideal
 from weft.plan.fitting import decision, fitting, scheduled, separated, ways
 from weft.plan.kernel import Decision, Estimate, Kind, Plan
@@ -253,6 +254,10 @@ def plan_of(
 def _left(taken: Plan) -> tuple[Decision, ...]:
     """The decisions of a plan, the first one with the time of all of it without fusion across rows and columns."""
     whole, *others = taken.decisions
+    if len(taken.kernels) == 1:
+        alone = with_inductors_time(taken.kernels[0], taken.estimates[0], taken.target, taken.hints)
+        if alone is not None:
+            return replace(whole, apart=(alone,)), *others
     parts = (Split.of_kernel(kernel, taken.target, taken.hints) for kernel in taken.kernels)
     return replace(whole, apart=tuple(each for part in parts for each in apart(part))), *others
 
@@ -268,22 +273,13 @@ def apart(part: Split) -> list[Estimate]:
 def check_worthwhile(candidate: Plan, apart: float | None, program: Program) -> Refusal | None:
     """Fusing must be predicted to be no slower than leaving the region to a compiler that fuses pointwise work only; a
     reduction alone, which such a compiler does as well, must be predicted faster."""
-    alone = is_lone_reduction(program)
+    alone = lone_reduction(program) is not None
     if apart is None or candidate.predicted_us < apart or (candidate.predicted_us == apart and not alone):
         return None
     message = "predicted to be slower than without fusion"
     if alone:
         message = "one reduction and nothing to fuse with it, predicted to be no faster than Inductor's"
     return Refusal("not_worthwhile", program.name, message, round(candidate.predicted_us, 1), round(apart, 1))
-
-
-def is_lone_reduction(program: Program) -> bool:
-    """Whether all there is to a program is one reduction, pointwise work on what it reduces, and on its result."""
-    reductions = [v for v in program.values if lookup(v.op).kind == "reduction"]
-    if len(reductions) != 1:
-        return False
-    types = program.types()
-    return all(set(types[o.value][1]) <= set(reductions[0].dims) for o in program.outputs)
 
 
 def _split_text(rows: tuple[str, ...], columns: tuple[str, ...]) -> str:
