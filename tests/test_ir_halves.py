@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from itertools import product
 
 import pytest
@@ -14,6 +15,10 @@ from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
+from weft.options import Options
+from weft.plan.kernel import Kernel, Schedule
+from weft.render import triton
+from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 
 BODY = """
   wide_x: f32{{m}} = cast(x)
@@ -87,3 +92,36 @@ def test_results_are_operands_again() -> None:
         "  value: f32{m} = mul(c, wide_y)"
     )
     assert operations(in_halves(program)) == [("add", "bf16"), ("mul", "bf16")]
+
+
+ROW = """program p()
+  dim m = 64
+  dim n = 32000
+  input x: f32 [m:32000, n:1]
+  input a: bf16 [m:1]
+  input b: bf16 [m:1]
+  wide_a: f32{m} = cast(a)
+  wide_b: f32{m} = cast(b)
+  product: f32{m} = mul(wide_a, wide_b)
+  rounded: bf16{m} = cast(product)
+  factor: f32{m} = cast(rounded)
+  largest: f32{m} = max[n](x)
+  value: f32{m, n} = mul(x, factor)
+  moved: f32{m, n} = sub(value, largest)
+  output y: f32 [m:32000, n:1] = moved
+end
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_number_of_one_row_is_computed_too(rows: int) -> None:
+    """Triton takes no tensor of one element for two."""
+    schedule = Schedule(
+        "LOOP", ("m",), ("n",), rows_per_tile=rows, pieces=2, piece_columns=512, warps=2, stages=1, backend="triton"
+    )
+    kernel = Kernel(parse(ROW), schedule)
+    source = triton.render(kernel)
+    assert "w.mul_halves(a_row, b_row)" in source.text
+    (binary,) = binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), Options.read()).values()
+    assert binary.usage.spill_bytes == 0

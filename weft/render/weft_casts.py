@@ -89,13 +89,14 @@ def to_f16(x):
     return result
 
 
-# floats of 16 bits, two at a time and rounded once, as bfloat16 has it from compute capability 8.0 on: by fma alone
+# floats of 16 bits, two at a time and rounded once, as bfloat16 has it from compute capability 8.0 on: by fma alone;
+# Triton takes no single one for two
 
 
 @triton.jit
 def add_halves(x, y):
     """x + y. Both bfloat16 or both float16."""
-    if is_nvidia():
+    if is_nvidia() and (x.numel > 1 or y.numel > 1):
         result = _in_pairs(
             x,
             y,
@@ -110,7 +111,7 @@ def add_halves(x, y):
 @triton.jit
 def sub_halves(x, y):
     """x - y. Both bfloat16 or both float16."""
-    if is_nvidia():
+    if is_nvidia() and (x.numel > 1 or y.numel > 1):
         result = _in_pairs(
             x,
             y,
@@ -125,7 +126,7 @@ def sub_halves(x, y):
 @triton.jit
 def mul_halves(x, y):
     """x * y. Both bfloat16 or both float16."""
-    if is_nvidia():
+    if is_nvidia() and (x.numel > 1 or y.numel > 1):
         result = _in_pairs(
             x,
             y,
