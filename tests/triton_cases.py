@@ -220,7 +220,8 @@ def _numbers(dtype: str) -> list[Any]:
     if is_narrow(dtype):
         return numbers
     single = float(np.nextafter(np.float32("7.038531e-26"), np.float32(0)))  # its shortest text is rounded twice
-    return [*numbers, 1e30, 1e-40, single, float("inf"), float("-inf")]
+    largest = float(np.finfo(np.float32).max)  # its shortest text is of a number that is larger
+    return [*numbers, 1e30, 1e-40, largest, -largest, single, float("inf"), float("-inf")]
 
 
 def compiled(target: str) -> dict[str, str | None]:
@@ -268,10 +269,12 @@ def _everything() -> dict[str, list[tuple[str, str]]]:
                 found.append((dtype, f"tl.broadcast_to({reduction(op, ['x'], 0)}, [32])"))
         found += [("f8e4m3", f"w.{name}(x)") for name in ("to_f8e4m3", "to_f8e4m3_saturated")]
         if is_float(dtype) and not is_narrow(dtype):
-            numbers = (0.1, -0.0, 1e-40, float("inf"), float("-inf"), float("nan"))
+            largest = float(np.finfo(np.float32).max)
+            numbers = (0.1, -0.0, 1e-40, largest, float("inf"), float("-inf"), float("nan"))
             found += [(dtype, f"tl.broadcast_to({constant(n, dtype)}, [32])") for n in numbers]
             found += [(dtype, expression(op, ["x", "0.1"], dtype)) for op in ("add", "maximum", "div", "pow")]
-            found.append((dtype, expression("where", ["(x > y)", "0.1", "1.0"], dtype)))
+            for number in ("0.1", literal(-largest, dtype)):
+                found.append((dtype, expression("where", ["(x > y)", number, "1.0"], dtype)))
         lines[dtype] = found
     return lines
 

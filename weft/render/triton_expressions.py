@@ -92,6 +92,7 @@ _BY_TYPE = {
         for half in HALVES
     },
 }
+LARGEST = float(np.finfo(np.float32).max)
 _ROUNDED_AGAIN = {
     "exp": "tl.exp({0})",
     "div": "{0} / {1}",
@@ -155,9 +156,10 @@ def literal(number: Attribute, dtype: str) -> str:
     if dtype == "f64":
         return repr(float(number))
     single = np.float32(number)
-    text = str(single)
-    # Triton reads a float64 and rounds that: of a few numbers, another float32 comes out
-    return text if np.float32(float(text)) == single else repr(float(single))
+    text, exact = str(single), float(single)
+    # Triton reads a float64 and rounds that: of a few numbers, another float32 comes out; the largest one's text is of
+    # one that is larger, and makes a float64 of all that meets it
+    return text if np.float32(float(text)) == single and abs(float(text)) <= LARGEST else repr(exact)
 
 
 def constant(number: Attribute, dtype: str) -> str:
@@ -211,7 +213,7 @@ def _is_plain(text: str, dtype: str) -> bool:
         return True
     if dtype != "f32":
         return False
-    return text.startswith("float") or float(text) == 0 or abs(float(text)) >= 2.0**-126
+    return text.startswith("float") or float(text) == 0 or 2.0**-126 <= abs(float(text)) <= LARGEST
 
 
 def _is_number(text: str) -> bool:
