@@ -23,9 +23,10 @@ def in_halves(program: Program) -> Program:
     """The program with sums, differences and products of 16 bits in place of those in float32 that are only rounded to
     as many, of numbers that have no more; the same one where there are none."""
     by_name, types = program.by_name(), program.types()
-    others = {output.value for output in program.outputs}
-    others |= {arg for value in program.values if not _rounds(value) for arg in value.args}
-    targets = {arg: {value.dtype for value in program.values if arg in value.args} for arg in by_name}
+    becomes: dict[str, set[str]] = {output.value: {"itself"} for output in program.outputs}
+    for value in program.values:
+        for arg in value.args:
+            becomes.setdefault(arg, set()).add(value.dtype if _rounds(value) else "something else")
 
     def is_half(name: str, dtype: str) -> bool:
         """Whether a float32 was cast from a number of 16 bits, or is one."""
@@ -39,8 +40,7 @@ def in_halves(program: Program) -> Program:
         wide = by_name.get(value.args[0]) if _rounds(value) else None
         if wide is None or wide.dtype != "f32" or not wide.args or not lookup(wide.op).halves:
             return False
-        only_rounded = wide.name not in others and targets[wide.name] == {value.dtype}
-        return only_rounded and all(is_half(arg, value.dtype) for arg in wide.args)
+        return becomes[wide.name] == {value.dtype} and all(is_half(arg, value.dtype) for arg in wide.args)
 
     found = {value.name for value in program.values if is_found(value)}
     if not found:
