@@ -24,6 +24,7 @@ from weft.integration.passes import SLOT, configured, in_turn, partitioned, with
 from weft.integration.race import race
 from weft.integration.report import record
 from weft.integration.rewrite import rewrite
+from weft.integration.roundings import keep_roundings
 from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.machines import is_distributed, target_of
@@ -74,6 +75,7 @@ class WeftPass(CustomGraphPass):
         counters.add(pass_calls=1)
         try:
             compilation = self._replace_regions(graph)
+            keep_roundings(graph)
         except RefusedError:
             raise
         except Exception as error:

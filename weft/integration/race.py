@@ -28,6 +28,7 @@ from weft.errors import Refusal
 from weft.integration.extract import Symbols, extract, is_whole, layout_of, number, results, tensors_of
 from weft.integration.passes import SLOT, without_mix_order
 from weft.integration.rewrite import rewrite
+from weft.integration.roundings import keep_roundings
 from weft.ir.names import plain_names, renamed_program
 from weft.options import Options
 from weft.plan.tuned import plain
@@ -206,8 +207,10 @@ def _with_launches(compiled: CompiledRegion, symbols: Symbols, options: Options)
 
 
 def _without(compiled: CompiledRegion, symbols: Symbols, _: Options) -> Callable[[list[Tensor]], Any]:
-    """The region in TorchInductor's code."""
+    """The region in TorchInductor's code, as a graph has it."""
     small = extract(compiled.region, symbols)
+    keep_roundings(small.module.graph)
+    small.module.recompile()
     return _compiled(small.module, small.inputs)
 
 
