@@ -116,3 +116,16 @@ def test_only_what_an_exponential_is_of_is_rounded() -> None:
     assert count(lambda x: torch.tanh(x * 0.3) * 2) == 0
     assert count(lambda x: torch.softmax((x * 0.3).view(16, 8).float(), 1) + (x.view(16, 8) * 2)) == 1
     assert count(lambda x: torch.softmax((x @ x.t()).float(), 1)) == 0
+
+
+def test_torchinductors_own_statistics_of_a_row_count() -> None:
+    from torch._inductor import inductor_prims
+
+    x = torch.randn(8, 16).bfloat16()
+    assert str(inductor_prims.prepare_softmax_online) == "prims.prepare_softmax_online.default"
+    graph = trace(lambda x: (x * 0.3).float().amax(1), (x,)).graph
+    (largest,) = (node for node in graph.nodes if node.target is torch.ops.aten.amax.default)
+    assert keep_roundings(graph) == 0
+    with graph.inserting_before(largest):
+        graph.call_function(inductor_prims.prepare_softmax_online, (largest.args[0], 1))
+    assert keep_roundings(graph) == 1

@@ -17,14 +17,15 @@ from torch import fx
 from weft.capture.axes import VIEWS
 
 aten = torch.ops.aten
-_EXPONENTIALS = {aten.exp.default, getattr(getattr(torch.ops.prims, "prepare_softmax_online", None), "default", None)}
+_EXPONENTIALS = ("aten.exp.default", "prims.prepare_softmax_online.default")
+"""The second one is TorchInductor's, of a row's largest element and the sum of exponentials."""
 _HALVES = (torch.bfloat16, torch.float16)
 
 
 def keep_roundings(graph: fx.Graph) -> int:
     """Have TorchInductor round what pointwise operations make in 16 bits on the way to an exponential: each result is
     looked at as an integer, and as the float that it is again. How many there are."""
-    found = {node: None for root in graph.nodes if root.target in _EXPONENTIALS for node in _rounded(root)}
+    found = {node: None for root in graph.nodes if str(root.target) in _EXPONENTIALS for node in _rounded(root)}
     for node in found:
         value = node.meta["val"]
         with graph.inserting_after(node):
