@@ -75,7 +75,8 @@ class WeftPass(CustomGraphPass):
         counters.add(pass_calls=1)
         try:
             compilation = self._replace_regions(graph)
-            keep_roundings(graph)
+            if check_ahead_of_time() is None:
+                keep_roundings(graph)
         except RefusedError:
             raise
         except Exception as error:
