@@ -7,6 +7,7 @@ twice does no harm (Figueroa, "When is double rounding innocuous?", 1995).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from weft.ir import dtypes
 from weft.ir.ops import lookup
 from weft.ir.program import Attribute, Builder, Program, Value
-from weft.ir.simplify import drop_unused
+from weft.ir.simplify import drop_unused, rebuilt
 from weft.ir.structure import KEPT
 
 
@@ -45,23 +46,21 @@ def in_halves(program: Program) -> Program:
     found = {value.name for value in program.values if is_found(value)}
     if not found:
         return program
-    builder = Builder.like(program)
-    renamed = {b.name: builder.add_input(b) for b in program.inputs}
 
-    def half(name: str, dtype: str) -> str:
-        value = by_name[name]
-        return renamed[value.args[0]] if value.args else builder.const(float(value.attributes[0]), dtype)
+    def made(builder: Builder, value: Value, renamed: Mapping[str, str]) -> str | None:
+        if value.name not in found:
+            return None
+        wide = by_name[value.args[0]]
+        sources = [by_name[arg] for arg in wide.args]
+        return builder.op(
+            wide.op,
+            *(
+                renamed[source.args[0]] if source.args else builder.const(float(source.attributes[0]), value.dtype)
+                for source in sources
+            ),
+        )
 
-    for value in program.values:
-        if value.name in found:
-            wide = by_name[value.args[0]]
-            renamed[value.name] = builder.op(wide.op, *(half(arg, value.dtype) for arg in wide.args))
-        else:
-            args = [renamed[arg] for arg in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
-    for output in program.outputs:
-        builder.add_output(output.buffer, renamed[output.value])
-    return drop_unused(builder.finish())
+    return drop_unused(rebuilt(program, made))
 
 
 def _rounds(value: Value) -> bool:

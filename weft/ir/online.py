@@ -8,10 +8,11 @@ computing sample variances", 1979).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from weft.ir.program import Builder, Program, Value
-from weft.ir.simplify import drop_unused
+from weft.ir.simplify import drop_unused, rebuilt
 from weft.ir.structure import KEPT
 
 Match = tuple[str, str, tuple[str, str] | None]
@@ -42,22 +43,18 @@ def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program
                 found[value.name] = match
     if not found:
         return program
-    builder = Builder.like(program)
-    renamed = {b.name: builder.add_input(b) for b in program.inputs}
-    for value in program.values:
-        if value.name in found:
-            op, operand, guarded = found[value.name]
-            result = builder.op(op, renamed[operand], attributes=value.attributes)
-            if guarded is not None:
-                infinite, largest = (renamed[name] for name in guarded)
-                result = builder.op("where", infinite, builder.op("exp", largest), result)
-            renamed[value.name] = result
-        else:
-            args = [renamed[a] for a in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
-    for output in program.outputs:
-        builder.add_output(output.buffer, renamed[output.value])
-    return drop_unused(builder.finish())
+
+    def made(builder: Builder, value: Value, renamed: Mapping[str, str]) -> str | None:
+        if value.name not in found:
+            return None
+        op, operand, guarded = found[value.name]
+        result = builder.op(op, renamed[operand], attributes=value.attributes)
+        if guarded is None:
+            return result
+        infinite, largest = (renamed[name] for name in guarded)
+        return builder.op("where", infinite, builder.op("exp", largest), result)
+
+    return drop_unused(rebuilt(program, made))
 
 
 def _picked(program: Program, columns: tuple[str, ...]) -> Program:
@@ -88,20 +85,17 @@ def _picked(program: Program, columns: tuple[str, ...]) -> Program:
     found = {value.name: match for value in program.values if (match := element_of(value)) is not None}
     if len(columns) != 1 or not found:
         return program
-    builder = Builder.like(program)
-    renamed = {b.name: builder.add_input(b) for b in program.inputs}
-    for value in program.values:
+
+    def made(builder: Builder, value: Value, renamed: Mapping[str, str]) -> str | None:
         if value.name not in found:
-            args = [renamed[a] for a in value.args]
-            renamed[value.name] = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
-            continue
+            return None
         (source, *casts), index = found[value.name]
-        renamed[value.name] = builder.op("pick", renamed[source], renamed[index], attributes=columns)
+        element = builder.op("pick", renamed[source], renamed[index], attributes=columns)
         for dtype in casts:
-            renamed[value.name] = builder.cast(renamed[value.name], dtype)
-    for output in program.outputs:
-        builder.add_output(output.buffer, renamed[output.value])
-    return drop_unused(builder.finish())
+            element = builder.cast(element, dtype)
+        return element
+
+    return drop_unused(rebuilt(program, made))
 
 
 def _sum_of_exponentials(total: Value, by_name: dict[str, Value]) -> Match | None:

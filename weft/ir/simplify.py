@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -13,6 +13,7 @@ from weft.ir.ops import lookup
 from weft.ir.program import Attribute, Builder, Program, Value
 
 Rule = Callable[[Builder, Value, tuple[str, ...]], str | None]
+Made = Callable[[Builder, Value, Mapping[str, str]], str | None]
 
 
 def simplify(program: Program) -> Program:
@@ -24,20 +25,28 @@ def simplify(program: Program) -> Program:
         program = after
 
 
-def _rewrite(program: Program) -> Program:
+def rebuilt(program: Program, made: Made) -> Program:
+    """The program with what ``made`` gives for a value in its place, and else with the value itself. made: adds to the
+    builder, given the new names of what there is already; None for a value that stays."""
     builder = Builder.like(program)
-    renamed: dict[str, str] = {}
-    for b in program.inputs:
-        renamed[b.name] = builder.add_input(b)
+    renamed = {b.name: builder.add_input(b) for b in program.inputs}
     for value in program.values:
-        args = tuple(renamed[arg] for arg in value.args)
-        new = next((found for rule in RULES if (found := rule(builder, value, args)) is not None), None)
+        new = made(builder, value, renamed)
         if new is None:
+            args = [renamed[arg] for arg in value.args]
             new = builder.op(value.op, *args, dtype=value.dtype, attributes=value.attributes)
         renamed[value.name] = new
     for o in program.outputs:
         builder.add_output(o.buffer, renamed[o.value])
     return builder.finish()
+
+
+def _rewrite(program: Program) -> Program:
+    def made(builder: Builder, value: Value, renamed: Mapping[str, str]) -> str | None:
+        args = tuple(renamed[arg] for arg in value.args)
+        return next((found for rule in RULES if (found := rule(builder, value, args)) is not None), None)
+
+    return rebuilt(program, made)
 
 
 def drop_unused(program: Program) -> Program:
