@@ -67,13 +67,15 @@ Where several commands tried a model, the figures are those of the last. Steps o
 
 ### On an H200
 
-Steps and races of GPT-2, CLIP and the DiTs are of weft as it is, but for column sums alone, which it took then and
-leaves to TorchInductor where that is faster now: 12 of CLIP's races that are lost and 6 of GPT-2's. Those of ConvNeXt,
+Steps and races of GPT-2, CLIP and the DiTs are of weft before column sums alone were left to TorchInductor where that
+is faster, 12 of CLIP's races that are lost and 6 of GPT-2's, and before TorchInductor's code kept roundings on the way
+to an exponential. Those of ConvNeXt,
 and races of ViT and Swin, are of weft before it computed floats of 16 bits in pairs, and so is what else is in files
 `..._training_6`, `..._start_3` and `..._start_4`; all others are of one before constants of column kernels were fitted
-again. Gradients are of weft as it is, but for float32 of Mamba and of the DeepSeek of experts. In that run Triton
-refused the kernel of Gemma 2's loss in bf16, which left the forward of the loss to TorchInductor; it compiles since
-then, and was not run on a GPU again.
+again.
+Gradients are of weft before it kept these, but for float32 of Mamba and of the DeepSeek of experts, which is older. In
+that run Triton refused the kernel of Gemma 2's loss in bf16, which left the forward of the loss to TorchInductor; it
+compiles since then, and was not run on a GPU again.
 Where a command has `--repeat`, the ratio of a step is the median of two or three processes, the times are of the first.
 First steps of the DiT of batch 1, Whisper, StableLM and the DeepSeek are of the first two commands, of weft as it was
 before the bound on registers. The memory is what tensors ask for in `..._training_5` to `..._training_7`, one command a

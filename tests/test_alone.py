@@ -36,6 +36,7 @@ def column_sum(rows: int, columns: int, more: str = "") -> Program:
         (8192, 2304, True),
         (25216, 2304, False),  # 59 parts
         (15771, 6240, False),
+        (0, 768, True),
         (2898, 3208, False),  # 23 parts of 126 rows, which are no whole blocks
     ],
 )

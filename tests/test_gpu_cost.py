@@ -1,4 +1,5 @@
-"""The model of time of GPU kernels where whole columns are added up, and where the caches have what is read."""
+"""The model of time of GPU kernels where whole columns are added up, where the caches have what is read, and where
+tensors lie along a slow axis."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from sympy import divisors
+
 from weft.ir.ops import lookup
 from weft.ir.program import Program, Value
 from weft.plan.kernel import Estimate, Kernel
@@ -66,7 +68,7 @@ def cuts_evenly(rows: int, columns: int, units: int) -> bool:
     if rows * columns >= LEAST_STEPS * units * UNIT_THREADS:
         programs = -(-(units * UNIT_THREADS // THREADS) // -(-columns // BLOCK_COLUMNS))
         busy = -(-rows // (BLOCK_ROWS * programs))
-        divisor = min((n for n in range(1, rows + 1) if rows % n == 0), key=lambda n: abs(n - busy))
+        divisor = min(divisors(rows), key=lambda n: abs(n - busy))
         steps = max(divisor, LEAST_STEPS) if abs(divisor - busy) < NEAR else busy
-    parts = -(-rows // (BLOCK_ROWS * steps))
+    parts = max(1, -(-rows // (BLOCK_ROWS * steps)))
     return rows % parts == 0 and rows // parts % WHOLE_ROWS == 0

@@ -93,6 +93,7 @@ _BY_TYPE = {
     },
 }
 LARGEST = float(np.finfo(np.float32).max)
+"""Of float32."""
 _ROUNDED_AGAIN = {
     "exp": "tl.exp({0})",
     "div": "{0} / {1}",
