@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._sympy.functions import FloorDiv, Max, Mod
 
@@ -197,6 +198,27 @@ def test_a_launch_has_values_of_the_right_shape() -> None:
     bases = first.kwargs["_all_bases"]
     assert [b.meta["val"].shape for b in bases] == [(8, 16), (16,)]
     assert [v.shape for v in first.meta["val"][1:]] == [(8, 16), (16,)]
+
+
+def loss(logits: Tensor, classes: Tensor) -> Tensor:
+    return F.cross_entropy(logits, classes)
+
+
+def test_a_number_is_a_view_of_memory_that_has_a_dimension() -> None:
+    logits, classes = torch.randn(64, 100), torch.randint(100, (64,))
+    graph, _ = rewritten(loss, (logits, classes))
+    made = graph.graph.find_nodes(op="call_function", target=aten.empty_strided.default)
+    assert made
+    assert all(node.meta["val"].dim() for node in made)
+    same(graph, loss, logits, classes)
+
+
+def test_inductor_fills_no_memory_of_a_number() -> None:
+    logits, classes = torch.randn(64, 100), torch.randint(100, (64,))
+    found, (code,) = run_and_get_code(torch.compile(loss, backend="weft"), logits, classes)
+    assert "weft_launch(" in code
+    assert "cpp_fused" not in code
+    torch.testing.assert_close(found, loss(logits, classes))
 
 
 def test_no_argument_of_a_launch_has_a_newline(monkeypatch: pytest.MonkeyPatch) -> None:

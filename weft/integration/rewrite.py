@@ -7,6 +7,7 @@ has no edge to the readers of what it writes, and a later topological sort may m
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -132,16 +133,20 @@ class _Rewriter:
         places: dict[str, Any] = {"_outputs_length": len(kernel.program.outputs)}
         written: dict[str, int] = {}
         allocated: dict[str, fx.Node] = {}
+        numbers: set[fx.Node] = set()
         for i, output in enumerate(kernel.program.outputs):
             buffer, name = output.buffer, output.buffer.within or output.buffer.name
             place: Extent | None = buffer.place if buffer.within else None
             if (slot := self.slots.get(name)) in self.wholes:
                 assert slot is not None
                 base, place = self.wholes.base(slot), slot.offset + buffer.place
-            elif name not in allocated:
-                base = allocated[name] = self._allocate(name, buffer)
             else:
+                if name not in allocated:
+                    allocated[name] = self._allocate(name, buffer)
                 base = allocated[name]
+                if self._is_number(name, buffer):
+                    numbers.add(base)
+                    place = 0
             if place is not None:
                 shape, strides = self._layout(buffer, slot)
                 places |= {f"_outputs_{i}_size": shape, f"_outputs_{i}_stride": strides}
@@ -163,10 +168,10 @@ class _Rewriter:
         )
         node.meta["val"] = (None, *(_like(base.meta["val"]) for base in bases))
         items: list[fx.Node] = []
-        for index in bases.values():
+        for base, index in bases.items():
             item = self.graph.call_function(operator.getitem, (node, 1 + index))
             item.meta["val"] = node.meta["val"][1 + index]
-            items.append(item)
+            items.append(self._view(item, aten.view.default, []) if base in numbers else item)
         self.nodes.update((name, items[index]) for name, index in written.items())
         return node
 
@@ -227,6 +232,12 @@ class _Rewriter:
             view.meta["val"] = target(node.meta["val"], *(_values(a) if isinstance(a, list) else a for a in args))
         return view
 
+    def _is_number(self, name: str, buffer: Buffer) -> bool:
+        """Whether an output has no dimensions. TorchInductor (2.11 to 2.13) fills memory that has none, which is to be
+        left as it is, by a kernel of its own; so such an output is a view of a tensor of one element."""
+        original = self.originals.get(name)
+        return not (buffer.dims if original is None else original.meta["val"].shape)
+
     def _allocate(self, name: str, buffer: Buffer) -> fx.Node:
         """An uninitialised tensor: with the shape of the node it replaces, or of the dimensions of an intermediate."""
         original = self.originals.get(name)
@@ -241,6 +252,8 @@ class _Rewriter:
             size_args, stride_args = self._layout(buffer, None)
             dtype = dtypes.TORCH_DTYPES[buffer.dtype]
             device = self.compiled.region.outputs[0].meta["val"].device
+        if self._is_number(name, buffer):
+            value, size_args, stride_args = None, [1], [1]
         node = self.graph.call_function(
             aten.empty_strided.default, (size_args, stride_args), {"dtype": dtype, "device": device}
         )
@@ -296,7 +309,7 @@ def expressions_of(compiled: CompiledRegion) -> dict[str, Extent]:
     return expressions
 
 
-def _values(args: list[int | fx.Node]) -> list[Any]:
+def _values(args: Sequence[int | fx.Node]) -> list[Any]:
     return [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
 
 
