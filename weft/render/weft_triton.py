@@ -215,16 +215,16 @@ def sumexp_merge(centre, total, more_centre, more_total):
 
 
 @triton.jit
-def exp_summed(x):
-    """exp(x), or zero where that is no normal number: for sums that have a one beside it. Numbers below 2^-126 would
-    take three more instructions. x: float32 or float64."""
+def exp_summed(x, factor: tl.constexpr = 1.0):
+    """exp(factor * x), or zero where that is no normal number: for sums that have a one beside it. Numbers below 2^-126
+    would take three more instructions. x: float32 or float64."""
     if is_nvidia() and x.dtype == tl.float32:
-        exponent = x * 1.4426950408889634  # of two: log2(e)
+        exponent = x * (1.4426950408889634 * factor)  # of two: log2(e)
         result = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent], tl.float32, is_pure=True, pack=1
         )
     else:
-        result = tl.exp(x)
+        result = tl.exp(factor * x)
     return result
 
 
@@ -234,7 +234,7 @@ def tanh_rounded(x):
     has one. Near zero it is the beginning of its series. x: float32 or float64."""
     square = x * x
     near = x - x * square * (0.33333334 - square * (0.13333334 - square * 0.053968254))
-    sum = exp_summed(2.0 * x) + 1.0
+    sum = exp_summed(x, 2.0) + 1.0
     if is_nvidia() and x.dtype == tl.float32:
         inverse = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [sum], tl.float32, is_pure=True, pack=1
