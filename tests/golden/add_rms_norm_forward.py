@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=8 stages=1 chunks=0 inputs=evict_last hoisted
 # program add_rms_norm_forward()
 #   dim m = 32768
 #   dim n = 5120
@@ -48,6 +48,9 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     residual_tile_a = tl.load(residual_at + n_a, eviction_policy="evict_last")
     residual_tile_b = tl.load(residual_at + n_b, eviction_policy="evict_last")
     residual_tile_c = tl.load(residual_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     add_a = w.add_halves(x_tile_a, residual_tile_a)
     cast_a = w.to_f32(add_a)
     mul_a = cast_a * cast_a
@@ -64,9 +67,6 @@ def weft_add_rms_norm_forward(x, residual, weight, out0, out1):
     div = tl.div_rn(sum, 5120.0)
     add_1 = div + 1e-06
     rsqrt = tl.rsqrt(add_1)
-    weight_tile_a = tl.load(weight + n_a)
-    weight_tile_b = tl.load(weight + n_b)
-    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     mul_1_a = cast_a * rsqrt
     cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a

@@ -66,7 +66,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
         tl.store(rsqrt_saved + n, rsqrt)
         tl.store(mul_saved + n, mul)
 
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x512 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
 # program batch_norm_forward_1()
 #   dim m = 32768
 #   dim n = 5120
@@ -93,17 +93,17 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_batch_norm_forward_1(x, weight, bias, rsqrt_saved, mul_saved, out0):
-    block = tl.program_id(0) % 10
-    n = block * 512 + tl.arange(0, 512)[None, :]
-    tile = tl.program_id(0) // 10
+    block = tl.program_id(0) % 5
+    n = block * 1024 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0) // 5
     m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120
     x_tile = tl.load(x_at + n)
-    weight_tile = tl.load(weight + n + tl.zeros([4, 1], tl.int32))
-    bias_tile = tl.load(bias + n + tl.zeros([4, 1], tl.int32))
-    rsqrt_saved_tile = tl.load(rsqrt_saved + n + tl.zeros([4, 1], tl.int32))
-    mul_saved_tile = tl.load(mul_saved + n + tl.zeros([4, 1], tl.int32))
+    weight_tile = tl.load(weight + n)
+    bias_tile = tl.load(bias + n)
+    rsqrt_saved_tile = tl.load(rsqrt_saved + n)
+    mul_saved_tile = tl.load(mul_saved + n)
     cast = w.to_f32(x_tile)
     sub = cast - mul_saved_tile
     mul = sub * rsqrt_saved_tile

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x512 warps=4 stages=1 chunks=0
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=4 finish=none backend=triton pieces=1x1024 warps=4 stages=1 chunks=0
 # program cross_entropy_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -51,9 +51,9 @@ from weft.render import weft_triton as w
 
 @triton.jit
 def weft_cross_entropy_backward(dloss, x, target, maximum, log_total, count, out0):
-    block = tl.program_id(0) % 10
-    n = block * 512 + tl.arange(0, 512)[None, :]
-    tile = tl.program_id(0) // 10
+    block = tl.program_id(0) % 5
+    n = block * 1024 + tl.arange(0, 1024)[None, :]
+    tile = tl.program_id(0) // 5
     m = tile * 4 + tl.arange(0, 4)[:, None]
     x_at = x + m * 5120
     out0_at = out0 + m * 5120

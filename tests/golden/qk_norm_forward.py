@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last
+# schedule ONE_SHOT rows=(m0, m1, m2) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last hoisted
 # program qk_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 8
@@ -42,6 +42,11 @@ def weft_qk_norm_forward(x, weight, out0):
     x_tile_c = tl.load(x_at + n_c, eviction_policy="evict_last")
     x_tile_d = tl.load(x_at + n_d, eviction_policy="evict_last")
     x_tile_e = tl.load(x_at + n_e, eviction_policy="evict_last")
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    weight_tile_c = tl.load(weight + n_c)
+    weight_tile_d = tl.load(weight + n_d)
+    weight_tile_e = tl.load(weight + n_e)
     cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
     cast_b = w.to_f32(x_tile_b)
@@ -56,11 +61,6 @@ def weft_qk_norm_forward(x, weight, out0):
     div = tl.div_rn(sum, 5120.0)
     add = div + 1e-06
     rsqrt = tl.rsqrt(add)
-    weight_tile_a = tl.load(weight + n_a)
-    weight_tile_b = tl.load(weight + n_b)
-    weight_tile_c = tl.load(weight + n_c)
-    weight_tile_d = tl.load(weight + n_d)
-    weight_tile_e = tl.load(weight + n_e)
     mul_1_a = cast_a * rsqrt
     cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
+# schedule ONE_SHOT rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=3x2048 warps=4 stages=1 chunks=0 inputs=evict_last hoisted
 # program rms_norm_fp8()
 #   dim m = 32768
 #   dim n = 5120
@@ -45,6 +45,9 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     x_tile_a = tl.load(x_at + n_a, eviction_policy="evict_last")
     x_tile_b = tl.load(x_at + n_b, eviction_policy="evict_last")
     x_tile_c = tl.load(x_at + n_c, mask=column_exists_c, other=0, eviction_policy="evict_last")
+    weight_tile_a = tl.load(weight + n_a)
+    weight_tile_b = tl.load(weight + n_b)
+    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
     cast_a = w.to_f32(x_tile_a)
     mul_a = cast_a * cast_a
     cast_b = w.to_f32(x_tile_b)
@@ -55,45 +58,27 @@ def weft_rms_norm_fp8(x, weight, out0, out1):
     div = tl.div_rn(sum, 5120.0)
     add = div + 1e-06
     rsqrt = tl.rsqrt(add)
-    weight_tile_a = tl.load(weight + n_a)
-    weight_tile_b = tl.load(weight + n_b)
-    weight_tile_c = tl.load(weight + n_c, mask=column_exists_c, other=0)
-    cast_a = w.to_f32_again(x_tile_a)
     mul_1_a = cast_a * rsqrt
-    cast_1_a = w.to_f32_again(weight_tile_a)
+    cast_1_a = w.to_f32(weight_tile_a)
     mul_2_a = mul_1_a * cast_1_a
     abs_a = tl.abs(mul_2_a)
-    cast_b = w.to_f32_again(x_tile_b)
     mul_1_b = cast_b * rsqrt
-    cast_1_b = w.to_f32_again(weight_tile_b)
+    cast_1_b = w.to_f32(weight_tile_b)
     mul_2_b = mul_1_b * cast_1_b
     abs_b = tl.abs(mul_2_b)
-    cast_c = w.to_f32_again(x_tile_c)
     mul_1_c = cast_c * rsqrt
-    cast_1_c = w.to_f32_again(weight_tile_c)
+    cast_1_c = w.to_f32(weight_tile_c)
     mul_2_c = mul_1_c * cast_1_c
     abs_c = tl.abs(mul_2_c)
     max = w.max(w.maximum(w.maximum(abs_a, abs_b), tl.where(column_exists_c, abs_c, float("-inf"))), 1)
     maximum = w.maximum(max, 1e-12)
     div_1 = tl.div_rn(maximum, 448.0)
-    cast_a = w.to_f32_again(x_tile_a)
-    mul_1_a = cast_a * rsqrt
-    cast_1_a = w.to_f32_again(weight_tile_a)
-    mul_2_a = mul_1_a * cast_1_a
     div_2_a = tl.div_rn(mul_2_a, div_1)
     cast_2_a = w.to_f8e4m3_saturated(div_2_a)
     tl.store(out1_at + n_a, cast_2_a)
-    cast_b = w.to_f32_again(x_tile_b)
-    mul_1_b = cast_b * rsqrt
-    cast_1_b = w.to_f32_again(weight_tile_b)
-    mul_2_b = mul_1_b * cast_1_b
     div_2_b = tl.div_rn(mul_2_b, div_1)
     cast_2_b = w.to_f8e4m3_saturated(div_2_b)
     tl.store(out1_at + n_b, cast_2_b)
-    cast_c = w.to_f32_again(x_tile_c)
-    mul_1_c = cast_c * rsqrt
-    cast_1_c = w.to_f32_again(weight_tile_c)
-    mul_2_c = mul_1_c * cast_1_c
     div_2_c = tl.div_rn(mul_2_c, div_1)
     cast_2_c = w.to_f8e4m3_saturated(div_2_c)
     tl.store(out1_at + n_c, cast_2_c, mask=column_exists_c)

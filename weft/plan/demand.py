@@ -108,7 +108,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
         "several_rows": int(rows > 1),
         "waiting": most(live.across),
         "alive": most(live.alive),
-        "beside": columns * _registers(live.lasting) if beside else 0,
+        "beside": (each if spreads_once(schedule) else columns) * _registers(live.lasting) if beside else 0,
         "sums": registers(live.sums),
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),

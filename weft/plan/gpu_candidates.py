@@ -54,10 +54,6 @@ more than 24 bytes of a thread, and none more than 136. What spills is compiled 
 LEAST_DOUBTFUL = 1.03
 """Of these, those are taken whose registers exceed what there is by no more than so many times the least: of eight
 kernels of the sweeps they lost 0.6 % of the best time, where the model of time chose among all of them 9 %."""
-MOST_HOISTED = 16
-"""Elements of a thread, times exchanges between threads, up to which loads of weights are hoisted however many programs
-there are: rms norm of 1000 to 4096 rows took up to 8 % less, layer norm 2 % more, with 16. Where no multiprocessor has
-two programs they are hoisted if they fit: layer norm of up to 64 rows of 7168 or 12288 columns took 10 to 30 % less."""
 COPIED = 2
 """Neighbouring columns of a thread at the least where loads run ahead: 4 bytes, of 16 bits each, are the least that is
 copied into shared memory without passing through registers."""
@@ -201,17 +197,15 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
             if tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
                 ways |= {keeps: held for keeps, held in again.items() if keeps == "tiles" or tile.warps > 1}
             for keeps, held in ways.items():
-                one = tile.but(keeps=keeps)
+                kept = tile.but(keeps=keeps)
                 if keeps == "inputs" and not split.has_outer:
-                    one = _finer(one, split.width)
-                one = one.but(hoisted=hoists(split, one, held))
-                if spills(held, one, split.target, slack):
-                    one = one.but(hoisted=False)
-                if spills(held, one, split.target, slack):
-                    continue
-                for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
-                    if is_possible(held, given, per_sm, split.target, slack):
-                        yield given
+                    kept = _finer(kept, split.width)
+                for one in _hoisted_or_not(kept, held):
+                    if spills(held, one, split.target, slack):
+                        continue
+                    for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
+                        if is_possible(held, given, per_sm, split.target, slack):
+                            yield given
 
 
 def _finer(tile: Schedule, width: int) -> Schedule:
@@ -222,14 +216,11 @@ def _finer(tile: Schedule, width: int) -> Schedule:
     return tile.but(pieces=MOST_PIECES, piece_columns=piece)
 
 
-def hoists(split: Split, tile: Schedule, demand: Demand) -> bool:
-    """Whether weights are loaded before row sums are exchanged, where they do not stay for all rows anyway."""
-    exchanges, programs = demand.live.exchanges, split.sizes.elements(split.rows) / tile.rows_per_tile
-    stay = tile.scheme == "STREAM" and tile.keeps != "tiles"
-    if stay or not (exchanges and demand.live.lasting):
-        return False
-    alone = tile.scheme == "ONE_SHOT" and programs <= split.target.units
-    return alone or tile.elements * exchanges <= MOST_HOISTED
+def _hoisted_or_not(tile: Schedule, demand: Demand) -> tuple[Schedule, ...]:
+    """The schedule, and the same one with weights loaded before row sums are exchanged. Of persistent programs weights
+    stay for all rows, or there is no register for them to wait in."""
+    can = tile.scheme == "ONE_SHOT" and demand.live.exchanges and demand.live.lasting
+    return (tile, tile.but(hoisted=True)) if can else (tile,)
 
 
 def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]:

@@ -215,7 +215,7 @@ def sumexp_merge(centre, total, more_centre, more_total):
 
 
 @triton.jit
-def exp_summed(x, factor: tl.constexpr = 1.0):
+def exp_summed(x, factor: tl.constexpr = tl.constexpr(1.0)):
     """exp(factor * x), or zero where that is no normal number: for sums that have a one beside it. Numbers below 2^-126
     would take three more instructions. x: float32 or float64."""
     if is_nvidia() and x.dtype == tl.float32:
