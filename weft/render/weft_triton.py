@@ -215,7 +215,7 @@ def sumexp_merge(centre, total, more_centre, more_total):
 
 
 @triton.jit
-def exp_summed(x, factor: tl.constexpr = tl.constexpr(1.0)):
+def exp_summed(x, factor: tl.constexpr):
     """exp(factor * x), or zero where that is no normal number: for sums that have a one beside it. Numbers below 2^-126
     would take three more instructions. x: float32 or float64."""
     if is_nvidia() and x.dtype == tl.float32:
@@ -251,9 +251,9 @@ def sumexp_block(centre, total, block):
     for i in tl.static_range(len(block)):
         largest = maximum(largest, block[i])
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    total *= exp_summed(centre - base)
+    total *= exp_summed(centre - base, 1.0)
     for i in tl.static_range(len(block)):
-        total += exp_summed(block[i] - base)
+        total += exp_summed(block[i] - base, 1.0)
     return largest, total
 
 
