@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tests.cases import often
 from tests.zoo import __main__ as zoo
-from tests.zoo import gradients, kernels, one, training
+from tests.zoo import gradients, kernels, one, start, training
 from tests.zoo.entries import ENTRIES, FIVE
 from tests.zoo.exact import exact_gradients, gradients_of, grouped_mm
 from tests.zoo.gradients import compare, excess_of
@@ -239,9 +239,19 @@ def test_steps_are_timed_in_further_processes_which_come_last() -> None:
         asked.append(check)
         yield from ({"wrong": []} for _ in names)
 
-    found = [(name, check) for name, check, _ in zoo.results(["llama", "vit"], ["training", "f32"], run, 1, 2)]
+    checks = ["training", "f32", "compile"]
+    found = [(name, check) for name, check, _ in zoo.results(["llama", "vit"], checks, run, 1, 2)]
     assert asked[-3:] == ["training", "steps", "steps"]
-    assert found[2:] == [(name, check) for check in ("training", "steps 1", "steps 2") for name in ("llama", "vit")]
+    assert asked[:-3] == ["f32", "f32", "compile", "compile"]
+    assert found[4:] == [(name, check) for check in ("training", "steps 1", "steps 2") for name in ("llama", "vit")]
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the zoo's libraries are not installed: pip install weft[zoo]")
+def test_a_step_of_each_backend_fills_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(start.Trainee, "step", lambda trainee, number, batch: steps.append(trainee.run.backend))
+    assert start.fill_caches("llama", "cpu") == {"wrong": []}
+    assert steps == ["inductor", "weft"]
 
 
 def test_a_ratio_of_steps_is_the_median_over_processes() -> None:

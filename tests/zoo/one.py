@@ -21,13 +21,16 @@ from torch import nn
 from tests.zoo.entries import ENTRIES, Entry
 from tests.zoo.gradients import DTYPES, Compared, compare
 from tests.zoo.race import races
-from tests.zoo.start import first_steps
+from tests.zoo.start import fill_caches, first_steps
 from tests.zoo.training import time_steps, train
 from weft.integration import kept
 from weft.plan import planner
 
-CHECKS = ("f32", "bf16", "start", "race", "training")
-"""Gradients in two dtypes, first steps with empty and with full caches, races of regions, twenty steps."""
+OF_NAMES: dict[str, Callable[[str, str], dict[str, Any]]] = {"compile": fill_caches, "start": first_steps}
+"""Checks that start processes of their own, or time nothing."""
+CHECKS = ("f32", "bf16", *OF_NAMES, "race", "training")
+"""Gradients in two dtypes, a step that fills the caches, first steps with empty and with full ones, races of regions,
+twenty steps."""
 
 SEED = 5
 """Of the batch that gradients are compared on; seven further ones follow."""
@@ -41,7 +44,7 @@ def main() -> None:
         faulthandler.dump_traceback_later(float(patience_s), exit=True)  # says where it hangs
         start = time.perf_counter()
         torch.manual_seed(0)
-        result = first_steps(name, device) if check == "start" else run(ENTRIES[name], check, device)
+        result = OF_NAMES[check](name, device) if check in OF_NAMES else run(ENTRIES[name], check, device)
         gc.collect()  # models have circles of references
         print(json.dumps(result | {"seconds": time.perf_counter() - start}), flush=True)
 

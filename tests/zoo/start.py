@@ -54,8 +54,13 @@ def first_steps(name: str, device: str) -> dict[str, Any]:
     return {"first_step_s": medians, "first_steps_s": seconds, "wrong": wrong}
 
 
+def fill_caches(name: str, device: str) -> dict[str, Any]:
+    """One step by each backend, so that what is timed next finds all compiled. Many may do so at a time."""
+    return {"wrong": [text for backend in COMPARED for text in first_step(name, device, backend, {})[1]]}
+
+
 def first_step(name: str, device: str, backend: str, caches: dict[str, str]) -> tuple[float, list[str]]:
-    """Its seconds, and weft's warnings."""
+    """Its seconds, and weft's warnings. caches: where they are to be, variables of the environment."""
     os.environ.update(caches)
     make, setup = setup_of(ENTRIES[name], device, steps=1)
     trainee = Trainee(make, backend, setup)
