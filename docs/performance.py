@@ -72,7 +72,7 @@ TorchInductor where that is faster, before TorchInductor's code kept roundings o
 weights were loaded ahead of row sums and numbers written to memory that nobody fills; Gemma 2's is of weft between the
 last two. Those of ConvNeXt are of weft before it computed floats of 16 bits in pairs, and so is what else is in files
 `..._training_6`, `..._start_3` and `..._start_4`; all others are of one before constants of column kernels were fitted
-again. Races in `..._race_2` are of weft as it is.
+again. Races in `..._race_2` are of weft as it is, but for the schedule of one kernel of Swin's.
 Gradients are of weft before it kept these roundings, but for those of Mamba, Gemma 2 and the DeepSeek of experts.
 Where a command has `--repeat`, the ratio of a step is the median of two or three processes, the times are of the first.
 First steps of the DiT of batch 1, Whisper, StableLM and the DeepSeek are of the first two commands, of weft as it was
