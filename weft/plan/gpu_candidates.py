@@ -200,9 +200,7 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
                 kept = tile.but(keeps=keeps)
                 if keeps == "inputs" and not split.has_outer:
                     kept = _finer(kept, split.width)
-                for one in _hoisted_or_not(kept, held):
-                    if spills(held, one, split.target, slack):
-                        continue
+                for one in _hoisted_or_not(kept, held, split.target, slack):
                     for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
                         if is_possible(held, given, per_sm, split.target, slack):
                             yield given
@@ -216,11 +214,15 @@ def _finer(tile: Schedule, width: int) -> Schedule:
     return tile.but(pieces=MOST_PIECES, piece_columns=piece)
 
 
-def _hoisted_or_not(tile: Schedule, demand: Demand) -> tuple[Schedule, ...]:
-    """The schedule, and the same one with weights loaded before row sums are exchanged. Of persistent programs weights
-    stay for all rows, or there is no register for them to wait in."""
+def _hoisted_or_not(tile: Schedule, demand: Demand, target: Target, slack: float) -> tuple[Schedule, ...]:
+    """The schedule, and the same one with weights loaded before row sums are exchanged, if they fit; the second alone
+    where it takes no more registers, since nothing is waited for longer then. With slack, for what is measured, both.
+    Of persistent programs weights stay for all rows, or there is no register for them to wait in."""
     can = tile.scheme == "ONE_SHOT" and demand.live.exchanges and demand.live.lasting
-    return (tile, tile.but(hoisted=True)) if can else (tile,)
+    ways = (tile, tile.but(hoisted=True)) if can else (tile,)
+    fit = tuple(way for way in ways if not spills(demand, way, target, slack))
+    as_many = len({registers_per_thread(demand, way) for way in fit}) == 1
+    return fit[-1:] if as_many and slack == 1.0 else fit
 
 
 def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]:
