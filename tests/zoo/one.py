@@ -27,7 +27,7 @@ from weft.integration import kept
 from weft.plan import planner
 
 OF_NAMES: dict[str, Callable[[str, str], dict[str, Any]]] = {"compile": fill_caches, "start": first_steps}
-"""Checks that are given the name of a model, since processes of their own make it."""
+"""Checks of first steps, which are given the name of a model."""
 CHECKS = ("f32", "bf16", *OF_NAMES, "race", "training")
 """Gradients in two dtypes, a step that fills the caches, first steps with empty and with full ones, races of regions,
 twenty steps."""
