@@ -159,6 +159,29 @@ def test_few_rows_share_a_kernel_where_their_sums_keep_several_sets_of_segments(
     assert [kernel.schedule.finish for kernel in chosen.kernels] == ["separate"]
 
 
+@pytest.mark.parametrize(
+    ("places", "rows", "tile"),
+    [("h:1, q:4096, k:8", ("b", "q", "h"), 8), ("h:262144, q:512, k:1", ("b", "h", "q"), 1)],
+)
+def test_rows_that_are_neighbours_in_one_input_are_a_tile(places: str, rows: tuple[str, ...], tile: int) -> None:
+    """A bias that has eight heads side by side for each pair of positions, or whole rows of positions for each head."""
+    data = f"""dim b = 32\n  dim h = 8\n  dim q = 512\n  dim k = 512
+  input bias: bf16 [b:2097152, {places}]
+  input scores: f32 [b:2097152, h:262144, q:512, k:1]"""
+    body = """
+  cast: f32{b, h, q, k} = cast(bias)
+  add: f32{b, h, q, k} = add(scores, cast)
+  max: f32{b, h, q} = max[k](add)
+  sub: f32{b, h, q, k} = sub(add, max)
+  exp: f32{b, h, q, k} = exp(sub)
+  sum: f32{b, h, q} = sum[k](exp)
+  div: f32{b, h, q, k} = div(exp, sum)
+  output out0: f32 [b:2097152, h:262144, q:512, k:1] = div"""
+    (kernel,) = planned(program(data, body), "h200").kernels
+    assert kernel.schedule.rows == rows
+    assert kernel.schedule.rows_per_tile % tile == 0
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_lone_column_sum_is_a_column_kernel(target: str) -> None:
     body = "total: f32{n} = sum[m](x)\n  output out0: f32 [n:1] = total"

@@ -247,6 +247,9 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "gram of sums": lambda x, w: ((x * w).sum(0) * (x + w).sum(0)).sum() + x,
     "middle": lambda x, w: torch.softmax(x.view(6, 8, 24), 1).sum((0, 2)),
     "groups": lambda x, w: F.group_norm(x.view(6, 24, 8), 4),
+    "neighbours in rows": lambda x, w: torch.softmax(
+        x.view(6, 8, 24).transpose(0, 1) + x.view(24, 6, 8).permute(2, 1, 0), 2
+    ),
     "segments": lambda x, w: x.view(6, 8, 24).sum(1) * w - x.view(6, 8, 24).mean((1, 2)).unsqueeze(1),
 }
 

@@ -109,6 +109,11 @@ class Program:
         wanted = set(dims)
         return tuple(d.name for d in self.dims if d.name in wanted)
 
+    def only(self, dims: Iterable[str]) -> tuple[str, ...]:
+        """Those of the given dimensions that the program has, in their order."""
+        own = {d.name for d in self.dims}
+        return tuple(d for d in dims if d in own)
+
     def types(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """dtype and dimensions of every name, inputs included."""
         found = {b.name: (b.dtype, self.in_order(b.dims)) for b in self.inputs}

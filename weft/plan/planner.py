@@ -48,7 +48,7 @@ class SplitPasses:
     def wholes(self, target: Target, hints: Mapping[str, int]) -> list[Split]:
         """The passes."""
         return [
-            Split.of(each, each.in_order(self.rows), each.in_order(self.columns), target, hints)
+            Split.of(each, each.only(self.rows), each.only(self.columns), target, hints)
             for each in self.passes.programs
         ]
 
@@ -136,12 +136,16 @@ def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSp
 
 
 def splits(program: Program) -> Iterator[DimensionSplit]:
-    """All (rows, columns), those with the fastest dimensions as columns first."""
+    """All (rows, columns), those with the fastest dimensions as columns first. Rows are in the order of the program, and
+    once more with each of them last along which a large buffer is contiguous: a tile of rows reads that as it lies."""
     names = [d.name for d in program.dims]
-    fast_first = list(reversed(names))
+    fast_first, near = list(reversed(names)), stride_one_dims(program)
     for count in range(len(names) + 1):
         for chosen in combinations(fast_first, count):
-            yield tuple(n for n in names if n not in chosen), tuple(n for n in names if n in chosen)
+            rows, columns = (tuple(n for n in names if (n in chosen) is inside) for inside in (False, True))
+            yield rows, columns
+            for last in sorted(near.intersection(rows[:-1])):
+                yield (*(r for r in rows if r != last), last), columns
 
 
 def stride_one_dims(program: Program) -> set[str]:
@@ -207,7 +211,7 @@ def cut_split(
     for part in passes.programs:
         if (refusal := check_one_space(part)) is not None:
             return refusal
-        own_rows = part.in_order(rows)
+        own_rows = part.only(rows)
         structure = analyse(part, own_rows)
         for output in part.outputs:
             if (refusal := check_written_once(part, output, structure, own_rows)) is not None:

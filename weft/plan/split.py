@@ -48,7 +48,7 @@ class Split:
 
     def part(self, program: Program) -> Split:
         """That of a part of the program, under as much of this one as it has dimensions for."""
-        rows, columns = program.in_order(self.rows), program.in_order(self.columns)
+        rows, columns = program.only(self.rows), program.only(self.columns)
         return Split.of(program, rows, columns, self.target, dict(self.hints))
 
     @property
