@@ -35,10 +35,12 @@ ZOO = (
     "h200_zoo_race_2",
     *(f"h200_zoo_gradients{number}" for number in ("", "_2", "_3")),
     *(f"h200_zoo_start_{number}" for number in range(3, 5)),
+    "h200_zoo_race_3",
 )
 ZOO_H100 = (
-    *(f"h100_zoo_training_{number}" for number in range(1, 4)),
+    *(f"h100_zoo_training_{number}" for number in range(1, 5)),
     *(f"h100_zoo_start_{number}" for number in range(1, 3)),
+    "h100_zoo_race_1",
 )
 PEERS = ("inductor", "inductor_pipelined")
 """Whose times stand behind each figure of a table."""
@@ -72,7 +74,7 @@ TorchInductor where that is faster, before TorchInductor's code kept roundings o
 weights were loaded ahead of row sums and numbers written to memory that nobody fills; Gemma 2's is of weft between the
 last two. Those of ConvNeXt are of weft before it computed floats of 16 bits in pairs, and so is what else is in files
 `..._training_6`, `..._start_3` and `..._start_4`; all others are of one before constants of column kernels were fitted
-again. Races in `..._race_2` are of weft as it is, but for the schedule of one kernel of Swin's.
+again. Races in `..._race_2` and `..._race_3` are of weft as it is, but for the schedule of one kernel of Swin's.
 Gradients are of weft before it kept these roundings, but for those of Mamba, Gemma 2 and the DeepSeek of experts.
 Where a command has `--repeat`, the ratio of a step is the median of two or three processes, the times are of the first.
 First steps of the DiT of batch 1, Whisper, StableLM and the DeepSeek are of the first two commands, of weft as it was
@@ -95,11 +97,14 @@ by a second each, but for those of the first two commands.
 
 ### On an H100
 
-Steps of weft as it was before constants of column kernels were fitted again, and first steps of the models of the last
-two commands; those of the first command's other models include some seconds in which the GPU was measured, for want of
-constants that weft has now. Of the last command's models seven were started at a time.
+Steps of weft as it is, but for T5 and GPT-NeoX, of before constants of column kernels were fitted again. First steps are
+of that weft, and of the models of the two commands with `start` alone; those of the first command's other models include
+some seconds in which the GPU was measured, for want of constants that weft has now. Of the last of these commands'
+models seven were started at a time.
 
 {zooh100}
+
+{racesh100}
 
 ## Kernels
 
@@ -242,6 +247,7 @@ def main() -> None:
         zoo=zoo_page(ZOO),
         races=zoo_races(ZOO),
         zooh100=zoo_page(ZOO_H100),
+        racesh100=zoo_races(ZOO_H100),
         drawn=drawn_page(drawn),
         gpu=f"one {machine['gpu']}",
         torch=versions["torch"],
