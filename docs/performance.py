@@ -97,10 +97,10 @@ by a second each, but for those of the first two commands.
 
 ### On an H100
 
-Steps of weft as it is, but for T5 and GPT-NeoX, of before constants of column kernels were fitted again. First steps are
-of that weft, and of the models of the two commands with `start` alone; those of the first command's other models include
-some seconds in which the GPU was measured, for want of constants that weft has now. Of the last of these commands'
-models seven were started at a time.
+Steps of weft as it is, but for T5 and GPT-NeoX, of before constants of column kernels were fitted again. First steps
+are of that weft, and of the models of the two commands with `start` alone; those of the first command's other models
+include some seconds in which the GPU was measured, for want of constants that weft has now. Of the last of these
+commands' models seven were started at a time.
 
 {zooh100}
 

@@ -136,8 +136,8 @@ def _without_strided(program: Program, cuts: Cuts) -> Iterator[tuple[DimensionSp
 
 
 def splits(program: Program) -> Iterator[DimensionSplit]:
-    """All (rows, columns), those with the fastest dimensions as columns first. Rows are in the order of the program, and
-    once more with each last along which a large buffer is contiguous: a tile of rows reads that as it lies."""
+    """All (rows, columns), those with the fastest dimensions as columns first. Rows are in the order of the program,
+    and once more with each last along which a large buffer is contiguous: a tile of rows reads that as it lies."""
     names = [d.name for d in program.dims]
     fast_first, near = list(reversed(names)), stride_one_dims(program)
     for count in range(len(names) + 1):
