@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from weft.backends.triton.backend import TritonBackend
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import backends
-from weft.render.backends import Renderer
 from weft.runtime import gpu, launch, triton_build, triton_load
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage
@@ -61,7 +60,7 @@ def played_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     played = Driver()
     monkeypatch.setattr(launch, "_KERNELS", {})
     monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
-    monkeypatch.setitem(backends.RENDERERS, "triton", Renderer("weft.render.triton", "cpu"))
+    monkeypatch.setattr(TritonBackend, "device", "cpu")
     monkeypatch.setattr(triton_build, "binaries", played.binaries)
     monkeypatch.setattr(triton_build, "all_binaries", lambda jobs, o: [played.binaries(job, o) for job in jobs])
     monkeypatch.setattr(triton_load, "load", played.load)

@@ -31,6 +31,7 @@ from tests.refusal_builders import (
 )
 from tests.region_checks import traced
 from weft import compiler, planning
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -41,7 +42,7 @@ from weft.integration.backend import check_ahead_of_time
 from weft.integration.rewrite import rewrite
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
 from weft.plan.tuned import Tuned, plain, with_tuned
 from weft.render import triton
@@ -460,7 +461,7 @@ def _(*_: Any) -> Refusal:
 def _(*_: Any) -> Refusal:
     """As it would be if the planner did not take two kernels."""
     body = "  input x: f32 [m:32, n:1]\n  sum: f32{n} = sum[m](x)\n  output y: f32 [n:1] = sum\n"
-    schedule = Schedule("LOOP", ("m",), ("n",), backend="triton", piece_columns=32, warps=4, finish="separate")
+    schedule = TritonSchedule("LOOP", ("m",), ("n",), piece_columns=32, warps=4, finish="separate")
     kernel = Kernel(parse(f"program p()\n  dim m = 8\n  dim n = 32\n{body}end\n"), schedule)
     refusal = triton.supports(kernel)
     assert refusal is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +10,9 @@ from torch import Tensor
 
 from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler, planning
+from weft.backends import listed
+from weft.backends.cpp.backend import CppBackend
+from weft.backends.listed import device_of, devices, render, supports
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import compile_graph, run_program
@@ -19,8 +21,6 @@ from weft.integration.backend import supports_cuda
 from weft.machines import check_device, target_of
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan, plan_split
-from weft.render import backends
-from weft.render.backends import device_of, devices, render, supports
 from weft.target import Target
 
 H200 = Target.named("h200")
@@ -28,8 +28,8 @@ CUDA = torch.device("cuda", 0)
 
 
 def there(patch: pytest.MonkeyPatch, *names: str) -> None:
-    """Let these be all modules and packages that can be found."""
-    patch.setattr(backends, "find_spec", lambda name: object() if name in names else None)
+    """Let these be all packages that can be found."""
+    patch.setattr(listed, "find_spec", lambda name: object() if name in names else None)
 
 
 def as_triton(planned: Plan | Refusal) -> Plan:
@@ -55,12 +55,7 @@ def test_a_kernel_is_written_by_the_backend_of_its_schedule(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("found", "expected"),
-    [
-        (("weft.render.cpp",), ("cpu",)),
-        (("weft.render.cpp", "weft.render.triton"), ("cpu",)),
-        (("weft.render.cpp", "triton"), ("cpu",)),
-        (("weft.render.cpp", "weft.render.triton", "triton"), ("cpu", "cuda")),
-    ],
+    [((), ("cpu",)), (("triton",), ("cpu", "cuda"))],
 )
 def test_gpus_need_triton(found: tuple[str, ...], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, *found)
@@ -72,7 +67,7 @@ def test_gpus_need_triton(found: tuple[str, ...], expected: tuple[str, ...], mon
 
 
 def test_without_triton_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    there(monkeypatch, "weft.render.cpp", "weft.render.triton")
+    there(monkeypatch)
     assert str(target_of(CUDA, "norm")) == (
         "no_backend: norm: triton, which kernels for cuda need, is not installed (have cuda, needs cpu)"
     )
@@ -112,12 +107,11 @@ def test_a_plan_for_a_gpu_has_sources_if_its_schedules_are_tritons(monkeypatch: 
 
 
 def test_what_the_backend_cannot_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(kernel: Kernel) -> Refusal:
+    def refuse(_: CppBackend, kernel: Kernel, target: Target | None = None) -> Refusal:
         return Refusal("unsupported_op", kernel.name, "not on a GPU")
 
     graph = trace(mixed, [torch.randn(4096, 64)]).graph
-    module: Any = type("module", (), {"supports": staticmethod(refuse)})
-    monkeypatch.setattr(backends, "_module", lambda _: module)
+    monkeypatch.setattr(CppBackend, "supports", refuse)
     found = compile_graph(graph)
     assert not found.regions
     assert [(r.rule, r.message) for r in found.refusals] == [("unsupported_op", "not on a GPU")]

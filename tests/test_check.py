@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from tests.cases import DTYPES, NAMES, make_case, often
+from weft.backends.cpp.schedule import CppSchedule
 from weft.bench.workloads import WORKLOADS
 from weft.ir.interpret import Evaluation, interpret
 from weft.ir.parser import parse
 from weft.ir.program import Program
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.runtime import check, executable, failures, launch, verdict
 from weft.runtime.check import chunked_dimension, compare, late_values
 from weft.runtime.counters import counters
@@ -46,7 +47,7 @@ MIXED = parse(
 end
 """
 )
-KERNEL = Kernel(MIXED, Schedule("STREAM", ("m",), ("n",), finish="same"))
+KERNEL = Kernel(MIXED, CppSchedule("STREAM", ("m",), ("n",), finish="same"))
 OFTEN = [(name, dtype) for k, dtype in enumerate(DTYPES) for name in (NAMES if dtype == "bf16" else NAMES[k::3])]
 """Allowances are multiples of what the dtype rounds: every workload in one dtype, and a third of them in each other."""
 

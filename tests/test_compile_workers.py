@@ -21,12 +21,13 @@ import triton
 
 from tests.triton_by_hand import SEPARATE, SOURCE, TEXT
 from weft import planning
+from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.listed import render
 from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import BuildError
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.backends import render
 from weft.render.source import Source
 from weft.runtime import compile_workers, gpu, head_start, triton_build
 from weft.runtime.compile_workers import Task, Tasks, WorkerLostError
@@ -301,7 +302,7 @@ def test_kernels_of_a_gpu_are_begun_as_they_will_be_asked_for(
     monkeypatch.setattr(gpu, "target_of", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(gpu.launcher, "load", lambda _: None)
-    on_cpu = replace(SEPARATE, schedule=replace(SEPARATE.schedule, backend="cpp"))
+    on_cpu = replace(SEPARATE, schedule=CppSchedule("STREAM", ("m",), ("n",)))
     given = ([SEPARATE, on_cpu], [SOURCE, SOURCE], [{"s0": 33}, {}])
     head_start.begin(*given, options)
     assert (pool.asked, made_here) == (["p"], ["p"])

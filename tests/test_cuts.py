@@ -18,8 +18,8 @@ from weft.options import Options
 from weft.plan.cuts import cuts
 from weft.plan.fitting import scheduled
 from weft.plan.kernel import Plan
+from weft.plan.legality import kind_of
 from weft.plan.planner import plan_split
-from weft.plan.schedules import kind_of
 from weft.plan.split import Split
 from weft.plan.verify import verify_plan
 from weft.runtime.launch import run_plan

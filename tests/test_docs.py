@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from tests.docs_blocks import find_blocks, rerun
-from weft.plan.kernel import Scheme
+from weft.plan.schedule import Scheme
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))

@@ -17,13 +17,14 @@ from torch import Tensor
 import weft
 from tests.test_backend import run_python, start_cache
 from weft import compiler, planning
+from weft.backends.cpp.schedule import CppSchedule
 from weft.capture import regions
 from weft.errors import InternalError, LaunchError, WeftError, in_stage, warn_once
 from weft.integration import rewrite
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.plan import planner
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.runtime import build, failures, launch
 from weft.runtime.executable import Executable, digest_of
 
@@ -183,7 +184,7 @@ PROGRAM = parse(
 end
 """
 )
-KERNEL = Kernel(PROGRAM, Schedule("STREAM", ("m",), ("n",), finish="same"))
+KERNEL = Kernel(PROGRAM, CppSchedule("STREAM", ("m",), ("n",), finish="same"))
 
 
 def made(rows: int = 5) -> tuple[list[Tensor], list[Tensor]]:

@@ -9,10 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.cases import NAMES, make_case, planned
+from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan
-from weft.render.backends import render
 from weft.target import Target
 
 FOLDER = Path(__file__).parent / "golden"

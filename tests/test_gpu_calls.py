@@ -18,14 +18,14 @@ from triton import knobs
 
 from tests.gpu_driver import H100, STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import PROGRAM, SAME, SEPARATE, SOURCE, render_by_hand
+from weft.backends.triton.backend import TritonBackend
 from weft.errors import BuildError, LaunchError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
-from weft.render import backends, triton
-from weft.render.backends import Renderer
+from weft.render import triton
 from weft.runtime import driver as cuda_driver
 from weft.runtime import executable as weft_executable
 from weft.runtime import launch, triton_load
@@ -387,10 +387,10 @@ def test_the_operator_reaches_a_triton_kernel(driver: Driver) -> None:
 
 def test_a_triton_kernel_wants_all_tensors_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     given, made = tensors()
-    monkeypatch.setitem(backends.RENDERERS, "triton", Renderer("weft.render.triton", "cuda"))
+    monkeypatch.setattr(TritonBackend, "device", "cuda")
     with pytest.raises(LaunchError, match=r"^p: x is on cpu, the kernel runs on a GPU$"):
         check_tensors(SEPARATE, given, made, [32])
-    monkeypatch.setitem(backends.RENDERERS, "triton", Renderer("weft.render.triton", "meta"))
+    monkeypatch.setattr(TritonBackend, "device", "meta")
     lies = {"dtype": torch.bfloat16, "shape": (32, 64), "numel": lambda: 2048, "stride": lambda: (64, 1)}
     placed: Any = [SimpleNamespace(device=torch.device("meta", at), **lies) for at in range(3)]
     with pytest.raises(LaunchError, match=r"^p: y is on meta:1, x on meta:0$"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir.parser import parse
 from weft.options import Options
@@ -15,7 +16,8 @@ from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
 from weft.plan.gpu_schedules import ranked
 from weft.plan.gpu_work import Work
-from weft.plan.kernel import VECTOR_BYTES, Kernel, Schedule
+from weft.plan.kernel import Kernel
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries

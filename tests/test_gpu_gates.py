@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from tests.cases import make_case
+from weft.backends.cpp.schedule import CppSchedule
 from weft.bench import compile_time, gpu_gates, gpu_sweep, host_time, training
 from weft.bench.case import workload_case
 from weft.bench.gpu_gates import Cell
 from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Program
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
 from weft.runtime import launch
 from weft.runtime.executable import digest_of
@@ -110,7 +111,7 @@ def test_sizes_are_marked_for_weft_and_its_peers_alike() -> None:
 
 def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_KERNELS", {})
-    kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), Schedule("ONE_SHOT", ("m",), ("n",)))
+    kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), CppSchedule("ONE_SHOT", ("m",), ("n",)))
     seen = gpu_gates.launched(lambda: [launch.find(digest_of(kernel), str(kernel)) for _ in range(2)])
     assert seen == [kernel, kernel]
 

@@ -14,6 +14,8 @@ from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft import compiler
+from weft.backends.triton.backend import SLACK
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
@@ -21,15 +23,16 @@ from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.candidates import SLACK
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
 from weft.plan.gpu_cost import programs_per_sm
 from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
-from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.resources import resources, spills, wanted_registers
+from weft.plan.resources import spills, wanted_registers
+from weft.plan.schedule import Schedule
+from weft.plan.schedules import resources
 from weft.plan.split import Split
 from weft.plan.verify import verify_plan
 from weft.render import triton
@@ -294,7 +297,7 @@ def test_a_runner_up_is_another_schedule_that_is_sure_to_fit() -> None:
 def test_more_bytes_and_less_in_flight_take_longer() -> None:
     def us(rows: int, target: Target = H200, **changes: int) -> float:
         split = replace(split_of("rms_norm_backward", 4096, rows), target=target)
-        plain = Schedule("STREAM", *split.dims, 1, backend="triton", finish="same", piece_columns=4096)
+        plain = TritonSchedule("STREAM", *split.dims, 1, finish="same", piece_columns=4096)
         schedule = replace(plain, **({"warps": 8, "stages": 5, "chunks": 132} | changes))  # type: ignore[arg-type]
         return predicted_us(split, schedule)
 

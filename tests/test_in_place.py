@@ -16,12 +16,14 @@ from torch._inductor.utils import run_and_get_code
 
 from tests.cases import NAMES, make_case, planned
 from tests.test_workload_kernels import OPTIONS, SHAPE, torch_inputs
+from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.listed import render
+from weft.backends.triton.schedule import TritonSchedule
 from weft.integration.backend import WeftPass
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.in_place import overwritable
-from weft.plan.kernel import Kernel, Plan, Schedule
-from weft.render.backends import render
+from weft.plan.kernel import Kernel, Plan
 from weft.runtime import launch
 from weft.runtime.executable import Executable, digest_of
 
@@ -30,7 +32,8 @@ ROWS, COLUMNS = 64, 512
 
 def kernel(body: str, inputs: str = "input x: f32 [m:8, n:1]", **schedule: Any) -> Kernel:
     program = parse(f"program p()\n  dim m = 6\n  dim n = 8\n  {inputs}\n{body}\nend\n")
-    return Kernel(program, Schedule("ONE_SHOT", ("m",), ("n",), (), 1, **schedule))
+    made = TritonSchedule if "warps" in schedule else CppSchedule
+    return Kernel(program, made("ONE_SHOT", ("m",), ("n",), (), 1, **schedule))
 
 
 SCALED = """
@@ -89,7 +92,7 @@ def test_an_output_overwrites_only_what_its_elements_are_computed_from() -> None
 def test_an_element_that_two_threads_load_is_not_overwritten(rows: int, columns: int, shares: bool) -> None:
     """Four warps have 128 threads."""
     found = kernel(SCALED)
-    schedule = replace(found.schedule, backend="triton", rows_per_tile=rows, piece_columns=columns, warps=4, stages=1)
+    schedule = TritonSchedule("ONE_SHOT", ("m",), ("n",), (), rows, piece_columns=columns, warps=4, stages=1)
     assert bool(overwritable(replace(found, schedule=schedule))) == shares
 
 
@@ -107,7 +110,7 @@ def test_what_elements_are_taken_from_by_their_address_is_not_overwritten() -> N
 """
     found = kernel(body, "input x: f32 [m:8, n:1]\n  input i: i64 [m:1]")
     assert overwritable(found) == {"out0": ("x",)}
-    looped = Schedule("LOOP", ("m",), ("n",), (), 1, backend="triton", piece_columns=128, warps=4)
+    looped = TritonSchedule("LOOP", ("m",), ("n",), (), 1, piece_columns=128, warps=4)
     assert overwritable(replace(found, schedule=looped)) == {}
 
 

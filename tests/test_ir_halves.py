@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
 from weft.ir.halves import in_halves
 from weft.ir.interpret import interpret
@@ -16,7 +17,7 @@ from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.options import Options
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.render import triton
 from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 
@@ -117,8 +118,8 @@ end
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_number_of_one_row_is_computed_too(rows: int) -> None:
     """Triton takes no tensor of one element for two."""
-    schedule = Schedule(
-        "LOOP", ("m",), ("n",), rows_per_tile=rows, pieces=2, piece_columns=512, warps=2, stages=1, backend="triton"
+    schedule = TritonSchedule(
+        "LOOP", ("m",), ("n",), rows_per_tile=rows, pieces=2, piece_columns=512, warps=2, stages=1
     )
     kernel = Kernel(parse(ROW), schedule)
     source = triton.render(kernel)

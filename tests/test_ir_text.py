@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.test_ir_program import ARITHMETIC, CONSTANT_DTYPES, Draw, programs
+from weft.backends.cpp.schedule import CppSchedule
 from weft.errors import ParseError, VerificationError
 from weft.ir import Builder, Dim, Program, parse, print_program
 from weft.ir import dtypes as dt
 from weft.ir.ops import LOGICAL, OPS
-from weft.plan import Kernel, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, parse_kernel
 
 MANY = settings(deadline=None, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -87,15 +88,15 @@ def kernels(draw: Draw) -> Kernel:
     dims = draw(st.permutations([dim.name for dim in program.dims]))
     cut = draw(st.integers(0, len(dims)))
     rows, columns = tuple(dims[:cut]), tuple(dims[cut:])
-    schedule = Schedule(
+    schedule = CppSchedule(
         draw(st.sampled_from(["ONE_SHOT", "STREAM", "LOOP", "COLUMN"])),
         rows,
         columns,
         rows[: draw(st.integers(0, len(rows)))],
         draw(st.integers(1, 64)),
-        draw(st.integers(1, 4096)),
-        tuple(v.name for v in program.values[: draw(st.integers(0, 3))]),
         draw(st.sampled_from(["none", "same", "separate"])),
+        tuple(v.name for v in program.values[: draw(st.integers(0, 3))]),
+        draw(st.integers(1, 4096)),
     )
     return Kernel(program, schedule)
 
@@ -272,7 +273,7 @@ def test_the_text_of_a_kernel() -> None:
     kernel = parse_kernel(kernel_text())
     assert kernel.name == "softmax_like"
     assert kernel.program == parse(TEXT)
-    assert kernel.schedule == Schedule("STREAM", ("m",), ("n",), (), 4, 32, ("cast", "sub"), "same")
+    assert kernel.schedule == CppSchedule("STREAM", ("m",), ("n",), (), 4, "same", ("cast", "sub"), 32)
     assert str(kernel) == kernel_text()
 
 

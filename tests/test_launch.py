@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.backends.cpp.schedule import CppSchedule
 from weft.errors import CompilerNotFoundError, LaunchError, ParseError, VerificationError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
-from weft.plan.kernel import Kernel, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, parse_kernel
 from weft.runtime import build, launch
 from weft.runtime.counters import Counters, counters
 from weft.runtime.executable import Executable, digest_of
@@ -39,7 +40,7 @@ PROGRAM = parse(
 end
 """
 )
-KERNEL = Kernel(PROGRAM, Schedule("STREAM", ("m",), ("n",), finish="same"))
+KERNEL = Kernel(PROGRAM, CppSchedule("STREAM", ("m",), ("n",), finish="same"))
 
 
 def inputs(rows: int = 5) -> list[Tensor]:
@@ -271,7 +272,7 @@ end
 """
     )
     x = torch.randn(4, 4)
-    Executable(Kernel(program, Schedule("ONE_SHOT", ("m",), ("n",))), Recorder())([x, x], [torch.empty(4)], [])
+    Executable(Kernel(program, CppSchedule("ONE_SHOT", ("m",), ("n",))), Recorder())([x, x], [torch.empty(4)], [])
     assert counters.launch_bytes == 4 * 4 * 4 + 4 * 4
 
 
@@ -286,11 +287,11 @@ def test_a_digest_is_a_hash_of_the_text() -> None:
 def test_a_digest_stays_the_same_from_release_to_release() -> None:
     """Generated code in Inductor's cache holds digests: the printed form may change, but not by accident."""
     program = parse("program p()\n dim n = 4\n input x: f32 [n:1]\n s: f32{} = sum[n](x)\n output y: f32 [] = s\nend\n")
-    assert str(Kernel(program, Schedule("ONE_SHOT", (), ("n",)))) == (
+    assert str(Kernel(program, CppSchedule("ONE_SHOT", (), ("n",)))) == (
         "schedule ONE_SHOT rows=() columns=(n) segments=() rows_per_tile=8 rows_per_chunk=64 held=() finish=none\n"
         "program p()\n  dim n = 4\n  input x: f32 [n:1]\n  s: f32{} = sum[n](x)\n  output y: f32 [] = s\nend\n"
     )
-    assert digest_of(Kernel(program, Schedule("ONE_SHOT", (), ("n",)))) == "0a8cda4b716d10d85062f524"
+    assert digest_of(Kernel(program, CppSchedule("ONE_SHOT", (), ("n",)))) == "0a8cda4b716d10d85062f524"
 
 
 @pytest.mark.parametrize(

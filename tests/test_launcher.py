@@ -21,10 +21,11 @@ from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
 from tests.test_backend import run_python
+from weft.backends.cpp.schedule import CppSchedule
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.render import cpp
 from weft.runtime import build, executable, launch, launcher
 from weft.runtime.counters import counters
@@ -45,7 +46,7 @@ PROGRAM = parse(
 end
 """
 )
-KERNEL = Kernel(PROGRAM, Schedule("STREAM", ("m",), ("n",), finish="same"))
+KERNEL = Kernel(PROGRAM, CppSchedule("STREAM", ("m",), ("n",), finish="same"))
 DIGEST, TEXT = digest_of(KERNEL), str(KERNEL)
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 MOST_FITTINGS = 16

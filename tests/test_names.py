@@ -13,7 +13,8 @@ from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
-from weft.plan.schedules import kind_of, schedule_for
+from weft.plan.legality import kind_of
+from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 from weft.render import cpp, cpp_names
 from weft.runtime.launch import run_plan

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.plan_cases import CPU, DATA, M, N, program, squares
+from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.listed import render
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir import Program
 from weft.ir.ops import ONLINE, states_of
@@ -17,9 +20,8 @@ from weft.plan.finish import finish_steps
 from weft.plan.fitting import separated
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.gpu_work import INDEX_COST, Work
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.plan.split import Split
-from weft.render.backends import render
 from weft.render.triton_expressions import STATES
 from weft.target import Target
 
@@ -44,7 +46,7 @@ def zeroed(target: Target, *names: str) -> Target:
 
 
 def scheduled(given: Program, scheme: str, **changes: Any) -> Kernel:
-    return Kernel(given, replace(Schedule(scheme, M, N), **changes))  # type: ignore[arg-type]
+    return Kernel(given, replace(CppSchedule(scheme, M, N), **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("columns", "lanes"), [(2, 32), (31, 32), (32, 32), (33, 64), (64, 64), (65, 96)])
@@ -103,7 +105,7 @@ def test_chunks_do_not_straddle_segments() -> None:
   input x: f32 [b:160, m:8, n:1]
 """
     body = "total: f32{b, n} = sum[m](x)\n  output out0: f32 [b:8, n:1] = total"
-    schedule = Schedule("COLUMN", ("b", "m"), N, ("b",), rows_per_chunk=16, finish="same")
+    schedule = CppSchedule("COLUMN", ("b", "m"), N, ("b",), rows_per_chunk=16, finish="same")
     assert estimate(Kernel(program(data, body), schedule), CPU, {}).workspace_bytes == 3 * 2 * 8 * 4
 
 
@@ -113,7 +115,8 @@ def test_a_gpu_keeps_one_number_more_of_a_variance() -> None:
     body = "squares: f32{n} = m2[m](x)\n  output out0: f32 [n:1] = squares"
     kernel = scheduled(program(DATA, body), "COLUMN", finish="separate")
     chunks = estimate(kernel, CPU, {}).chunks
-    schedule = replace(kernel.schedule, backend="triton", rows_per_tile=1, chunks=chunks)
+    own = kernel.schedule
+    schedule = TritonSchedule(own.scheme, M, N, (), 1, own.finish, piece_columns=32, warps=1, stages=1, chunks=chunks)
     on_gpu = replace(kernel, schedule=schedule)
     cpu, gpu = (estimate(each, CPU, {}).workspace_bytes for each in (kernel, on_gpu))
     assert 4 * cpu == 3 * gpu > 0

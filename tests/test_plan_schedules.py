@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from tests.plan_cases import CPU, DATA, M, N, planned, program, squares, workload
-from weft.plan.kernel import Schedule
-from weft.plan.schedules import kind_of, rows_per_chunk, schedule_for
+from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.cpp.schedules import rows_per_chunk
+from weft.plan.legality import kind_of
+from weft.plan.schedule import Schedule
+from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 
 
@@ -45,7 +48,7 @@ def test_rows_per_chunk_do_not_depend_on_the_machine(monkeypatch: pytest.MonkeyP
 )
 def test_few_rows_are_cut_finer_but_never_below_a_tile(rows: int, expected: int) -> None:
     assert rows_per_chunk(squares(rows, 32), M) == expected
-    assert rows_per_chunk(squares(rows, 32), M) % Schedule("STREAM", M, N).rows_per_tile == 0
+    assert rows_per_chunk(squares(rows, 32), M) % CppSchedule("STREAM", M, N).rows_per_tile == 0
 
 
 def test_a_run_time_number_of_rows_takes_the_largest_chunk() -> None:

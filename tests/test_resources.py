@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cases import often
+from weft.backends.listed import supports
 from weft.bench import ptxas_fit
 from weft.bench.gpu_cells import Cell, drawn_cells, parts_of, program_of
 from weft.bench.ptxas_sweep import drawn_kernels, used
@@ -24,17 +25,9 @@ from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Plan, Resources
 from weft.plan.planner import plan
-from weft.plan.resources import (
-    RESERVED_BYTES,
-    Weights,
-    given_registers,
-    most_registers,
-    most_shared_bytes,
-    resources,
-    weights,
-)
+from weft.plan.resources import RESERVED_BYTES, Weights, given_registers, most_registers, most_shared_bytes, weights
+from weft.plan.schedules import resources
 from weft.plan.split import Split
-from weft.render.backends import supports
 from weft.target import Target
 
 H200 = Target.named("h200")

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.cases import often
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
 from weft.ir.rounding import rounded_at_once
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.render import triton
 from weft.render.triton_expressions import (
     COMBINE,
@@ -213,7 +214,7 @@ end
 )
 def test_a_quotient_is_a_product_where_the_inverse_is_a_number(number: str, text: str) -> None:
     program = parse(QUOTIENT.format(number))
-    schedule = Schedule("ONE_SHOT", ("m",), (), backend="triton", piece_columns=1)
+    schedule = TritonSchedule("ONE_SHOT", ("m",), (), piece_columns=1)
     assert f"div = {text}" in triton.render(Kernel(program, schedule)).text
 
 

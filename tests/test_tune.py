@@ -12,6 +12,7 @@ import torch
 
 from tests import tune_faults
 from tests.tune_cases import CPU, H200, PROGRAM, ROWS, Fake, job_of, kernel_of, tuned_with
+from weft.backends.listed import supports
 from weft.bench import tune, tune_measurer, tune_report
 from weft.bench.kernel_run import input_tensors, nearly_equal, output_tensors, what_is_wrong
 from weft.bench.tune import Attempt, Final, Tuning, final_of, margin_of, mean_regret
@@ -20,10 +21,10 @@ from weft.bench.worker import OutOfTimeError, Worker, WorkerError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.candidates import candidates
-from weft.plan.kernel import Kernel, Plan, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan_split
-from weft.render.backends import supports
+from weft.plan.schedule import Schedule
+from weft.plan.schedules import candidates
 from weft.target import Target
 
 

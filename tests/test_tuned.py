@@ -21,8 +21,9 @@ from weft.ir.names import plain_names
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.options import ANY, Options
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
+from weft.plan.schedule import Schedule
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.planning import Asked, Plans
 from weft.runtime import build, launch, misses, tuning

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tests.accuracy import rms, rounding_excess
 from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case, often, planned
+from weft.backends.listed import render
 from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.plan.kernel import Plan
-from weft.render.backends import render
 from weft.runtime.build import library
 from weft.runtime.counters import counters
 from weft.runtime.launch import run_plan

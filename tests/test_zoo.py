@@ -21,9 +21,10 @@ from tests.zoo import gradients, kernels, one, start, training
 from tests.zoo.entries import ENTRIES, FIVE
 from tests.zoo.exact import exact_gradients, gradients_of, grouped_mm
 from tests.zoo.gradients import compare, excess_of
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.training import Run, comparison_of
 from weft.ir.parser import parse
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 
 INSTALLED = all(find_spec(name) for name in zoo.LIBRARIES)
 DTYPES = dict(zip(FIVE, ("bf16", "f32", "bf16", "f32", "bf16"), strict=True))
@@ -155,7 +156,7 @@ PRODUCTS = (
 
 
 def kernel(name: str) -> Kernel:
-    return Kernel(parse(PRODUCTS.format(name)), Schedule("ONE_SHOT", ("m",), (), backend="triton", piece_columns=1))
+    return Kernel(parse(PRODUCTS.format(name)), TritonSchedule("ONE_SHOT", ("m",), (), piece_columns=1))
 
 
 def test_kernels_of_a_profile_are_paired_with_launches() -> None:

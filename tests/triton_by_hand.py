@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 import pytest
 
+from weft.backends.triton.backend import TritonBackend
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.parser import parse
-from weft.plan.kernel import Kernel, Schedule
-from weft.render import backends
+from weft.plan.kernel import Kernel
 from weft.render.source import Source
 
 PROGRAM = parse(
@@ -29,13 +28,12 @@ end
 )
 SEPARATE = Kernel(
     PROGRAM,
-    Schedule(
+    TritonSchedule(
         "STREAM",
         ("m",),
         ("n",),
         rows_per_tile=4,
         finish="separate",
-        backend="triton",
         piece_columns=64,
         warps=4,
         stages=2,
@@ -81,12 +79,5 @@ SOURCE = Source("triton", "p", TEXT)
 def render_by_hand(patch: pytest.MonkeyPatch, source: Source = SOURCE) -> None:
     """Let the backend for Triton write this text, whatever the kernel."""
 
-    def render(_: Kernel) -> Source:
-        return source
-
-    module: Any = ModuleType("by_hand")
-    module.render = render
-    module.supports = lambda _: None
-    module.check_architecture = lambda *_: None
-    original = backends._module
-    patch.setattr(backends, "_module", lambda backend: module if backend == "triton" else original(backend))
+    patch.setattr(TritonBackend, "render", lambda *_: source)
+    patch.setattr(TritonBackend, "supports", lambda *_: None)

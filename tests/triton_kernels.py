@@ -33,8 +33,9 @@ from weft.ir.interpret import interpret, sizes_of
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan import planner
-from weft.plan.kernel import Plan, Schedule
+from weft.plan.kernel import Plan
 from weft.plan.planner import plan_split
+from weft.plan.schedule import Schedule
 from weft.render.triton_launch import is_persistent
 from weft.render.triton_places import Places
 from weft.runtime.check import compare

@@ -8,11 +8,13 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from weft.backends.triton.schedule import Keeps
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import can_complete_sums, can_keep_tiles, power_of_two
-from weft.plan.kernel import Keeps, Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 from weft.target import Target

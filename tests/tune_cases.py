@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from weft.bench import tune
 from weft.bench.tune import Attempt, Job, Tuning
 from weft.ir.parser import parse
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
+from weft.plan.schedule import Schedule
 from weft.target import Target
 
 CPU, H200 = Target.named("cpu"), replace(Target.named("h200"), device="NVIDIA H200")

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx
 
+from weft.backends.listed import render, supports
 from weft.capture.border import BorderChoice
 from weft.capture.parts import place_bytes
 from weft.capture.pointwise import check_alone
@@ -39,11 +40,10 @@ from weft.options import Options
 from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import ordinary_us
-from weft.plan.resources import resources
+from weft.plan.schedules import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.planning import Asked, Plans
-from weft.render.backends import render, supports
 from weft.render.source import Source
 from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from weft.backends.listed import backends_of, device_of, devices, missing_for
 from weft.capture.regions import Region
 from weft.errors import BuildError, Refusal, warn_once
 from weft.options import Options
 from weft.plan.kernel import Plan
-from weft.render.backends import device_of, devices, missing_for
 from weft.runtime import calibration
 from weft.target import Target
 
@@ -47,10 +47,10 @@ def is_distributed() -> bool:
 
 def check_device(planned: Plan, machine: Target) -> Refusal | None:
     """Kernels run on another kind of device than their plan is for: there is no backend for that one."""
-    wanted = "cpu" if machine.kind == "cpu" else "cuda"
-    if all(device_of(kernel) == wanted for kernel in planned.kernels):
+    wanted = {backend.device for backend in backends_of(machine.kind)}
+    if all(device_of(kernel) in wanted for kernel in planned.kernels):
         return None
-    return _no_backend(planned.kernels[0].name, wanted)
+    return _no_backend(planned.kernels[0].name, *wanted)
 
 
 def _no_backend(subject: str, device: str) -> Refusal:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from weft.backends.listed import supports
 from weft.errors import Refusal
 from weft.ir.program import Program
 from weft.options import MixedOrder
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan
 from weft.plan.tuned import Tuned, TunedSchedules, with_tuned
-from weft.render.backends import supports
 from weft.runtime import compile_workers
 from weft.runtime.compile_workers import Tasks, WorkerLostError
 from weft.target import Target

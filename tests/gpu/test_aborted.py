@@ -11,11 +11,11 @@ from torch import Tensor
 import weft
 from tests.accuracy import rms
 from tests.gpu.workloads import MIXED, compiled, equal, expected, inputs_of, plan_of, program_of
+from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
 from weft.errors import LaunchError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
-from weft.render.backends import render
 from weft.runtime import launch
 from weft.runtime.executable import digest_of
 from weft.runtime.gpu import GpuFunction

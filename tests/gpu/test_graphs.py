@@ -12,9 +12,9 @@ from torch._dynamo.utils import counters as counted
 
 import weft
 from tests.gpu.workloads import MIXED, compiled, equal, expected, in_chunks, inputs_of, plan_of, program_of, run
+from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
-from weft.render.backends import render
 from weft.runtime import launch
 from weft.runtime.executable import digest_of
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from tests.test_ir_halves import every_number
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import HALVES
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.machines import target_of
 from weft.options import Options
 from weft.plan.cost import estimate
-from weft.plan.kernel import Kernel, Plan, Schedule
+from weft.plan.kernel import Kernel, Plan
 from weft.render import triton
 from weft.runtime.launch import run_plan
 from weft.target import Target
@@ -48,9 +49,7 @@ end
 def test_bits_are_those_of_rounded_float32(op: str, dtype: str, rows: int, warps: int) -> None:
     """Of all numbers that there are; with two elements of a row in a thread and more, and with one."""
     program = parse(TEXT.format(op=op, dtype=dtype))
-    schedule = Schedule(
-        "ONE_SHOT", ("m",), ("n",), rows_per_tile=rows, piece_columns=1024, warps=warps, stages=1, backend="triton"
-    )
+    schedule = TritonSchedule("ONE_SHOT", ("m",), ("n",), rows_per_tile=rows, piece_columns=1024, warps=warps, stages=1)
     kernel = Kernel(program, schedule)
     assert f"w.{op}_halves" in triton.render(kernel).text
     x, y = (t.view(64, 1024) for t in every_number(dtype))

@@ -25,9 +25,10 @@ from tests.gpu.workloads import (
     program_of,
     run,
 )
+from weft.backends.triton.schedule import Keeps
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_schedules import ranked
-from weft.plan.kernel import Keeps, Kernel
+from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 from weft.target import Target
 

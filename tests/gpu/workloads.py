@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from tests.cases import Case, make_case
+from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
 from weft.compiler import run_program
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
 from weft.machines import target_of
 from weft.options import Options
-from weft.plan.kernel import Finish, Kernel, Plan
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
-from weft.render.backends import render
+from weft.plan.schedule import Finish
 from weft.runtime import launch
 from weft.target import Target
 

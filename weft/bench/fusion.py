@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from weft.backends.listed import render
 from weft.bench.arguments import require_gpu
 from weft.bench.correctness import check_candidate, poison_of, reference
 from weft.bench.fusion_cells import SEED, Cell, case_of, cells_of, compared, plans_of, program_of
@@ -46,7 +47,6 @@ from weft.ir.program import Program
 from weft.options import MixedOrder, Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan
-from weft.render.backends import render
 from weft.runtime import calibration, launch
 from weft.runtime.counters import MIXED_ORDER
 from weft.runtime.layout import allocate

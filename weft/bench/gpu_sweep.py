@@ -29,6 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.backends.triton.backend import SLACK
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes
 from weft.bench.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
@@ -38,10 +40,9 @@ from weft.bench.peers import copy_candidate
 from weft.bench.swept import COLUMNS, TARGET, line
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
-from weft.plan.candidates import SLACK
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_schedules import ranked
-from weft.plan.kernel import Kernel, Schedule, parse_kernel
+from weft.plan.kernel import Kernel, parse_kernel
 from weft.plan.split import Split
 from weft.render import triton
 from weft.runtime import gpu, triton_build
@@ -141,7 +142,7 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
                 yield Cell(name, given.dtype, rows, columns)
 
 
-def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[Schedule]:
+def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[TritonSchedule]:
     """Schedules of a kernel, the one that is predicted to be the best first."""
     first = _rendered(split, ranked(split, candidates(split)))
     count = max(1, round(FIRST * most))
@@ -150,7 +151,7 @@ def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[Schedu
     return list(dict.fromkeys((*first[:count], *draw.sample(others, min(len(others), most - count)))))
 
 
-def _rendered(split: Split, schedules: Iterable[Schedule]) -> list[Schedule]:
+def _rendered(split: Split, schedules: Iterable[TritonSchedule]) -> list[TritonSchedule]:
     return [s for s in schedules if triton.supports(Kernel(split.program, s)) is None]
 
 

@@ -14,20 +14,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.ops import OPS
 from weft.ir.program import Builder, Dim, Program
 from weft.options import Options
 from weft.plan.gpu_instructions import INSTRUCTIONS
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.render import triton
 from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 
 SPECIAL = 8.0
 """Instructions that the others' units compute while the one for special functions computes one."""
 ROWS, COLUMNS = 4096, 1024
-SCHEDULE = Schedule(
-    "ONE_SHOT", ("m",), ("n",), rows_per_tile=2, piece_columns=COLUMNS, warps=4, stages=1, backend="triton"
-)
+SCHEDULE = TritonSchedule("ONE_SHOT", ("m",), ("n",), rows_per_tile=2, piece_columns=COLUMNS, warps=4, stages=1)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)", re.MULTILINE)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.backends.listed import backend_of, render
 from weft.bench.correctness import LEAST_UNIT, check_output, poison_of
 from weft.errors import LaunchError
 from weft.ir.dtypes import TORCH_DTYPES
@@ -16,8 +17,6 @@ from weft.ir.interpret import bind, interpret, resolve, sizes_of
 from weft.ir.program import Program
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.backends import render
-from weft.runtime.backends import calls_of
 from weft.runtime.layout import Fitting, allocate, check_tensors, random_tensor
 
 LARGEST_INTEGER = 64
@@ -41,7 +40,7 @@ class KernelRun:
     ) -> None:
         check_tensors(kernel, inputs, outputs, parameters)
         self.kernel, self.inputs, self.outputs = kernel, inputs, outputs
-        self._calls = calls_of(kernel)
+        self._calls = backend_of(kernel).calls
         self.function: Any = self._calls.load_function(kernel, render(kernel), options)
         self._fitting = Fitting.of(inputs, outputs, parameters, self._calls.bind(inputs, outputs, parameters))
 

@@ -25,7 +25,7 @@ from weft.bench.ptxas_sweep import usages
 from weft.errors import BuildError, Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
-from weft.plan.resources import resources
+from weft.plan.schedules import resources
 from weft.render import triton
 from weft.runtime.misses import without_miss
 from weft.runtime.resource_usage import ResourceUsage, most_of

@@ -9,9 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.gpu_cells import Cell, parts_of
 from weft.plan.demand import Demand
-from weft.plan.kernel import Schedule
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -34,7 +34,7 @@ class Swept:
 
     cell: Cell
     split: Split
-    schedule: Schedule
+    schedule: TritonSchedule
     figures: dict[str, str]
 
     @property
@@ -46,7 +46,7 @@ class Swept:
         return int(self.figures["place"])
 
 
-def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any]:
+def line(cell: Cell, part: str, place: int, schedule: TritonSchedule) -> dict[str, Any]:
     """Of a file, without figures."""
     where = {"workload": cell.workload, "dtype": cell.dtype, "rows": cell.rows, "columns": cell.columns}
     fields = {key: getattr(schedule, key) for key in FIELDS}
@@ -65,6 +65,6 @@ def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
                 split = parts_of(cell, TARGET)[row["part"]]
                 numbers: dict[str, Any] = {key: int(row[key]) for key in NUMBERS}
                 names = {key: row[key] for key in ("finish", "keeps")}
-                schedule = Schedule(row["scheme"], *split.dims, backend="triton", **numbers, **names)  # type: ignore[arg-type]
+                schedule = TritonSchedule(row["scheme"], *split.dims, **numbers, **names)  # type: ignore[arg-type]
                 schedule = replace(schedule, hoisted=row["hoisted"] == "1", register_cap=int(row["register_cap"]))
                 yield Swept(cell, split, schedule, row)

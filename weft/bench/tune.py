@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from weft.backends.listed import device_of, supports
 from weft.bench.worker import WorkerError
-from weft.plan.candidates import candidates
 from weft.plan.cost import estimate
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
+from weft.plan.schedule import Schedule
+from weft.plan.schedules import candidates
 from weft.plan.tuned import Tuned, plain, schedule_under_names
-from weft.render.backends import device_of, supports
 from weft.runtime.timing import margin_over
 from weft.target import Target
 

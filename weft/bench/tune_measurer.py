@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from weft.backends.listed import device_of
 from weft.bench.tune import ROUNDS, Attempt, Job
 from weft.bench.worker import OutOfTimeError, Worker, WorkerError
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render import cpp
-from weft.render.backends import device_of
 from weft.runtime import build
 
 CANDIDATE_TIMEOUT_S = 30.0

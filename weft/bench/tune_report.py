@@ -14,7 +14,7 @@ from weft.bench.report import QUIET_LOAD
 from weft.bench.tune import Tuning, mean_regret
 from weft.errors import Refusal
 from weft.integration.report import refusal_lines
-from weft.plan.kernel import Schedule
+from weft.plan.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def chosen_text(tuning: Tuning) -> str:
 
 def difference(one: Schedule, other: Schedule) -> str:
     """The fields of ``other`` that ``one`` has otherwise."""
-    changed = [f.name for f in fields(Schedule) if getattr(one, f.name) != getattr(other, f.name)]
+    changed = [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
     return " ".join(f"{name}={_field(getattr(other, name))}" for name in changed)
 
 

@@ -17,6 +17,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
+from weft.backends.listed import devices
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
 from weft.integration.partitioner import Partitioner
@@ -29,7 +30,6 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.machines import is_distributed, target_of
 from weft.options import Options
-from weft.render.backends import devices
 from weft.runtime import calibration, compile_workers, head_start, launch, launcher, triton_load, tuning
 from weft.runtime.build import find_compiler, warm_up
 from weft.runtime.counters import counters

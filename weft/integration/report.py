@@ -15,7 +15,7 @@ from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
 from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Estimate, Kernel, Plan, Resources
-from weft.plan.schedules import kind_of
+from weft.plan.legality import kind_of
 from weft.plan.tuned import Tuned
 from weft.render.source import Source
 from weft.rules import find_rule

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from weft.backends.listed import device_of
 from weft.capture.assembly import Slot
 from weft.capture.axes import VIEWS
 from weft.capture.lowering import is_constant, strides_of
@@ -31,7 +32,6 @@ from weft.ir import dtypes
 from weft.ir.program import Buffer, Size
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.backends import device_of
 from weft.runtime.executable import digest_of
 
 aten = torch.ops.aten

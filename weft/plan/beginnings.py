@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
+from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
 from weft.ir.dtypes import itemsize
 from weft.ir.program import Program
 from weft.ir.structure import KEPT, loops_of
-from weft.plan.kernel import VECTOR_BYTES, Kernel, Schedule
+from weft.plan.kernel import Kernel
 
 SECTOR_BYTES = 32
 """What a GPU's second-level cache moves at least."""
@@ -78,7 +79,7 @@ def beginnings(
     return Beginnings(sector, vector, step, rows_inside if isinstance(rows_inside, int) else None)
 
 
-def early_rows(begins: Beginnings | None, width: int | None, schedule: Schedule) -> Beginnings | None:
+def early_rows(begins: Beginnings | None, width: int | None, schedule: TritonSchedule) -> Beginnings | None:
     """``begins``, if the programs of a kernel have columns from the start of a sector on. width: of its rows, None if
     known at run time only. Programs that copy ahead and load weights with each row do not: the weights would be what
     begins between sectors."""

@@ -1,28 +1,24 @@
-"""Predicted time of a kernel, and what it is made of. On a CPU: bytes over bandwidth, arithmetic in cache, launches; on
-a GPU what ``gpu_cost.py`` says of its schedule. Constants are data of the target."""
+"""Predicted time of a kernel: what it moves and computes, which is counted here, and what its backend makes of that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from weft.backends.listed import backend_named, backends_of
 from weft.ir import dtypes
 from weft.ir.ops import lookup, states_of
 from weft.ir.program import Buffer
 from weft.ir.structure import is_outer, loops_of
-from weft.plan.gpu_constants import constants
-from weft.plan.gpu_cost import times_us
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.sizes import Sizes
-from weft.plan.split import Split
 from weft.target import Target
 
 
 def estimates(kernels: Sequence[Kernel], target: Target, hints: Mapping[str, int]) -> tuple[Estimate, ...]:
-    """Of kernels one after the other. Where a GPU's caches hold all that they read and write, a later one finds there
-    what an earlier one had."""
+    """Of kernels one after the other. Where caches hold all that they read and write, a later one finds there what an
+    earlier one had."""
     alone = tuple(estimate(kernel, target, hints) for kernel in kernels)
-    if target.kind == "cpu" or sum(each.bytes_read + each.bytes_written for each in alone) > target.cache_bytes:
+    if sum(each.bytes_read + each.bytes_written for each in alone) > target.cache_bytes:
         return alone
     found, seen = list[Estimate](), set[str]()
     for kernel in kernels:
@@ -33,7 +29,7 @@ def estimates(kernels: Sequence[Kernel], target: Target, hints: Mapping[str, int
 
 
 def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: bool = False) -> Estimate:
-    """Bytes, workspace, launches and time of one kernel. warm: whether a GPU's caches have what it reads."""
+    """Bytes, workspace, launches and time of one kernel. warm: whether caches have what it reads."""
     program, schedule = kernel.program, kernel.schedule
     sizes = Sizes(program, hints)
     operations, row_loops = _operations(kernel, target, sizes)
@@ -43,64 +39,23 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: 
         bytes_read=sum(map(sizes.bytes, program.moved_inputs)),
         bytes_written=sum(sizes.bytes(o.buffer) for o in program.outputs),
         workspace_bytes=_workspace_bytes(kernel, sizes),
-        starts=_starts(kernel, target),
+        starts=schedule.starts,
         vector_operations=operations,
         row_loops=row_loops,
         chunks=_chunks(kernel, sizes),
         strided_elements=sum(sizes.elements(b.dims) for b in program.buffers if _strided(b, kernel)),
     )
-    if target.kind == "cpu":
-        return _timed(counts, target)
-    found = times_us(Split.of_kernel(kernel, target, hints), schedule, warm=warm)
-    return replace(counts, start_us=found.start, memory_us=found.memory, compute_us=found.tiles, predicted_us=found.all)
+    return backend_named(schedule.backend).timed(kernel, counts, target, hints, warm)
 
 
 def ideal(kernel: Kernel, plain: Estimate, target: Target, hints: Mapping[str, int]) -> Estimate:
-    """As a well-made kernel does the same work. plain: its estimate. Where several chunks of rows add to a sum, one
-    more start adds them up. On a CPU without strided access, and without partial sums in memory where each chunk of
-    rows is a whole segment."""
-    if target.kind == "gpu":
-        again = target.launch_us if splits_sums(kernel, hints) else 0.0
-        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
-    if splits_sums(kernel, hints):
-        return _timed(replace(plain, strided_elements=0, starts=plain.starts + 1), target)
-    return _timed(replace(plain, strided_elements=0, starts=1, launches=1, workspace_bytes=0, chunks=0), target)
-
-
-def _timed(counts: Estimate, target: Target) -> Estimate:
-    """The estimate with times on a CPU: each is a count by a constant of the target."""
-    moved = counts.bytes_read + counts.bytes_written + 2 * counts.workspace_bytes
-    compute_us = (
-        counts.vector_operations / 2**20 * target.vector_op_us_per_mega
-        + counts.row_loops * target.row_overhead_us
-        + counts.chunks * target.chunk_overhead_us
-    ) / max(target.units, 1)
-    start_us, memory_us = counts.starts * target.launch_us, moved / target.bandwidth_gbps / 1e3
-    strided_us = counts.strided_elements / 2**20 * target.strided_us_per_mega
-    return replace(
-        counts,
-        start_us=start_us,
-        memory_us=memory_us,
-        compute_us=compute_us,
-        strided_us=strided_us,
-        predicted_us=start_us + max(memory_us, compute_us) + strided_us,
-    )
-
-
-def _starts(kernel: Kernel, target: Target) -> int:
-    """How often threads start: once, and once more for a finish, which on a CPU is a parallel loop of its own."""
-    again = kernel.schedule.finish == "separate" or (kernel.schedule.finish == "same" and target.kind == "cpu")
-    return 1 + again
+    """As a well-made kernel does the same work. plain: its estimate."""
+    return backend_named(kernel.schedule.backend).ideal(kernel, plain, target, splits_sums(kernel, hints))
 
 
 def least_us(moved: int, target: Target) -> float:
-    """What no kernel is predicted to undercut, under any schedule: it starts, and moves so many bytes. A copy's
-    bandwidth was fitted beside what else kernels do, so that some ways to take rows have more."""
-    if target.kind == "cpu":
-        return moved / target.bandwidth_gbps / 1e3
-    every = constants(target).values()
-    start, share = min(known.start_us for known in every), max(known.bandwidth for known in every)
-    return moved / (target.bandwidth_gbps * share) / 1e3 + start
+    """What no kernel is predicted to undercut, of any backend and under any schedule, that moves so many bytes."""
+    return min(backend.least_us(moved, target) for backend in backends_of(target.kind))
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:
@@ -115,9 +70,7 @@ def _chunks(kernel: Kernel, sizes: Sizes) -> int:
     if schedule.finish == "none":
         return 0
     rows, segments = sizes.elements(schedule.rows), max(1, sizes.elements(schedule.segments))
-    if schedule.backend == "triton":
-        return segments * min(schedule.chunks, -(-rows // segments // schedule.rows_per_tile))
-    return segments * -(-(rows // segments) // schedule.rows_per_chunk)
+    return segments * schedule.chunk_count(rows // segments)
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
@@ -126,7 +79,7 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
     width = sum(
         sizes.elements(tuple(d for d in v.dims if d in schedule.columns))
         * dtypes.itemsize(v.dtype)
-        * states_of(v.op, pivoted=schedule.backend == "triton")
+        * states_of(v.op, pivoted=schedule.has_pivots)
         for v in program.values
         if is_outer(v, schedule.rows)
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Keeps, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
 from weft.plan.beginnings import Beginnings, beginnings, early_rows
 from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.plan.kernel import VECTOR, VECTOR_BYTES, Keeps, Schedule
 from weft.plan.liveness import NOTHING, Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
@@ -42,7 +42,7 @@ class Demand:
     begins: Beginnings | None
 
     @staticmethod
-    def of(program: Program, schedule: Schedule) -> Demand:
+    def of(program: Program, schedule: TritonSchedule) -> Demand:
         """Of all schedules with this scheme and this split that keep the same of a row."""
         own, scheme = schedule, schedule.scheme
         return _demand(program, own.rows, own.columns, own.segments, scheme == "LOOP", own.keeps, scheme == "STREAM")
@@ -66,7 +66,7 @@ def _demand(
     return Demand(live, width, item_bytes, beginnings(program, rows, columns, segments))
 
 
-def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
+def features(demand: Demand, schedule: TritonSchedule) -> dict[str, float]:
     """What the registers that a thread wants are a sum of, by name; ``plan/resources.py`` has the weights.
 
     base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
@@ -133,7 +133,7 @@ def features(demand: Demand, schedule: Schedule) -> dict[str, float]:
     }
 
 
-def crowded_registers(demand: Demand, schedule: Schedule) -> float:
+def crowded_registers(demand: Demand, schedule: TritonSchedule) -> float:
     """Registers that a thread holds at the least: an address of each tensor that is loaded and, while a vector of each
     is on its way at once, all that these are part of; or, while a row is reduced, what of it waits in float32, and what
     stays for all rows."""
@@ -147,13 +147,13 @@ def crowded_registers(demand: Demand, schedule: Schedule) -> float:
     return held + ADDRESS_REGISTERS * len(loads)
 
 
-def _registers_of(amount: Amount, vector: int, schedule: Schedule) -> float:
+def _registers_of(amount: Amount, vector: int, schedule: TritonSchedule) -> float:
     """Of one vector of a row; without columns, of as many rows."""
     columns, rows = (vector, 1) if schedule.columns else (0, vector)
     return columns * (amount[0] + amount[1]) + rows * amount[2] + amount[3]
 
 
-def finish_loads(demand: Demand, schedule: Schedule) -> float:
+def finish_loads(demand: Demand, schedule: TritonSchedule) -> float:
     """Partial results of one sum that a thread of the finish loads before it needs the first."""
     width = finish_columns(schedule, demand.width)
     together = finish_chunks(schedule, width)
@@ -177,7 +177,7 @@ class Share:
     tall: int
 
 
-def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> Share:
+def share_of(demand: Demand, schedule: TritonSchedule, loaded: int | None = None) -> Share:
     """As Triton lays a tile out: as many neighbours in a thread as it loads at once, the lanes of a warp side by side
     along the row, then its warps, then the next rows. loaded: elements at once, if rows begin between vectors."""
     threads, rows, piece = 32 * schedule.warps, schedule.rows_per_tile, schedule.piece_columns
@@ -189,7 +189,7 @@ def share_of(demand: Demand, schedule: Schedule, loaded: int | None = None) -> S
     return Share(max(vector, piece // (lanes * warps)), max(1, -(-rows // rows_at_once)), warps, tall)
 
 
-def spreads_once(schedule: Schedule) -> bool:
+def spreads_once(schedule: TritonSchedule) -> bool:
     """Whether inputs of the columns alone are loaded for each row of a tile that is loaded once, if rows begin with
     vectors."""
     elements = schedule.rows_per_tile * schedule.piece_columns
@@ -197,7 +197,7 @@ def spreads_once(schedule: Schedule) -> bool:
     return schedule.scheme == "ONE_SHOT" and schedule.rows_per_tile > 1 and is_small
 
 
-def is_converted(demand: Demand, schedule: Schedule) -> bool:
+def is_converted(demand: Demand, schedule: TritonSchedule) -> bool:
     """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
     elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
     if spreads_once(schedule) and not demand.begins:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.plan.kernel import Schedule
+from weft.backends.triton.schedule import TritonSchedule
 
 FINISH_COLUMNS = (8, 16, 32, 64, 128, 256, 512)
 """Columns whose sums a task may complete: 32 bytes of each chunk's partial sums, a sector of the cache, at the
@@ -17,7 +17,7 @@ FINISH_WARPS, FINISH_PROGRAMS = 4, 128
 """Of a finish that is launched by itself: of a program, and how many programs there should be."""
 
 
-def finish_columns(schedule: Schedule, columns: int | None, added: int = 1) -> int:
+def finish_columns(schedule: TritonSchedule, columns: int | None, added: int = 1) -> int:
     """Columns of a task: as few as give each program one task at the most, since a task takes as long as it waits for
     its loads, however many they are. columns: of a row, None if known at run time only. added: segments that are added
     up with each other."""
@@ -27,13 +27,13 @@ def finish_columns(schedule: Schedule, columns: int | None, added: int = 1) -> i
     return next((width for width in FINISH_COLUMNS if width * programs >= columns), FINISH_COLUMNS[-1])
 
 
-def finish_chunks(schedule: Schedule, width: int, added: int = 1) -> int:
+def finish_chunks(schedule: TritonSchedule, width: int, added: int = 1) -> int:
     """Chunks whose partial sums a task has on their way. width: its columns. added: segments whose chunks these are."""
     warps = schedule.warps if schedule.finish == "same" else FINISH_WARPS
     return min(FINISH_ELEMENTS * 32 * warps // width, 1 << max(1, schedule.chunks * added).bit_length() - 1)
 
 
-def finish_steps(schedule: Schedule, columns: int, chunks: int, added: int) -> int:
+def finish_steps(schedule: TritonSchedule, columns: int, chunks: int, added: int) -> int:
     """How often a program waits for partial sums, one after the other: those of all reductions are loaded side by side.
     chunks: that there are, of a segment; their programs share the tasks, or each task has a program of its own. added:
     segments that are added up with each other."""

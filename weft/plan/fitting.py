@@ -5,23 +5,19 @@ through memory in between."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from weft.backends.listed import backends_of
 from weft.errors import Refusal
 from weft.ir.ops import lookup
 from weft.ir.program import Size
-from weft.ir.structure import is_outer
 from weft.options import ANY, MixedOrder
-from weft.plan.cost import estimates, least_us
+from weft.plan.cost import estimate, estimates, least_us
 from weft.plan.cuts import cuts
-from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import DOUBTFUL, fits_registers, registers_of_widest
-from weft.plan.gpu_cost import times_us
-from weft.plan.gpu_schedules import CLEARLY_FEWER, DOUBTFUL_TIME, fits, gpu_schedule
+from weft.plan.doubt import CLEARLY_FEWER, DOUBTFUL, DOUBTFUL_TIME
 from weft.plan.grouping import Groups, check_mixed_order, groupings, is_mixed
 from weft.plan.kernel import Decision, Estimate, Kernel
 from weft.plan.partition import late_outputs, separate
-from weft.plan.resources import demanded
 from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 
@@ -145,8 +141,9 @@ def _at_least_us(parts: Sequence[Split]) -> Iterator[float]:
     least = [least_us(sum(map(p.sizes.bytes, p.program.buffers)), p.target) for p in parts]
     yield sum(least)
     first = parts[0]
-    if first.target.kind == "gpu" and check_registers(first) is None:
-        yield times_us(first, gpu_schedule(first), warm=True).all + sum(least[1:])
+    if check_registers(first) is None:
+        own = estimate(scheduled(first), first.target, dict(first.hints), warm=True)
+        yield own.predicted_us + sum(least[1:])
 
 
 def _estimates(parts: Sequence[Split]) -> tuple[Estimate, ...]:
@@ -160,32 +157,26 @@ def check_one_kernel(whole: Split, mixed_order: MixedOrder = ANY) -> Refusal | N
 
 
 def check_registers(part: Split, slack: float = 1.0) -> Refusal | None:
-    """On a GPU registers have to hold a row and its column sums, and what a thread has at a time. slack: by how much
+    """Programs have to hold a row and its column sums, and registers what a thread has at a time. slack: by how much
     the latter may exceed them."""
     return check_row_fits(part) or check_fits(part, slack)
 
 
-def check_row_fits(whole: Split) -> Refusal | None:
-    """On a GPU registers have to hold a row and its column sums."""
-    types = whole.program.types()
-    operands = [v.args[0] for v in whole.program.values if is_outer(v, whole.rows)]
-    sums_columns = any(set(types[name][1]) & set(whole.columns) for name in operands)
-    if whole.target.kind == "cpu" or not (sums_columns and whole.has_inner) or fits_registers(whole):
-        return None
-    need, most = registers_of_widest(whole)
-    message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
-    return Refusal("row_registers", whole.program.name, message, need, most)
+def check_row_fits(part: Split) -> Refusal | None:
+    """Some backend's programs have to hold a row and its column sums."""
+    return _every(backend.check_row(part) for backend in backends_of(part.target.kind))
 
 
 def check_fits(part: Split, slack: float = 1.0) -> Refusal | None:
-    """On a GPU registers have to hold what a thread has at a time under the schedule that a kernel would have. slack:
-    by how much that may exceed them."""
-    if part.target.kind == "cpu" or fits(part, slack):
-        return None
-    schedule = gpu_schedule(part)
-    need, most = demanded(Demand.of(part.program, schedule), schedule, part.target)
-    message = "what a thread has to hold at a time takes more registers than it can have"
-    return Refusal("registers", part.program.name, message, math.ceil(need), int(most))
+    """Registers have to hold what a thread has at a time under the schedule that a kernel of some backend would have.
+    slack: by how much that may exceed them."""
+    return _every(backend.check_fits(part, slack) for backend in backends_of(part.target.kind))
+
+
+def _every(refusals: Iterable[Refusal | None]) -> Refusal | None:
+    """The first refusal if all backends refuse."""
+    found = list(refusals)
+    return None if None in found else found[0]
 
 
 def decision(whole: Split, parts: Sequence[Split], mixed_order: MixedOrder) -> Decision | None:

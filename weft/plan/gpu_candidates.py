@@ -6,19 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Inputs, Keeps, TritonSchedule
 from weft.ir.structure import loops_of
 from weft.plan.beginnings import beginnings
 from weft.plan.demand import Demand
-from weft.plan.kernel import VECTOR, VECTOR_BYTES, Finish, Inputs, Keeps, Schedule, Scheme
+from weft.plan.doubt import DOUBTFUL
 from weft.plan.register_cap import with_register_cap
-from weft.plan.resources import (
-    demanded,
-    most_registers,
-    most_shared_bytes,
-    registers_per_thread,
-    shared_bytes,
-    spills,
-)
+from weft.plan.resources import demanded, most_registers, most_shared_bytes, registers_per_thread, shared_bytes, spills
+from weft.plan.schedule import Finish, Scheme
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -47,10 +42,6 @@ LEAST_KEPT = 16
 """Elements of a thread from which a row may be kept as it was loaded: two vectors."""
 STAGES = (2, 3, 4, 5)
 """Row tiles of a program that loads ahead, that in registers included."""
-DOUBTFUL = 1.25
-"""By how much predicted registers may exceed what there is, where a row fits in no other way: of 140 kernels of the
-sweeps with column sums of more than 8192 columns that were predicted to exceed it by less, 97 spilled nothing, 116 no
-more than 24 bytes of a thread, and none more than 136. What spills is compiled again under another schedule."""
 LEAST_DOUBTFUL = 1.03
 """Of these, those are taken whose registers exceed what there is by no more than so many times the least: of eight
 kernels of the sweeps they lost 0.6 % of the best time, where the model of time chose among all of them 9 %."""
@@ -81,12 +72,12 @@ NARROWEST_LOOP = 8192
 """Columns of rows that may be looped over though they fit the registers."""
 
 
-def candidates(split: Split, slack: float = 1.0) -> tuple[Schedule, ...]:
+def candidates(split: Split, slack: float = 1.0) -> tuple[TritonSchedule, ...]:
     """All schedules worth a thought, at least one. slack: by how much predicted registers may exceed what there is."""
     return tuple(with_register_cap(split, schedule) for schedule in _candidates(split, slack))
 
 
-def _candidates(split: Split, slack: float) -> tuple[Schedule, ...]:
+def _candidates(split: Split, slack: float) -> tuple[TritonSchedule, ...]:
     if not split.has_inner:
         return next(_by_columns_that_fit(split, slack), ()) or tuple(_by_columns(split, VECTOR))
     held = tuple(_in_registers(split, slack)) or _least_doubtful(split, slack)
@@ -95,7 +86,7 @@ def _candidates(split: Split, slack: float) -> tuple[Schedule, ...]:
     return (*held, *next(_loops_that_fit(split, slack), ())) or (next(_loops(split, vector_of(split))),)
 
 
-def more_candidates(split: Split) -> tuple[Schedule, ...]:
+def more_candidates(split: Split) -> tuple[TritonSchedule, ...]:
     """Schedules that are worth a thought only where the candidates spill: with less of each tensor on its way, and
     loops over rows that registers were to hold."""
     if not split.has_inner:
@@ -105,19 +96,21 @@ def more_candidates(split: Split) -> tuple[Schedule, ...]:
     return tuple(with_register_cap(split, schedule) for way in every for schedule in way)
 
 
-def _by_columns_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+def _by_columns_that_fit(split: Split, slack: float) -> Iterator[tuple[TritonSchedule, ...]]:
     """Those with at least a vector for each thread and, if there are any, those with at least half of one."""
     return _fitting((_by_columns(split, least) for least in (VECTOR, LEAST_ELEMENTS)), split, slack)
 
 
-def _loops_that_fit(split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+def _loops_that_fit(split: Split, slack: float) -> Iterator[tuple[TritonSchedule, ...]]:
     """Those in whole vectors and, if there are any, those in halves."""
     vector = vector_of(split)
     halves = sorted({vector, min(vector, LEAST_ELEMENTS)}, reverse=True)
     return _fitting((_loops(split, each) for each in halves), split, slack)
 
 
-def _fitting(ways: Iterable[Iterator[Schedule]], split: Split, slack: float) -> Iterator[tuple[Schedule, ...]]:
+def _fitting(
+    ways: Iterable[Iterator[TritonSchedule]], split: Split, slack: float
+) -> Iterator[tuple[TritonSchedule, ...]]:
     """Of each list of schedules those that fit a multiprocessor, where there are any."""
     for way in ways:
         fit = (s for s in way if is_possible(Demand.of(split.program, s), s, 1, split.target, slack))
@@ -130,7 +123,7 @@ def vector_of(split: Split) -> int:
     return VECTOR_BYTES // Demand.of(split.program, _looped(split)).item_bytes
 
 
-def _least_doubtful(split: Split, slack: float) -> tuple[Schedule, ...]:
+def _least_doubtful(split: Split, slack: float) -> tuple[TritonSchedule, ...]:
     """Of schedules whose predicted registers exceed what there is those that do so by the least: spills cost more than
     all else that these differ in."""
     every = (
@@ -149,7 +142,7 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
     """Registers that a thread needs for one row, and how many it can have, where that is closest."""
     found = list[tuple[int, int]]()
     piece, pieces = pieces_of(split.width)[-1]
-    start = Schedule("STREAM", *split.dims, 1, backend="triton", piece_columns=piece, pieces=pieces, stages=2)
+    start = TritonSchedule("STREAM", *split.dims, 1, piece_columns=piece, pieces=pieces, stages=2)
     for warps in WARPS[-3:]:
         schedule = start.but(warps=warps)
         if can_keep_tiles(Demand.of(split.program, schedule)):
@@ -178,7 +171,7 @@ def power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
+def _in_registers(split: Split, slack: float) -> Iterator[TritonSchedule]:
     """A row is in the registers of one program: a program for each row tile, where nothing is summed up over rows, or
     persistent programs that load ahead."""
     if any(isinstance(split.program.size_of(c), str) for c in split.columns):
@@ -186,7 +179,7 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
     if split.width > WIDEST_ROW:
         return
     for scheme in ("STREAM",) if split.has_outer else ("ONE_SHOT", "STREAM"):
-        start = Schedule(scheme, *split.dims, backend="triton", inputs="normal" if split.has_outer else _inputs(split))
+        start = TritonSchedule(scheme, *split.dims, inputs="normal" if split.has_outer else _inputs(split))
         demand = Demand.of(split.program, start)
         again: dict[Keeps, Demand] = {}
         if can_keep_tiles(demand):
@@ -206,7 +199,7 @@ def _in_registers(split: Split, slack: float) -> Iterator[Schedule]:
                             yield given
 
 
-def _finer(tile: Schedule, width: int) -> Schedule:
+def _finer(tile: TritonSchedule, width: int) -> TritonSchedule:
     """A row tile of one wide piece in as many pieces as there may be, if each of these has columns."""
     piece = tile.piece_columns // MOST_PIECES
     if tile.pieces > 1 or tile.piece_columns <= WIDEST_WITH_WEIGHTS or width <= (MOST_PIECES - 1) * piece:
@@ -214,7 +207,7 @@ def _finer(tile: Schedule, width: int) -> Schedule:
     return tile.but(pieces=MOST_PIECES, piece_columns=piece)
 
 
-def _hoisted_or_not(tile: Schedule, demand: Demand, target: Target, slack: float) -> tuple[Schedule, ...]:
+def _hoisted_or_not(tile: TritonSchedule, demand: Demand, target: Target, slack: float) -> tuple[TritonSchedule, ...]:
     """The schedule, and the same one with weights loaded before row sums are exchanged, if they fit; the second alone
     where it takes no more registers, since nothing is waited for longer then. With slack, for what is measured, both.
     Of persistent programs weights stay for all rows, or there is no register for them to wait in."""
@@ -225,7 +218,7 @@ def _hoisted_or_not(tile: Schedule, demand: Demand, target: Target, slack: float
     return fit[-1:] if as_many and slack == 1.0 else fit
 
 
-def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]:
+def _row_tiles(split: Split, start: TritonSchedule, vector: int) -> Iterator[TritonSchedule]:
     """Schedules that differ in the rows of a tile, its pieces and warps. vector: elements that a thread loads at once,
     of which each piece of several has one for every thread."""
     tall, rows = split.sizes.elements(split.inside), 1
@@ -241,7 +234,7 @@ def _row_tiles(split: Split, start: Schedule, vector: int) -> Iterator[Schedule]
         rows *= 2
 
 
-def _persistent(split: Split, tile: Schedule) -> Iterator[tuple[Schedule, int]]:
+def _persistent(split: Split, tile: TritonSchedule) -> Iterator[tuple[TritonSchedule, int]]:
     """Programs that stay: how many, how far they load ahead, and where sums over rows are completed."""
     target = split.target
     tiles = -(-split.sizes.elements(split.inside) // tile.rows_per_tile)
@@ -299,7 +292,7 @@ def _inputs(split: Split) -> Inputs:
     return "evict_last" if sum(map(split.sizes.bytes, rows)) > CACHES * split.target.cache_bytes else "normal"
 
 
-def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target, slack: float) -> bool:
+def is_possible(demand: Demand, schedule: TritonSchedule, per_sm: int, target: Target, slack: float) -> bool:
     """Whether so many programs have the registers and the shared memory of a multiprocessor."""
     if spills(demand, schedule, target, slack):
         return False
@@ -312,13 +305,13 @@ def is_possible(demand: Demand, schedule: Schedule, per_sm: int, target: Target,
     return fits and per_sm * shared_bytes(demand, schedule) <= target.shared_bytes
 
 
-def _by_columns(split: Split, least: int) -> Iterator[Schedule]:
+def _by_columns(split: Split, least: int) -> Iterator[TritonSchedule]:
     """Of a kernel that reduces nothing along its rows, whether they fit a multiprocessor or not: programs share a
     row. least: elements of a thread, where there are as many."""
     columns, outer, segments = split.columns, split.has_outer, split.segment_count
     wide, tall = max(1, split.width), max(1, split.sizes.elements(split.rows))
     scheme: Scheme = "COLUMN" if outer else "ONE_SHOT"
-    start = Schedule(scheme, *split.dims, backend="triton", finish="separate" if outer else "none")
+    start = TritonSchedule(scheme, *split.dims, finish="separate" if outer else "none")
     if can_complete_sums(split):
         yield from _all_rows(start.but(finish="none"), wide, split)
     every = COLUMN_WIDTHS if outer else (*COLUMN_WIDTHS, *POINTWISE_WIDTHS)
@@ -353,7 +346,7 @@ def can_complete_sums(split: Split) -> bool:
     return all(set(dims) & set(split.rows) == set(split.segments) for dims in kept)
 
 
-def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
+def _all_rows(start: TritonSchedule, wide: int, split: Split) -> Iterator[TritonSchedule]:
     """A program has all rows of some columns, in one tile if it can be."""
     rows = power_of_two(max(1, split.sizes.elements(split.inside)))
     widths = [w for w in (16, 32, 64, 128, 256, 512, 1024) if w < 2 * wide] or [power_of_two(wide)]
@@ -362,14 +355,14 @@ def _all_rows(start: Schedule, wide: int, split: Split) -> Iterator[Schedule]:
         yield start.but(rows_per_tile=count, warps=warps, stages=1, piece_columns=width, chunks=1)
 
 
-def _looped(split: Split) -> Schedule:
+def _looped(split: Split) -> TritonSchedule:
     """A program loops over the columns of a row."""
     chunks = -(-4 * split.target.units // split.segment_count) if split.has_outer else 0
     finish: Finish = "separate" if split.has_outer else "none"
-    return Schedule("LOOP", *split.dims, 1, backend="triton", finish=finish, chunks=chunks)
+    return TritonSchedule("LOOP", *split.dims, 1, finish=finish, chunks=chunks)
 
 
-def _loops(split: Split, vector: int) -> Iterator[Schedule]:
+def _loops(split: Split, vector: int) -> Iterator[TritonSchedule]:
     """Programs loop over the columns of a row, whether they fit a multiprocessor or not. vector: columns that a thread
     loads at once; with fewer it has less of each tensor on its way."""
     start = _looped(split)

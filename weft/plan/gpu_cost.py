@@ -11,19 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
 from weft.plan.beginnings import early_rows
 from weft.plan.demand import Demand, Share, is_converted, share_of
 from weft.plan.finish import finish_steps
 from weft.plan.gpu_constants import CROWD_BYTES, Constants, Count, constants
 from weft.plan.gpu_work import COPIED_BYTES, Strided, Work
-from weft.plan.kernel import VECTOR_BYTES, Schedule
-from weft.plan.resources import (
-    REGISTER_GRAIN,
-    RESERVED_BYTES,
-    SCHEDULERS,
-    registers_per_thread,
-    shared_bytes,
-)
+from weft.plan.resources import REGISTER_GRAIN, RESERVED_BYTES, SCHEDULERS, registers_per_thread, shared_bytes
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -110,7 +104,7 @@ class Load:
     same: Count
 
     @staticmethod
-    def of(work: Work, demand: Demand, schedule: Schedule, target: Target, registers: int = 0) -> Load:
+    def of(work: Work, demand: Demand, schedule: TritonSchedule, target: Target, registers: int = 0) -> Load:
         """demand: of the same program and split. registers: of a thread, if that is known."""
         units, looped = target.units, schedule.scheme == "LOOP"
         registers = registers or registers_per_thread(demand, schedule)
@@ -250,7 +244,7 @@ def _together(one: Count, other: Count, power: float) -> Count:
     return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
-def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = False) -> Times:
+def times_us(split: Split, schedule: TritonSchedule, registers: int = 0, warm: bool = False) -> Times:
     """Microseconds of a kernel under a schedule. registers: of a thread, if that is known. warm: whether the caches
     have what is read."""
     work, demand = Work.of(split, schedule.scheme == "LOOP"), Demand.of(split.program, schedule)
@@ -259,7 +253,7 @@ def times_us(split: Split, schedule: Schedule, registers: int = 0, warm: bool = 
     return load.times_us(known.warm() if warm else known)
 
 
-def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
+def way_of(schedule: TritonSchedule, work: Work, demand: Demand) -> str:
     """Which constants hold: those of a scheme, or of a kind of its kernels."""
     splits = "_SPLIT" if demand.begins and demand.begins.splits_vectors else ""
     match schedule.scheme:
@@ -277,7 +271,7 @@ def way_of(schedule: Schedule, work: Work, demand: Demand) -> str:
             return scheme
 
 
-def sectors_bytes(strided: Strided, schedule: Schedule, moved: float) -> float:
+def sectors_bytes(strided: Strided, schedule: TritonSchedule, moved: float) -> float:
     """What the sectors that a tensor lies across cost beside its own bytes, in bytes that come from memory. moved: by
     the kernel, in what the second cache holds."""
     together = min(schedule.rows_per_tile, SECTOR_BYTES // strided.item_bytes) if strided.along_rows else 1
@@ -286,7 +280,7 @@ def sectors_bytes(strided: Strided, schedule: Schedule, moved: float) -> float:
     return strided.elements / together * (SECTOR_COST[strided.is_written] * rest_bytes + filled_bytes)
 
 
-def bank_turns(part: Share, schedule: Schedule, vector: int) -> int:
+def bank_turns(part: Share, schedule: TritonSchedule, vector: int) -> int:
     """Accesses to shared memory, one after the other, by which a warp hands on its part of the column sums of a piece:
     none where no other warp has rows of it. Triton 3.6 puts the parts of a column beside each other, so that neighbours
     in a thread are as far apart as there are warps with other rows. vector: of these neighbours."""
@@ -298,7 +292,7 @@ def bank_turns(part: Share, schedule: Schedule, vector: int) -> int:
     return part.columns * max(1, lanes * math.gcd(apart, BANKS) // BANKS)
 
 
-def programs_of(work: Work, schedule: Schedule) -> int:
+def programs_of(work: Work, schedule: TritonSchedule) -> int:
     """Programs that are started."""
     tiles = -(-work.rows // schedule.rows_per_tile)
     chunks = min(schedule.chunks, tiles) if schedule.chunks else tiles

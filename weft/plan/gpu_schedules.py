@@ -6,30 +6,25 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.structure import KEPT
 from weft.plan.demand import Demand
+from weft.plan.doubt import CLEARLY_FEWER, DOUBTFUL_TIME
 from weft.plan.gpu_candidates import candidates, more_candidates
 from weft.plan.gpu_cost import programs_per_sm, times_us
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.plan.register_cap import is_scarce
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.plan.split import Split
 from weft.target import Target
 
-CLEARLY_FEWER = 0.9
-"""The part of its registers that what replaces a kernel that spills wants at the most; that many of the predictions
-are off by less than a tenth."""
-DOUBTFUL_TIME = 1.1
-"""How many times as long as predicted a kernel takes, in the mean, that is predicted to want up to a quarter more
-registers than there are: of 204 of the sweeps 46 spilled, up to 64 bytes of a thread at 1.05 times the predicted time,
-65 to 300 bytes at 1.2 to 1.5 times, more at 1.7 to 2.5 times."""
 WORTH_COMPILING = 0.97
 """The part of a kernel's predicted time that another one may take for which it is compiled as well: of 2229 kernels of
 the sweeps 96 were, and what is lost by choices fell from 3.9 to 3.7 %, to 3.8 % without this and 235 compiled."""
 
 
 @lru_cache(maxsize=KEPT)
-def gpu_schedule(split: Split) -> Schedule:
+def gpu_schedule(split: Split) -> TritonSchedule:
     """The schedule of a kernel with the shortest predicted time; one that may spill has to take clearly less than one
     that does not. Once for a pass that several splits have in common."""
 
@@ -57,8 +52,8 @@ def forget() -> None:
 
 
 def runner_up(
-    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
-) -> Schedule | None:
+    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[TritonSchedule] = ()
+) -> TritonSchedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model than all that was tried, or of any others; None if there is no other. registers: of a thread, if the
     kernel spills none but takes more than were counted on: then the best of those that are sure to have what they want,
@@ -67,7 +62,7 @@ def runner_up(
     every = dict.fromkeys((*candidates(split), *(() if registers else more_candidates(split))))
     found, us = [s for s in every if s not in (chosen, *tried)], partial(predicted_us, split)
 
-    def wanted(schedule: Schedule) -> int:
+    def wanted(schedule: TritonSchedule) -> int:
         return wanted_registers(Demand.of(split.program, schedule), schedule)
 
     if registers:
@@ -91,11 +86,11 @@ def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
     return given < counted
 
 
-def ranked(split: Split, found: Sequence[Schedule]) -> tuple[Schedule, ...]:
+def ranked(split: Split, found: Sequence[TritonSchedule]) -> tuple[TritonSchedule, ...]:
     """Its candidates, the one with the shortest predicted time first."""
     return tuple(sorted(found, key=partial(predicted_us, split)))
 
 
-def predicted_us(split: Split, schedule: Schedule, registers: int = 0) -> float:
+def predicted_us(split: Split, schedule: TritonSchedule, registers: int = 0) -> float:
     """Microseconds of a kernel under a schedule, by the model of time. registers: of a thread, if that is known."""
     return times_us(split, schedule, registers).all

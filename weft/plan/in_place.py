@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from weft.backends.listed import backend_of
 from weft.ir.online import online_along_rows
 from weft.ir.ops import lookup
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of, reachable
-from weft.plan.beginnings import early_rows_of
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 
 
 def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
@@ -20,9 +20,8 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """
     program, schedule = kernel.program, kernel.schedule
     every = {dim.name for dim in program.dims}
-    early = early_rows_of(kernel)
-    if not schedule.columns or _is_loaded_twice(schedule) or (early is not None and early.splits_vectors):
-        return {}  # early: a row's first and last vectors have columns of the rows beside it
+    if not schedule.columns or not backend_of(kernel).loads_apart(kernel):
+        return {}
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
     picked = _picked(kernel)
     wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in picked]
@@ -35,14 +34,6 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
             if names := tuple(b.name for b in same if last[b.name] <= stage and b.name in operands):
                 found[output.buffer.name] = names
     return found
-
-
-def _is_loaded_twice(schedule: Schedule) -> bool:
-    """Whether a tile may have fewer elements than a GPU's program has threads: several of them then load the same one,
-    and one may store before another has loaded."""
-    if schedule.backend == "cpp":
-        return False
-    return schedule.rows_per_tile * schedule.piece_columns < 32 * schedule.warps
 
 
 def _picked(kernel: Kernel) -> set[str]:

@@ -2,124 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from weft.errors import ParseError, Refusal
-from weft.hashing import hash_once
-from weft.ir.names import Names, renamed, renamed_program
+from weft.ir.names import Names, renamed_program
 from weft.ir.parser import parse
 from weft.ir.printer import print_program
 from weft.ir.program import Program, Size
+from weft.plan.legality import Kind
+from weft.plan.schedule import Schedule, parse_schedule
 from weft.target import Target
 
 if TYPE_CHECKING:
     from weft.plan.tuned import Tuned
 
-Scheme = Literal["ONE_SHOT", "STREAM", "LOOP", "COLUMN"]
-Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
-Finish = Literal["none", "same", "separate"]
-Backend = Literal["cpp", "triton"]
-Inputs = Literal["normal", "evict_last"]
-Keeps = Literal["values", "tiles", "inputs"]
+S = TypeVar("S", bound=Schedule, covariant=True)
 
 SEPARATOR = "; "
 """Stands between the lines of a kernel that is printed in one; no line has it."""
-VECTOR_BYTES = 16
-"""What a GPU's thread loads or stores at once."""
-VECTOR = 8
-"""Neighbouring columns of a GPU's thread: 16 bytes of 16 bits each."""
-
-
-@hash_once
-@dataclass(frozen=True)
-class Schedule:
-    """How a kernel runs.
-
-    rows, columns: the split of the program's dimensions, slowest first. segments: row dimensions that an outer
-    reduction keeps; a chunk never straddles two of them. rows_per_tile: rows along the fastest row dimension that are
-    taken together; their column sums are added up first. rows_per_chunk: rows whose column sums are taken together, in
-    order, before chunks are combined in order; fixed here, so that results do not depend on how many threads run.
-    piece_columns, pieces: of what a GPU's program has of a row at a time, or of a block of a loop over it: so many
-    equal pieces of so many columns, a power of two; columns behind the last of the row are masked. held: values kept
-    from one loop over the columns to the next instead of being computed again: in the output that they are, or in
-    memory of their own. finish: where column sums are completed: in the same launch, in a separate one, or nowhere,
-    since there are none or a program has all rows. inputs: whether what is loaded of rows goes from a GPU's caches as
-    all else does, or last. keeps: what a GPU's thread keeps in registers: values while row sums are exchanged, and
-    weights for all rows, in float32; or of a row only its tiles as they were loaded, from which values are computed
-    again, while weights are loaded with each row; or all inputs as they were loaded, weights for all rows. hoisted:
-    whether a GPU loads what has no rows, as weights, before row sums are exchanged, not where it is needed, until when
-    it holds no registers. register_cap: registers that a GPU's compiler is told a thread may have, unless they spill:
-    those that leave room for as many programs as a multiprocessor is to hold; 0 if it is told nothing.
-    """
-
-    scheme: Scheme
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    segments: tuple[str, ...] = ()
-    rows_per_tile: int = 8
-    rows_per_chunk: int = 64
-    held: tuple[str, ...] = ()
-    finish: Finish = "none"
-    backend: Backend = "cpp"
-    piece_columns: int = 1
-    pieces: int = 1
-    warps: int = 0
-    stages: int = 0
-    chunks: int = 0
-    inputs: Inputs = "normal"
-    keeps: Keeps = "values"
-    hoisted: bool = False
-    register_cap: int = 0
-
-    @property
-    def tile_columns(self) -> int:
-        """Columns of all pieces, those that are masked included."""
-        return self.piece_columns * self.pieces
-
-    @property
-    def elements(self) -> float:
-        """Of a row tile in a thread of a GPU."""
-        return self.rows_per_tile * self.tile_columns / (32 * self.warps)
-
-    def but(self, **changes: Any) -> Schedule:
-        """The same with other values of some fields, as ``dataclasses.replace`` makes it in ten times the time: a plan
-        has thousands of candidates."""
-        made = object.__new__(Schedule)
-        made.__dict__.update(self.__dict__, **changes)
-        made.__dict__.pop("_hash", None)
-        return made
-
-    def renamed(self, names: Names) -> Schedule:
-        """The same under new names. Raises KeyError for a dimension or a value that has none."""
-        rows, columns, segments = (renamed(dims, names.dims) for dims in (self.rows, self.columns, self.segments))
-        return replace(self, rows=rows, columns=columns, segments=segments, held=renamed(self.held, names.values))
-
-    def __str__(self) -> str:
-        split = (
-            f"{self.scheme} rows=({', '.join(self.rows)}) columns=({', '.join(self.columns)}) "
-            f"segments=({', '.join(self.segments)}) rows_per_tile={self.rows_per_tile}"
-        )
-        if self.backend == "cpp":
-            return f"{split} rows_per_chunk={self.rows_per_chunk} held=({', '.join(self.held)}) finish={self.finish}"
-        rest = "" if self.inputs == "normal" else f" inputs={self.inputs}"
-        rest += "" if self.keeps == "values" else f" keeps={self.keeps}"
-        rest += " hoisted" if self.hoisted else ""
-        rest += f" register_cap={self.register_cap}" if self.register_cap else ""
-        return (
-            f"{split} finish={self.finish} backend={self.backend} pieces={self.pieces}x{self.piece_columns} "
-            f"warps={self.warps} stages={self.stages} chunks={self.chunks}{rest}"
-        )
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One launch (two with a separate finish): a program and its schedule. This text is its identity."""
+class Kernel(Generic[S]):
+    """One launch (two with a separate finish): a program and its schedule, of some backend. This text is its
+    identity."""
 
     program: Program
-    schedule: Schedule
+    schedule: S
 
     @property
     def name(self) -> str:
@@ -131,7 +42,7 @@ class Kernel:
         as TorchInductor does above its Triton kernels."""
         return SEPARATOR.join(line.strip() for line in str(self).splitlines())
 
-    def renamed(self, names: Names) -> Kernel:
+    def renamed(self, names: Names) -> Kernel[S]:
         """The same under new names; its program's own stays."""
         return Kernel(renamed_program(self.program, names), self.schedule.renamed(names))
 
@@ -262,10 +173,6 @@ class Plan:
         return "\n".join([*lines, ""])
 
 
-_KINDS = {"scheme": Scheme, "finish": Finish, "backend": Backend, "inputs": Inputs, "keeps": Keeps}
-_PLAIN = Schedule("ONE_SHOT", (), ())
-
-
 def parse_kernel(text: str) -> Kernel:
     """The kernel that prints as ``text``, or whose ``line`` that is; raises ParseError."""
     first, _, rest = (text if "\n" in text else text.replace(SEPARATOR, "\n")).partition("\n")
@@ -273,20 +180,3 @@ def parse_kernel(text: str) -> Kernel:
     if keyword != "schedule":
         raise ParseError(f"line 1: not a schedule: {first!r}")
     return Kernel(parse(rest, first_line=2), parse_schedule(schedule))
-
-
-def parse_schedule(text: str) -> Schedule:
-    """The schedule that prints as ``text``; raises ParseError."""
-    fields: dict[str, Any] = {"scheme": text.partition(" ")[0], "hoisted": " hoisted" in text}
-    for name, value in re.findall(r"(\w+)=(\(.*?\)|\S+)", text):
-        if name == "pieces" and value.count("x") == 1:
-            fields["pieces"], fields["piece_columns"] = (int(n) if n.isdecimal() else n for n in value.split("x"))
-        elif value.startswith("("):
-            fields[name] = tuple(part.strip() for part in value[1:-1].split(",") if part.strip())
-        else:
-            fields[name] = int(value) if value.isdecimal() else value
-    are_typed = all(type(value) is type(getattr(_PLAIN, name, None)) for name, value in fields.items())
-    schedule = replace(_PLAIN, **fields) if are_typed else _PLAIN
-    if str(schedule) != text or any(getattr(schedule, name) not in get_args(kind) for name, kind in _KINDS.items()):
-        raise ParseError(f"line 1: not a schedule: {text!r}")
-    return schedule

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE, lookup
 from weft.ir.program import Output, Program, Value
 from weft.ir.structure import Cut, Structure, components
+
+Kind = Literal["pointwise", "inner", "outer", "mixed-order"]
 
 
 def check_whole_rows(value: Value, operand_dims: tuple[str, ...], columns: tuple[str, ...]) -> Refusal | None:
@@ -99,3 +103,11 @@ def kinds_of(program: Program, columns: tuple[str, ...]) -> tuple[bool, bool]:
     inner = any(set(v.attributes) <= set(columns) for v in reductions)
     outer = any(not set(v.attributes) <= set(columns) for v in reductions)
     return inner, outer
+
+
+def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
+    """Of a kernel, by the reductions that it has."""
+    inner, outer = kinds_of(program, columns)
+    if inner and outer:
+        return "mixed-order"
+    return "inner" if inner else "outer" if outer else "pointwise"

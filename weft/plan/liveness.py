@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
+from weft.backends.triton.schedule import Keeps
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import Loops, loops_of, reachable
-from weft.plan.kernel import Keeps
 
 Amount = tuple[float, float, float, float]
 """Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
@@ -79,7 +79,7 @@ def liveness(
     persistent: bool = False,
 ) -> Liveness:
     """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept; statistics are online then. keeps: as of a ``Schedule``; but for values, those with columns are computed again
+    kept; statistics are online then. keeps: as of a schedule; but for values, those with columns are computed again
     behind each exchange, from what was loaded. persistent: whether a program passes over many row tiles."""
     program = online_along_rows(program, columns) if looped else program
     loops = loops_of(program, rows, columns)

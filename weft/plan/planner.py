@@ -16,18 +16,19 @@ from weft.options import ANY, MixedOrder
 from weft.plan.alone import lone_reduction, with_inductors_time
 from weft.plan.cost import estimates, ideal
 from weft.plan.fitting import decision, fitting, scheduled, separated, ways
-from weft.plan.kernel import Decision, Estimate, Kind, Plan
+from weft.plan.kernel import Decision, Estimate, Plan
 from weft.plan.legality import (
+    Kind,
     check_epilogue_pointwise,
     check_one_space,
     check_online,
     check_outer_dependency,
     check_whole_rows,
     check_written_once,
+    kind_of,
 )
 from weft.plan.partition import Passes, cut
-from weft.plan.resources import resources
-from weft.plan.schedules import kind_of
+from weft.plan.schedules import resources
 from weft.plan.split import Split
 from weft.target import Target
 

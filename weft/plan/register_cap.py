@@ -6,10 +6,10 @@ loads wait for each other to that end, also where a multiprocessor has no more t
 
 from __future__ import annotations
 
+from weft.backends.triton.schedule import TritonSchedule
 from weft.plan.demand import Demand
 from weft.plan.gpu_cost import programs_of, programs_per_sm
 from weft.plan.gpu_work import Work
-from weft.plan.kernel import Schedule
 from weft.plan.resources import most_registers, registers_per_thread, shared_bytes, wanted_registers
 from weft.plan.split import Split
 
@@ -19,19 +19,19 @@ have from which a thread's are capped. Rms norm and softmax of 22808 columns wer
 a second program in, and took 1.3 times as long; capped, they spill none."""
 
 
-def with_register_cap(split: Split, schedule: Schedule) -> Schedule:
+def with_register_cap(split: Split, schedule: TritonSchedule) -> TritonSchedule:
     """The schedule with ``register_cap`` set."""
     demand = Demand.of(split.program, schedule)
     cap = _spare(split, schedule, demand) or _scarce(split, schedule, demand)
     return schedule.but(register_cap=cap) if cap else schedule
 
 
-def is_scarce(split: Split, schedule: Schedule) -> bool:
+def is_scarce(split: Split, schedule: TritonSchedule) -> bool:
     """Whether a thread is given fewer registers than it would take."""
     return _scarce(split, schedule, Demand.of(split.program, schedule)) > 0
 
 
-def _spare(split: Split, schedule: Schedule, demand: Demand) -> int:
+def _spare(split: Split, schedule: TritonSchedule, demand: Demand) -> int:
     """Registers of a thread with which those programs fit that a multiprocessor has, where more would fit; 0 elsewhere.
     Of 1000 rows of 1536 columns, of which a multiprocessor has two programs of 4 rows, sums along both took 6.4 us with
     the 96 registers that ptxas chose, one load after the other, and 4.1 with 166 (H100)."""
@@ -44,7 +44,7 @@ def _spare(split: Split, schedule: Schedule, demand: Demand) -> int:
     return most_registers(schedule.warps, resident, split.target) if resident < fitting else 0
 
 
-def _scarce(split: Split, schedule: Schedule, demand: Demand) -> int:
+def _scarce(split: Split, schedule: TritonSchedule, demand: Demand) -> int:
     """Registers of a thread with which as many programs fit a multiprocessor as are predicted to, where these are few
     and a thread could use about as many or more; 0 elsewhere, and for persistent programs."""
     if schedule.chunks or schedule.scheme not in ("ONE_SHOT", "LOOP") or not split.has_inner:

@@ -15,9 +15,10 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
 from weft.ir import dtypes
 from weft.plan.demand import Demand, crowded_registers, features, finish_loads, is_converted, share_of
-from weft.plan.kernel import VECTOR_BYTES, Kernel, Resources, Schedule
+from weft.plan.kernel import Kernel, Resources
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -41,13 +42,11 @@ STAGE_ALIGNMENT = 16
 Number = TypeVar("Number", int, float)
 MOST_KNOWN = 16384
 """Figures of candidates that are kept, of each kind."""
-_IN_COMMON = attrgetter(*(f.name for f in fields(Schedule) if f.name not in ("chunks", "finish", "stages")))
+_IN_COMMON = attrgetter(*(f.name for f in fields(TritonSchedule) if f.name not in ("chunks", "finish", "stages")))
 
 
 def resources(kernel: Kernel, target: Target) -> Resources:
-    """Of a kernel on a GPU; nothing of a CPU's."""
-    if target.kind == "cpu":
-        return Resources(None, None, None, "model")
+    """Of a kernel on a GPU."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     wanted, most = wanted_registers(demand, schedule), most_registers(schedule.warps, 1, target)
     spilled = max(4, 4 * (wanted - most)) if spills(demand, schedule, target) else 0
@@ -56,7 +55,7 @@ def resources(kernel: Kernel, target: Target) -> Resources:
     return Resources(held, spilled, shared_bytes(demand, schedule), "model")
 
 
-def registers_per_thread(demand: Demand, schedule: Schedule) -> int:
+def registers_per_thread(demand: Demand, schedule: TritonSchedule) -> int:
     """Registers that ptxas gives a thread, if there are enough."""
     return given_registers(wanted_registers(demand, schedule), schedule.warps, weights_of(schedule).fewest)
 
@@ -80,7 +79,7 @@ def _steps(warps: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def wanted_registers(demand: Demand, schedule: Schedule) -> int:
+def wanted_registers(demand: Demand, schedule: TritonSchedule) -> int:
     """Registers that a thread could use: those of an order of instructions in which none waits for want of one."""
     wanted = _but_for_finish(demand, schedule, min(2, schedule.stages))
     if schedule.finish == "same":
@@ -88,12 +87,12 @@ def wanted_registers(demand: Demand, schedule: Schedule) -> int:
     return max(LEAST_REGISTERS, round(wanted))
 
 
-def _of_tile(find: Callable[[Demand, Schedule], Number]) -> Callable[[Demand, Schedule, int], Number]:
+def _of_tile(find: Callable[[Demand, TritonSchedule], Number]) -> Callable[[Demand, TritonSchedule, int], Number]:
     """A function of what many candidates have in common: they differ in chunks, which the finish alone depends on, and
     in stages, which are the last argument. Once for all of these."""
     known: dict[tuple[Any, ...], Number] = {}
 
-    def of(demand: Demand, schedule: Schedule, stages: int) -> Number:
+    def of(demand: Demand, schedule: TritonSchedule, stages: int) -> Number:
         key = (demand, stages, schedule.finish == "none", _IN_COMMON(schedule))
         found = known.get(key)
         if found is None:
@@ -107,7 +106,7 @@ def _of_tile(find: Callable[[Demand, Schedule], Number]) -> Callable[[Demand, Sc
 
 
 @_of_tile
-def _but_for_finish(demand: Demand, tile: Schedule) -> float:
+def _but_for_finish(demand: Demand, tile: TritonSchedule) -> float:
     found = features(demand, tile)
     return sum(weight * found[name] for name, weight in weights_of(tile).weights.items())
 
@@ -132,12 +131,12 @@ def weights() -> dict[str, Weights]:
     return {group: Weights(**own) for group, own in found.items()}
 
 
-def weights_of(schedule: Schedule) -> Weights:
+def weights_of(schedule: TritonSchedule) -> Weights:
     """Those of a scheme, or of a kind of its kernels."""
     return weights()[group_of(schedule)]
 
 
-def group_of(schedule: Schedule) -> str:
+def group_of(schedule: TritonSchedule) -> str:
     """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
     scheme = schedule.scheme
     if schedule.keeps != "values":
@@ -148,7 +147,7 @@ def group_of(schedule: Schedule) -> str:
 
 
 @lru_cache(maxsize=4096)
-def spills(demand: Demand, schedule: Schedule, target: Target, slack: float = 1.0) -> bool:
+def spills(demand: Demand, schedule: TritonSchedule, target: Target, slack: float = 1.0) -> bool:
     """Whether a thread needs more registers than it can have, or more than ``slack`` times as many: of kernels that the
     sweeps have the like of, since of others it is not known how far predictions are off.
 
@@ -168,7 +167,7 @@ def is_swept(demand: Demand) -> bool:
     return len(live.tiles) <= MOST_TILES and inputs <= MOST_INPUTS
 
 
-def demanded(demand: Demand, schedule: Schedule, target: Target) -> tuple[float, float]:
+def demanded(demand: Demand, schedule: TritonSchedule, target: Target) -> tuple[float, float]:
     """Registers that a thread wants, and beyond which it spills: those of all it computes, or those that it holds at
     the least, whichever is closer to its limit."""
     most = most_wanted(schedule, target) * (1 if is_swept(demand) else MARGIN)
@@ -177,11 +176,11 @@ def demanded(demand: Demand, schedule: Schedule, target: Target) -> tuple[float,
 
 
 @_of_tile
-def _crowded(demand: Demand, tile: Schedule) -> float:
+def _crowded(demand: Demand, tile: TritonSchedule) -> float:
     return crowded_registers(demand, tile)
 
 
-def most_wanted(schedule: Schedule, target: Target) -> float:
+def most_wanted(schedule: TritonSchedule, target: Target) -> float:
     """Registers beyond which a thread that wants them spills."""
     return weights_of(schedule).spilling * most_registers(schedule.warps, 1, target)
 
@@ -192,12 +191,12 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
     return min(MOST_REGISTERS, share // REGISTER_GRAIN * REGISTER_GRAIN)
 
 
-def shared_bytes(demand: Demand, schedule: Schedule) -> int:
+def shared_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
     return _shared_bytes(demand, schedule, schedule.stages)
 
 
-def most_shared_bytes(demand: Demand, schedule: Schedule) -> int:
+def most_shared_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """As ``shared_bytes``, at the most. Where the tiles on their way have elements of several sizes, half of 40 kernels
     drawn at random took as much again as where sums are stored, beside the tiles, to have all in one layout."""
     sizes = {dtypes.itemsize(b.dtype) for b in demand.live.tiles}
@@ -206,7 +205,7 @@ def most_shared_bytes(demand: Demand, schedule: Schedule) -> int:
 
 
 @_of_tile
-def _shared_bytes(demand: Demand, tile: Schedule) -> int:
+def _shared_bytes(demand: Demand, tile: TritonSchedule) -> int:
     along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
     summed = 4 * along_rows * tile.tile_columns if along_rows > 1 else 0
     moved = MOVED_BYTES * tile.warps if tile.scheme == "STREAM" else 0
@@ -215,12 +214,12 @@ def _shared_bytes(demand: Demand, tile: Schedule) -> int:
     return RESERVED_BYTES + used if used else 0
 
 
-def staged_bytes(demand: Demand, schedule: Schedule) -> int:
+def staged_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """Of one stage less than there are: the last one is in registers."""
     return max(0, schedule.stages - 1) * stage_bytes(demand, schedule)
 
 
-def stage_bytes(demand: Demand, schedule: Schedule) -> int:
+def stage_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """Bytes of what is loaded in one turn of a loop: a row tile, or a block of a row."""
     live, rows = demand.live, schedule.rows_per_tile
     elements = rows * schedule.tile_columns
@@ -235,7 +234,7 @@ def stage_bytes(demand: Demand, schedule: Schedule) -> int:
     return tiles + rows * sum(dtypes.itemsize(b.dtype) for b in live.row_inputs)
 
 
-def exchanged_bytes(demand: Demand, schedule: Schedule) -> int:
+def exchanged_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """For row reductions, one number of each for every warp, and for tiles that are laid out in two ways: at the most,
     because Triton may find one layout after all, or exchange 16 bits of each element."""
     live, rows = demand.live, schedule.rows_per_tile

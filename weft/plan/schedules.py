@@ -1,133 +1,33 @@
-"""The schedule of a kernel on a target."""
+"""The schedule of a kernel, and others that it can have, by whichever backend takes the least time."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import prod
+from collections.abc import Mapping
 
-from weft.ir import dtypes
-from weft.ir.ops import EXPENSIVE_COST, lookup
-from weft.ir.program import Program, Value
-from weft.ir.structure import loops_of, place_in_output, reachable
-from weft.plan.gpu_schedules import gpu_schedule
-from weft.plan.kernel import Kind, Schedule, Scheme
-from weft.plan.legality import kinds_of
+from weft.backends.listed import backend_named, backends_of
+from weft.plan.cost import estimate
+from weft.plan.kernel import Kernel, Resources
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-
-ROWS_PER_TILE = 4
-"""Rows that go through the loops over columns together; see docs/notes/cpu_backend.md for the measurement."""
-LONG_ROW_BYTES = 4096
-"""Rows of a page and more: those of a tile are streams that the machine's prefetchers follow side by side."""
-ROWS_PER_CHUNK = 64
-"""Partial column sums are 1/64 of the rows: 1-3 % more bytes, while 4096 rows still make 64 units of parallel work."""
-LONGEST_CHAIN, LONGEST_FLOAT32_CHAIN = 32, 16
-"""Tiles whose column sums are added up one by one in float32 before chunks meet in double precision: a chain of 64 had
-1.6 times eager's error, and so had one of 32 tiles of two rows. The shorter one is for sums that are stored in float32:
-it costs partial sums of twice the size, up to a tenth of the time, and 16 bits do not show the difference."""
-CHUNKS_WANTED = 32
-"""Few rows are cut finer, down to one tile a chunk, so that every core has work."""
+from weft.target import Target
 
 
-def kind_of(program: Program, columns: tuple[str, ...]) -> Kind:
-    inner, outer = kinds_of(program, columns)
-    if inner and outer:
-        return "mixed-order"
-    return "inner" if inner else "outer" if outer else "pointwise"
+def schedule_for(part: Split) -> Schedule:
+    """The one with the shortest predicted time of all backends for the target."""
+    found = [backend.choose(part) for backend in backends_of(part.target.kind)]
+    if len(found) == 1:
+        return found[0]
+    hints = dict(part.hints)
+    return min(found, key=lambda each: estimate(Kernel(part.program, each), part.target, hints).predicted_us)
 
 
-def schedule_for(split: Split) -> Schedule:
-    """The scheme follows from the kind of the kernel and, on a GPU, from whether a row fits the registers of an SM."""
-    program, rows, columns = split.program, split.rows, split.columns
-    if split.target.kind == "gpu":
-        return gpu_schedule(split)
-    held = held_values(program, rows, columns)
-    held = (*held, *stored_values(program, rows, columns, held))
-    outer = split.has_outer
-    scheme: Scheme = "STREAM" if outer and split.has_inner else "COLUMN" if outer else "ONE_SHOT"
-    tile = rows_per_tile(split, held)
-    chunk = min(rows_per_chunk(program, split.inside), longest_chain(program, split.inside) * tile)
-    return Schedule(scheme, *split.dims, tile, chunk, held, "same" if outer else "none")
+def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """All schedules with the split of the kernel; its own is the first, the others follow by predicted time: tuning
+    measures them, and a stored schedule must be one."""
+    ranked = backend_named(kernel.schedule.backend).candidates(kernel, target, hints)
+    return tuple(dict.fromkeys((kernel.schedule, *ranked)))
 
 
-def rows_per_tile(split: Split, held: tuple[str, ...]) -> int:
-    """Rows of a tile: as many as half of the core's own cache holds, so that the later loops find them there; one where
-    the machine reads rows from memory faster one after the other."""
-    program, rows, types = split.program, split.inside, split.program.types()
-    if not rows or _streams(split):
-        return 1
-    per_row = sum(
-        dtypes.itemsize(b.dtype) for b in program.buffers if rows[-1] in b.dims and set(b.dims) & set(split.columns)
-    )
-    scratch = [name for name in held if place_in_output(program, name) is None]
-    per_row += sum(dtypes.itemsize(types[name][0]) for name in scratch)
-    fitting = split.target.cache_bytes // 2 // max(1, split.width * per_row)
-    count = ROWS_PER_TILE
-    while count > 1 and count > min(fitting, split.sizes.elements(rows[-1:])):
-        count //= 2
-    return count
-
-
-def _streams(split: Split) -> bool:
-    """Whether rows should be taken one by one: their neighbours follow in memory, they are written, and all of it is
-    more than stays in the machine's caches. Long rows with column sums gain more from sharing the loads of those."""
-    program, resident = split.program, split.target.resident_bytes
-    if not resident or sum(map(split.sizes.bytes, program.buffers)) <= resident:
-        return False
-    row, columns, width = split.inside[-1], split.columns, split.width
-    tall = [b for b in program.buffers if row in b.dims and columns and columns[-1] in b.dims]
-    adjacent = all(b.stride_of[row] == width for b in tall)
-    written = any(o.buffer in tall for o in program.outputs)
-    longest = max((width * dtypes.itemsize(b.dtype) for b in tall), default=0)
-    return adjacent and written and (not split.has_outer or longest < LONG_ROW_BYTES)
-
-
-def rows_per_chunk(program: Program, rows: tuple[str, ...]) -> int:
-    """A multiple of eight that makes enough chunks of a known number of rows; the largest if it is not known."""
-    sizes = [program.size_of(row) for row in rows]
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes):
-        return ROWS_PER_CHUNK
-    eights = -(-prod(known) // (CHUNKS_WANTED * 8))
-    return min(ROWS_PER_CHUNK, max(1, eights) * 8)
-
-
-def longest_chain(program: Program, rows: tuple[str, ...]) -> int:
-    """Tiles of a chunk at the most."""
-    sums = [o.buffer for o in program.outputs if not set(o.buffer.dims) & set(rows)]
-    return LONGEST_FLOAT32_CHAIN if any(b.dtype == "f32" for b in sums) else LONGEST_CHAIN
-
-
-def held_values(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Expensive values that more than one loop over the columns needs."""
-    loops, by_name = loops_of(program, rows, columns), program.by_name()
-    counts = Counter(name for names in loops.values for name in names)
-    return tuple(n for n, count in counts.items() if count > 1 and lookup(by_name[n].op).cost >= EXPENSIVE_COST)
-
-
-def stored_values(
-    program: Program, rows: tuple[str, ...], columns: tuple[str, ...], held: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Results of two or more inputs that one loop over the columns stores and another one needs: to read one tensor
-    back from cache is less than to read and combine several."""
-    loops, types, by_name = loops_of(program, rows, columns, held), program.types(), program.by_name()
-    found: list[str] = []
-    for names, stores in zip(loops.values, loops.stores, strict=True):
-        for name in (o.value for o in stores if place_in_output(program, o.value) == o):
-            again = sum(name in others for others in loops.values) > 1
-            full = name in names and set(types[name][1]) == {*rows, *columns}
-            if again and full and _vector_inputs(name, by_name, types, columns) > 1:
-                found.append(name)
-    return tuple(dict.fromkeys(found))
-
-
-def _vector_inputs(
-    name: str, by_name: Mapping[str, Value], types: Mapping[str, tuple[str, tuple[str, ...]]], columns: tuple[str, ...]
-) -> int:
-    """Inputs of whole rows that a value is made from."""
-
-    def vectors(name: str) -> Iterable[str]:
-        return (a for a in (by_name[name].args if name in by_name else ()) if set(types[a][1]) & set(columns))
-
-    seen = {*reachable([name], vectors)}
-    return len(seen - by_name.keys())
+def resources(kernel: Kernel, target: Target) -> Resources:
+    """What a kernel is predicted to hold."""
+    return backend_named(kernel.schedule.backend).resources(kernel, target)

@@ -9,10 +9,10 @@ from functools import cached_property
 from weft.errors import Refusal
 from weft.ir.names import plain_names
 from weft.ir.program import Program
-from weft.plan.candidates import candidates
 from weft.plan.cost import estimate
-from weft.plan.kernel import Kernel, Plan, Schedule, parse_schedule
-from weft.plan.resources import resources
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.schedule import Schedule, parse_schedule
+from weft.plan.schedules import candidates, resources
 from weft.target import Target
 
 

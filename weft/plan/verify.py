@@ -27,8 +27,8 @@ def verify_plan(plan: Plan, program: Program) -> Plan:
             raise VerificationError(f"{kernel.name}: is more than one pass")
         width = [n for n in map(kernel.program.size_of, schedule.columns) if isinstance(n, int)]
         is_held = schedule.scheme in ("ONE_SHOT", "STREAM") and kinds_of(kernel.program, schedule.columns)[0]
-        if schedule.backend == "triton" and is_held and schedule.tile_columns < prod(width):
-            raise VerificationError(f"{kernel.name}: {schedule.tile_columns} columns hold no row of {prod(width)}")
+        if is_held and not schedule.holds(prod(width)):
+            raise VerificationError(f"{kernel.name}: its programs hold no row of {prod(width)} columns")
         for buffer in kernel.program.inputs:
             if buffer.name not in available and buffer.within not in available:
                 raise VerificationError(f"{kernel.name}: reads {buffer.name} before it is written")

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import takewhile
 
+from weft.backends.triton.schedule import VECTOR
 from weft.ir.program import Buffer, Size
 from weft.plan.beginnings import alternating_tiles, early_rows_of
 from weft.plan.demand import spreads_once
-from weft.plan.kernel import VECTOR, Kernel
+from weft.plan.kernel import Kernel
 from weft.render.triton_launch import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 
 LARGEST_INDEX = 2**31 - 1

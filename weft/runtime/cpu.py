@@ -19,6 +19,7 @@ from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
 from weft.runtime.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
 from weft.runtime.resource_usage import ResourceUsage
+from weft.target import Target
 
 BYTES_PER_THREAD = 65536
 """Small kernels use fewer threads: one for each 32768 16-bit elements, the grain of ATen's own loops; not measured."""
@@ -42,6 +43,20 @@ def build_all(
         beside.submit(launcher.load, options)
         libraries = build.build_all(sources, options)
     return [build.open_library(libraries[source.digest], source.entry) for source in sources]
+
+
+def begin(
+    kernels: Sequence[Kernel],
+    sources: Sequence[Source],
+    hints: Sequence[Mapping[str, int]],
+    options: Options,
+    planned: Target | None,
+) -> None:
+    """Nothing is compiled in other processes."""
+
+
+def begins(options: Options) -> bool:
+    return False
 
 
 def load_function(kernel: Kernel, source: Source, options: Options) -> Any:

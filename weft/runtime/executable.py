@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.backends.listed import backend_of, device_of
 from weft.errors import LaunchError, WeftError
 from weft.ir.interpret import bind, interpret_into, sizes_of
 from weft.options import LaunchOptions
 from weft.plan.kernel import Kernel
-from weft.render.backends import device_of
 from weft.runtime import failures, launcher, reproducer
-from weft.runtime.backends import calls_of
 from weft.runtime.check import compare
 from weft.runtime.counters import counters
 from weft.runtime.layout import Fitting, allocate, check_tensors, has_elements, overlap
@@ -36,7 +35,7 @@ class Executable:
         """digest: that launches have, if the kernel runs in place of another one."""
         self.kernel = kernel
         self._digest = digest or digest_of(kernel)
-        self._calls = calls_of(kernel)
+        self._calls = backend_of(kernel).calls
         self._function = function
         self._fitting: dict[object, Fitting] = {}
         self._last: Fitting | None = None

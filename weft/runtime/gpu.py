@@ -23,13 +23,14 @@ from weft.plan.kernel import Kernel
 from weft.render import triton_launch
 from weft.render.source import Source
 from weft.render.triton import check_sizes
-from weft.runtime import launcher, triton_build, triton_load
+from weft.runtime import compile_workers, launcher, triton_build, triton_load
 from weft.runtime.layout import Fitting
 from weft.runtime.occupancy import grid_of
 from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
 from weft.runtime.triton_load import TRITONS, Loaded, Start
 from weft.runtime.workspace import Workspace
+from weft.target import Target
 
 _CALL_LIMIT = 4096
 _VARIANT_LIMIT = 6
@@ -186,7 +187,7 @@ def target_of(device: torch.device) -> GpuTarget:
     return GpuTarget(10 * major + minor)
 
 
-# as weft/runtime/backends.py wants it
+# as ``weft.backends.backend.Calls`` wants it
 
 
 def build_all(
@@ -208,6 +209,25 @@ def build_all(
     for function, job, made in zip(functions, jobs, built, strict=True):
         function.add(job.variant, job.target, made)
     return functions
+
+
+def begin(
+    kernels: Sequence[Kernel],
+    sources: Sequence[Source],
+    hints: Sequence[Mapping[str, int]],
+    options: Options,
+    planned: Target | None,
+) -> None:
+    """Compile workers begin with binaries."""
+    target = target_of(torch.device("cuda", torch.cuda.current_device()))
+    given = zip(kernels, sources, hints, strict=True)
+    jobs = [Job(kernel, source, Variant.expected(kernel, known), target) for kernel, source, known in given]
+    triton_build.begin(jobs, options, planned, hints)
+
+
+def begins(options: Options) -> bool:
+    """If there are compile workers."""
+    return options.build_threads > 1 and compile_workers.count() > 0
 
 
 def usage(function: GpuFunction | None) -> ResourceUsage:

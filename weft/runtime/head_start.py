@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import torch
-
+from weft.backends.listed import backend_of, backends
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.render.source import Source
-from weft.runtime import compile_workers, gpu, triton_build
-from weft.runtime.triton_build import Job, Variant
 from weft.target import Target
 
 
 def covers(kernels: Sequence[Kernel], options: Options) -> bool:
     """Whether other processes are at work on all of these kernels, once ``begin`` was told of them."""
-    in_workers = options.build_threads > 1 and compile_workers.count() > 0
-    return in_workers and all(kernel.schedule.backend == "triton" for kernel in kernels)
+    return all(backend_of(kernel).calls.begins(options) for kernel in kernels)
 
 
 def begin(
@@ -28,11 +24,12 @@ def begin(
     options: Options,
     planned: Target | None = None,
 ) -> None:
-    """Begin with the kernels that workers can compile, as ``gpu.build_all`` will ask for them. What is to be said of
-    them, it says: nothing is raised. planned: what they are planned for, if others may take their place."""
+    """Begin with the kernels that other processes can compile, as ``build_all`` of their backends will ask for them.
+    What is to be said of them, that says: nothing is raised. planned: what they are planned for, if others may take
+    their place."""
     with suppress(Exception):
-        given = [one for one in zip(kernels, sources, hints, strict=True) if one[0].schedule.backend == "triton"]
-        if given:
-            target = gpu.target_of(torch.device("cuda", torch.cuda.current_device()))
-            jobs = [Job(kernel, source, Variant.expected(kernel, known), target) for kernel, source, known in given]
-            triton_build.begin(jobs, options, planned, [known for *_, known in given])
+        given = list(zip(kernels, sources, hints, strict=True))
+        for backend in backends():
+            if own := [one for one in given if one[0].schedule.backend == backend.name]:
+                of_backend, texts, known = zip(*own, strict=True)
+                backend.calls.begin(of_backend, texts, known, options, planned)

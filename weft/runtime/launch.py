@@ -15,16 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.backends.listed import backend_of, render
 from weft.errors import CompilerNotFoundError, LaunchError
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.logs import log_sources
 from weft.options import Options
-from weft.plan.kernel import Backend, Kernel, Plan, parse_kernel
-from weft.render.backends import render
+from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.render.source import Source
 from weft.runtime import failures, launcher, runners_up
-from weft.runtime.backends import calls_of
 from weft.runtime.executable import Executable, digest_of, reason_of
 from weft.runtime.layout import allocate, part_of
 from weft.runtime.resource_usage import ResourceUsage
@@ -89,12 +88,12 @@ def prepare(
         given = zip(kernels, sources, known, strict=True)
         new = {digest: one for one in given if (digest := digest_of(one[0])) not in _KERNELS}
     log_sources(sources)
-    by_backend: dict[Backend, list[str]] = {}
+    by_backend: dict[str, list[str]] = {}
     for digest, (kernel, _, _) in new.items():
         by_backend.setdefault(kernel.schedule.backend, []).append(digest)
     for digests in by_backend.values():
         of_backend, texts, values = zip(*(new[digest] for digest in digests), strict=True)
-        functions = calls_of(of_backend[0]).build_all(of_backend, texts, values, options)
+        functions = backend_of(of_backend[0]).calls.build_all(of_backend, texts, values, options)
         for digest, kernel, function in zip(digests, of_backend, functions, strict=True):
             with _LOCK:
                 _KERNELS.setdefault(digest, Executable(kernel, function))
@@ -103,7 +102,7 @@ def prepare(
 def usage(kernel: Kernel) -> ResourceUsage:
     """Of a prepared kernel, as its compiler says; nothing of one that is not prepared, and on a CPU."""
     found = _KERNELS.get(digest_of(kernel))
-    return ResourceUsage(0, 0, 0, 0) if found is None else calls_of(kernel).usage(found.function)
+    return ResourceUsage(0, 0, 0, 0) if found is None else backend_of(kernel).calls.usage(found.function)
 
 
 def running(kernel: Kernel) -> Kernel:
@@ -138,7 +137,7 @@ def find(digest: str, text: str) -> Executable:
         try:
             source = render(kernel)
             log_sources([source])
-            function = calls_of(kernel).load_function(kernel, source, options)
+            function = backend_of(kernel).calls.load_function(kernel, source, options)
         except CompilerNotFoundError as error:
             failures.record(digest, None, reason_of(error))
         except Exception as error:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import assert_size_stride
 
+from weft.backends.listed import device_of
 from weft.errors import LaunchError
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer
 from weft.plan.kernel import Kernel
-from weft.render.backends import device_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from weft.plan.gpu_schedules import holds_fewer, predicted_us, runner_up
+from weft.backends.listed import backend_of
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 from weft.runtime.resource_usage import ResourceUsage
@@ -27,21 +27,21 @@ def without_miss(
     """The kernel or, if it is a miss, the best of it and of runners-up, with what that uses: what spills less, or takes
     less time with the registers that it was given. used: by the kernel. built: what another one uses that is compiled
     in its place; None if it cannot be."""
-    split, tried = Split.of_kernel(kernel, target, hints), [kernel.schedule]
+    split, tried, backend = Split.of_kernel(kernel, target, hints), [kernel.schedule], backend_of(kernel)
     with suppress(Exception):  # the kernel at hand is slow, not wrong
         while len(tried) <= MOST_RUNNERS_UP and is_missed(kernel, used, target):
-            schedule = runner_up(kernel, target, hints, 0 if used.spill_bytes else used.registers, tried)
+            schedule = backend.runner_up(kernel, target, hints, 0 if used.spill_bytes else used.registers, tried)
             other = None if schedule is None else replace(kernel, schedule=schedule)
             found = None if other is None else built(other)
             if other is None or found is None:
                 break
             tried.append(other.schedule)
-            times = [predicted_us(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
+            times = [backend.us_with(split, k.schedule, u.registers) for k, u in ((other, found), (kernel, used))]
             if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
                 kernel, used = other, found
     return kernel, used
 
 
 def is_missed(kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
-    """Whether a kernel is not what was planned: it spills, or fewer programs fit a multiprocessor."""
-    return used.spill_bytes > 0 or (used.registers > 0 and holds_fewer(kernel, target, used.registers))
+    """Whether a kernel is not what was planned."""
+    return backend_of(kernel).is_missed(kernel, used, target)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from weft.backends.listed import render
+from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.parser import parse
 from weft.ir.program import Program
@@ -26,9 +28,8 @@ from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_constants import fitted_constants, scaled
 from weft.plan.gpu_cost import Load, times_us, way_of
 from weft.plan.gpu_work import Work
-from weft.plan.kernel import Kernel, Schedule
+from weft.plan.kernel import Kernel
 from weft.plan.split import Split
-from weft.render.backends import render
 from weft.runtime import gpu
 from weft.runtime.layout import Fitting, allocate
 from weft.target import Target
@@ -125,7 +126,7 @@ def probes(target: Target) -> list[Probe]:
     return found
 
 
-def _probe(program: Program, split: Split, schedule: Schedule, target: Target) -> Probe:
+def _probe(program: Program, split: Split, schedule: TritonSchedule, target: Target) -> Probe:
     work, demand = Work.of(split), Demand.of(program, schedule)
     load = Load.of(work, demand, schedule, target)
     return Probe(Kernel(program, schedule), load, way_of(schedule, work, demand))

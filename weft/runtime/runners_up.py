@@ -9,15 +9,17 @@ from dataclasses import replace
 
 import torch
 
+from weft.backends.listed import backend_of
 from weft.options import Options
-from weft.plan.kernel import Kernel, parse_schedule
+from weft.plan.kernel import Kernel
+from weft.plan.schedule import parse_schedule
 from weft.runtime.cache import Cache
 from weft.runtime.package import package_digest
 
 
 def keep(kernel: Kernel, other: Kernel, options: Options) -> None:
     """Keep that another kernel, of the same program, runs in place of one on the GPU at hand. Others are not kept."""
-    if kernel.schedule.backend == "triton":
+    if backend_of(kernel).compiler:
         content = str(other.schedule).encode()
         _cache(options).get(_key(kernel), "runner_up", kernel.name, lambda: content)
 
@@ -25,7 +27,7 @@ def keep(kernel: Kernel, other: Kernel, options: Options) -> None:
 def known(kernel: Kernel, options: Options) -> Kernel:
     """What is kept for a kernel, or else the kernel."""
     with suppress(Exception):  # no GPU, or from a release whose schedules have other fields
-        if kernel.schedule.backend == "triton" and (content := _cache(options).find(_key(kernel))) is not None:
+        if backend_of(kernel).compiler and (content := _cache(options).find(_key(kernel))) is not None:
             return replace(kernel, schedule=parse_schedule(content.decode()))
     return kernel
 
@@ -35,9 +37,7 @@ def _cache(options: Options) -> Cache:
 
 
 def _key(kernel: Kernel) -> str:
-    """Of a kernel and what decides whether it spills: the GPU, and the releases of Triton and weft. Raises an error
-    where there is no GPU or no Triton."""
-    import triton
-
-    parts = (kernel, torch.cuda.get_device_name(), triton.__version__, package_digest())
+    """Of a kernel and what decides whether it spills: the GPU, and the releases of its compiler and of weft. Raises an
+    error where there is no GPU or no compiler."""
+    parts = (kernel, torch.cuda.get_device_name(), backend_of(kernel).compiler, package_digest())
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

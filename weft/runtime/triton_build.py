@@ -21,6 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from weft.backends.listed import render, supports
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.ir.interpret import sizes_of
@@ -28,7 +29,6 @@ from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.plan.resources import MOST_REGISTERS
 from weft.render import triton_launch
-from weft.render.backends import render, supports
 from weft.render.source import Source
 from weft.render.triton_expressions import SIGNATURE_TYPES
 from weft.runtime import compile_workers

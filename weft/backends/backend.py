@@ -1,0 +1,174 @@
+"""What a code generator is to the rest of weft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from weft.errors import Refusal
+    from weft.options import Options
+    from weft.plan.kernel import Estimate, Kernel, Resources
+    from weft.plan.schedule import Schedule
+    from weft.plan.split import Split
+    from weft.render.source import Source
+    from weft.runtime.layout import Fitting
+    from weft.runtime.resource_usage import ResourceUsage
+    from weft.target import Target
+
+
+class Backend(Protocol):
+    """A code generator.
+
+    kind: of the targets that it writes kernels for. device: the type of torch's devices that these run on. needs: a
+    package without which their text cannot be compiled, if there is one. Times are in microseconds.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Literal["cpu", "gpu"]: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def needs(self) -> str: ...
+
+    def parse(self, text: str) -> Schedule | None:
+        """The schedule of this backend that prints as ``text``, if one does."""
+        ...
+
+    def check_row(self, part: Split) -> Refusal | None:
+        """A row and all of its column sums have to fit a program, under some schedule."""
+        ...
+
+    def check_fits(self, part: Split, slack: float = 1.0) -> Refusal | None:
+        """What a thread has at a time has to fit its registers under the schedule that a kernel would have. slack: by
+        how much it may exceed them."""
+        ...
+
+    def choose(self, part: Split) -> Schedule:
+        """The schedule with the shortest predicted time."""
+        ...
+
+    def candidates(self, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterable[Schedule]:
+        """Schedules that the kernel of a split can have, the likeliest first: those that tuning measures, and a stored
+        schedule must be one of."""
+        ...
+
+    def resources(self, kernel: Kernel, target: Target) -> Resources:
+        """What a kernel is predicted to hold."""
+        ...
+
+    def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
+        """The estimate of a kernel with its times. counts: bytes, workspace and launches. warm: whether caches have
+        what it reads."""
+        ...
+
+    def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
+        """As a well-made kernel does the same work. plain: the kernel's own estimate. splits_sums: whether several
+        chunks of rows add to a column sum, so that one more start adds them up."""
+        ...
+
+    def least_us(self, moved: int, target: Target) -> float:
+        """What no kernel that moves so many bytes is predicted to undercut, under any schedule."""
+        ...
+
+    def is_missed(self, kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
+        """Whether a compiled kernel is not what was planned. used: by it, as its compiler says."""
+        ...
+
+    def runner_up(
+        self, kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
+    ) -> Schedule | None:
+        """What to take in place of a schedule whose kernel was missed, if there is anything. registers: of a thread, 0
+        if it spills. tried: what is not to be taken either."""
+        ...
+
+    def us_with(self, part: Split, schedule: Schedule, registers: int) -> float:
+        """Predicted time under a schedule of a kernel whose threads were given so many registers."""
+        ...
+
+    @property
+    def compiler(self) -> str:
+        """What decides what a kernel uses, and its release; empty if nobody says what it uses."""
+        ...
+
+    def loads_apart(self, kernel: Kernel) -> bool:
+        """Whether each element is loaded by the thread that computes what becomes of it, and by no other: an output may
+        lie where an input lies then."""
+        ...
+
+    def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
+        """Why this backend cannot write a kernel, or cannot write it for a target."""
+        ...
+
+    def render(self, kernel: Kernel) -> Source:
+        """The text of a kernel that it supports."""
+        ...
+
+    @property
+    def calls(self) -> Calls:
+        """How its kernels are built and called."""
+        ...
+
+
+class Calls(Protocol):
+    """How kernels of a backend are built and called: a module."""
+
+    @staticmethod
+    def build_all(
+        kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
+    ) -> list[Any]:
+        """Functions of kernels, compiled side by side. hints: for each kernel, likely values of its parameters."""
+        ...
+
+    @staticmethod
+    def begin(
+        kernels: Sequence[Kernel],
+        sources: Sequence[Source],
+        hints: Sequence[Mapping[str, int]],
+        options: Options,
+        planned: Target | None,
+    ) -> None:
+        """Have other processes, if there are any, begin with what ``build_all`` will be asked for. planned: what the
+        kernels are planned for, if others may take their place."""
+        ...
+
+    @staticmethod
+    def begins(options: Options) -> bool:
+        """Whether other processes begin with what they are told of."""
+        ...
+
+    @staticmethod
+    def load_function(kernel: Kernel, source: Source, options: Options) -> Any:
+        """The function of one kernel that is about to be called."""
+        ...
+
+    @staticmethod
+    def usage(function: Any) -> ResourceUsage:
+        """The most that any variant of a function uses, as the compiler says; nothing where nobody counts."""
+        ...
+
+    @staticmethod
+    def bind(inputs: Sequence[Tensor], outputs: Sequence[Tensor], parameters: Sequence[int]) -> Any:
+        """What can be worked out once for all calls with tensors like these."""
+        ...
+
+    @staticmethod
+    def call(
+        function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
+    ) -> bool:
+        """Run a function on tensors that fit; False if it cannot be done now, then nothing was written."""
+        ...
+
+    @staticmethod
+    def repeat(
+        function: Any, fitting: Fitting, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sm_margin: int
+    ) -> list[int]:
+        """What the launcher needs to make the same call on tensors like these; nothing if it cannot."""
+        ...

@@ -1,0 +1,65 @@
+"""The list of backends. Nothing else outside their folders names one."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.backends.backend import Backend
+    from weft.errors import Refusal
+    from weft.plan.kernel import Kernel
+    from weft.render.source import Source
+    from weft.target import Target
+
+NAMES = ("cpp", "triton")
+
+
+@cache
+def backend_named(name: str) -> Backend:
+    """One of ``NAMES``. Its folder is imported when it is first asked for."""
+    return import_module(f"weft.backends.{name}.backend").BACKEND
+
+
+@cache
+def backends() -> tuple[Backend, ...]:
+    """All of them."""
+    return tuple(map(backend_named, NAMES))
+
+
+@cache
+def backends_of(kind: str) -> tuple[Backend, ...]:
+    """Those that write kernels for a kind of target."""
+    return tuple(backend for backend in backends() if backend.kind == kind)
+
+
+def backend_of(kernel: Kernel) -> Backend:
+    """That of its schedule."""
+    return backend_named(kernel.schedule.backend)
+
+
+def render(kernel: Kernel) -> Source:
+    """The text of a kernel that its backend supports."""
+    return backend_of(kernel).render(kernel)
+
+
+def supports(kernel: Kernel, target: Target | None = None) -> Refusal | None:
+    """Why the backend of a kernel cannot write it, or cannot write it for a target."""
+    return backend_of(kernel).supports(kernel, target)
+
+
+def device_of(kernel: Kernel) -> str:
+    """The type of the device that a kernel runs on."""
+    return backend_of(kernel).device
+
+
+def devices() -> tuple[str, ...]:
+    """Types of devices that kernels can be written for, and compiled as far as packages are concerned."""
+    return tuple(dict.fromkeys(b.device for b in backends() if not b.needs or find_spec(b.needs)))
+
+
+def missing_for(device: str) -> str:
+    """The package that kernels for a type of device need and that is not installed; empty if nothing is missing."""
+    return next((b.needs for b in backends() if b.device == device and b.needs and not find_spec(b.needs)), "")

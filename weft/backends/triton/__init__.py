@@ -1,0 +1,1 @@
+"""Triton, for NVIDIA's GPUs from compute capability 8.0 on."""

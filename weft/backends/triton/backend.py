@@ -1,0 +1,132 @@
+"""The backend of Triton kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from weft.backends.backend import Calls
+from weft.backends.triton.schedule import TritonSchedule
+from weft.errors import Refusal
+from weft.ir.structure import is_outer
+from weft.plan import gpu_candidates, gpu_schedules, resources
+from weft.plan.beginnings import early_rows_of
+from weft.plan.demand import Demand
+from weft.plan.gpu_constants import constants
+from weft.plan.gpu_cost import times_us
+from weft.plan.kernel import Estimate, Kernel, Resources
+from weft.plan.schedule import Schedule
+from weft.plan.split import Split
+from weft.render import triton as text
+from weft.render.source import Source
+from weft.runtime.resource_usage import ResourceUsage
+from weft.target import Target
+
+SLACK = 1.5
+"""Of kernels whose registers are predicted to be up to so many times what there is are measured as well: the model
+expects more of some kernels than the compiler finds."""
+
+
+class TritonBackend:
+    """See ``Backend``."""
+
+    name = "triton"
+    kind: Literal["gpu"] = "gpu"
+    device = "cuda"
+    needs = "triton"
+
+    def parse(self, text: str) -> TritonSchedule | None:
+        return TritonSchedule.parse(text)
+
+    def check_row(self, part: Split) -> Refusal | None:
+        types = part.program.types()
+        operands = [v.args[0] for v in part.program.values if is_outer(v, part.rows)]
+        sums_columns = any(set(types[name][1]) & set(part.columns) for name in operands)
+        if not (sums_columns and part.has_inner) or gpu_candidates.fits_registers(part):
+            return None
+        need, most = gpu_candidates.registers_of_widest(part)
+        message = "a row and all of its column sums take more registers than the threads of a multiprocessor have"
+        return Refusal("row_registers", part.program.name, message, need, most)
+
+    def check_fits(self, part: Split, slack: float = 1.0) -> Refusal | None:
+        if gpu_schedules.fits(part, slack):
+            return None
+        schedule = self.choose(part)
+        need, most = resources.demanded(Demand.of(part.program, schedule), schedule, part.target)
+        message = "what a thread has to hold at a time takes more registers than it can have"
+        return Refusal("registers", part.program.name, message, math.ceil(need), int(most))
+
+    def choose(self, part: Split) -> TritonSchedule:
+        return gpu_schedules.gpu_schedule(part)
+
+    def candidates(self, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[TritonSchedule]:
+        """What the planner considers, then what it takes to spill registers."""
+        split = Split.of_kernel(kernel, target, hints)
+        for slack in (1.0, SLACK):
+            yield from gpu_schedules.ranked(split, gpu_candidates.candidates(split, slack))
+
+    def resources(self, kernel: Kernel, target: Target) -> Resources:
+        return resources.resources(kernel, target)
+
+    def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
+        found = times_us(Split.of_kernel(kernel, target, hints), kernel.schedule, warm=warm)
+        own = {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles}
+        return replace(counts, predicted_us=found.all, **own)
+
+    def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
+        again = target.launch_us if splits_sums else 0.0
+        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
+
+    def least_us(self, moved: int, target: Target) -> float:
+        """A kernel starts, and moves its bytes. A copy's bandwidth was fitted beside what else kernels do, so that some
+        ways to take rows have more."""
+        every = constants(target).values()
+        start, share = min(known.start_us for known in every), max(known.bandwidth for known in every)
+        return moved / (target.bandwidth_gbps * share) / 1e3 + start
+
+    def is_missed(self, kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
+        """It spills, or fewer programs fit a multiprocessor."""
+        spills = used.spill_bytes > 0
+        return spills or (used.registers > 0 and gpu_schedules.holds_fewer(kernel, target, used.registers))
+
+    def runner_up(
+        self, kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
+    ) -> Schedule | None:
+        return gpu_schedules.runner_up(kernel, target, hints, registers, tried)
+
+    def us_with(self, part: Split, schedule: Schedule, registers: int) -> float:
+        assert isinstance(schedule, TritonSchedule)
+        return gpu_schedules.predicted_us(part, schedule, registers)
+
+    @property
+    def compiler(self) -> str:
+        import triton
+
+        return f"triton {triton.__version__}"
+
+    def loads_apart(self, kernel: Kernel) -> bool:
+        """A tile may have fewer elements than a program has threads, and a row's first and last vectors columns of the
+        rows beside it."""
+        schedule, early = kernel.schedule, early_rows_of(kernel)
+        enough = schedule.rows_per_tile * schedule.piece_columns >= 32 * schedule.warps
+        return enough and (early is None or not early.splits_vectors)
+
+    def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
+        refusal = text.supports(kernel)
+        return (
+            refusal if refusal is not None or target is None else text.check_architecture(kernel, target.architecture)
+        )
+
+    def render(self, kernel: Kernel) -> Source:
+        return text.render(kernel)
+
+    @property
+    def calls(self) -> Calls:
+        from weft.runtime import gpu
+
+        return gpu
+
+
+BACKEND = TritonBackend()
