@@ -23,6 +23,7 @@ from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
 from weft.options import Options
+from weft.plan import gpu_schedules
 from weft.plan.cost import estimate
 from weft.plan.demand import Demand
 from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
@@ -426,7 +427,7 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
 
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(misses, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
+    monkeypatch.setattr(gpu_schedules, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))
     for exclusive in (True, False):
         compiled(monkeypatch, 100, target=replace(H200, exclusive=exclusive))
     assert seen == [True, False]

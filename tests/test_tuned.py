@@ -14,6 +14,7 @@ from torch import Tensor
 
 import weft
 from weft import compiler, planning
+from weft.backends.cpp.backend import CppBackend
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph, run_program
 from weft.integration.backend import WeftPass
@@ -26,7 +27,7 @@ from weft.plan.planner import plan_split
 from weft.plan.schedule import Schedule
 from weft.plan.tuned import Tuned, TunedSchedules, key_of, plain, schedule_under_names, with_tuned
 from weft.planning import Asked, Plans
-from weft.runtime import build, launch, misses, tuning
+from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
 from weft.runtime.executable import digest_of
 from weft.runtime.resource_usage import ResourceUsage
@@ -172,7 +173,7 @@ def test_a_measured_schedule_that_spills_stays(monkeypatch: pytest.MonkeyPatch) 
     (kernel,) = region.plan.kernels
     asked: list[Schedule] = []
     monkeypatch.setattr(launch, "usage", lambda k: asked.append(k.schedule) or ResourceUsage(0, 8, 0, 0))
-    monkeypatch.setattr(misses, "runner_up", lambda *_: None)
+    monkeypatch.setattr(CppBackend, "is_missed", lambda *_: True)
     measured = replace(region, plan=replace(region.plan, tuned=(tuned_to(kernel),)))
     assert compiler._without_misses(measured, Options.read()) is measured
     assert asked == []

@@ -15,6 +15,7 @@ from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel
 from weft.plan.register_cap import is_scarce
 from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.target import Target
 
@@ -52,7 +53,7 @@ def forget() -> None:
 
 
 def runner_up(
-    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[TritonSchedule] = ()
+    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
 ) -> TritonSchedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model than all that was tried, or of any others; None if there is no other. registers: of a thread, if the
@@ -70,7 +71,7 @@ def runner_up(
         best = min(sure, key=us, default=None)
         worth = best is not None and us(best) < WORTH_COMPILING * us(chosen, registers)
         return best if worth else None
-    least = min(map(wanted, (chosen, *tried)))
+    least = min(wanted(s) for s in (chosen, *tried) if isinstance(s, TritonSchedule))
     fewer = [s for s in found if wanted(s) <= CLEARLY_FEWER * least]
     return min(fewer or found, key=us, default=None)
 
