@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.bench.gpu_cells import Cell, parts_of
+from tools.gpu_cells import Cell, parts_of
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.demand import Demand, share_of

@@ -1,4 +1,4 @@
-"""``weft.bench.gpu_gates`` without a GPU: bars, what is marked and what is forced."""
+"""``tools.gpu_gates`` without a GPU: bars, what is marked and what is forced."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.cases import make_case
-from weft.bench import compile_time, gpu_gates, gpu_sweep, host_time, training
+from tools import compile_time, gpu_gates, gpu_sweep, host_time, training
+from tools.gpu_gates import Cell
 from weft.bench.case import workload_case
-from weft.bench.gpu_gates import Cell
 from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Plan, Schedule

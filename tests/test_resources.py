@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.cases import often
-from weft.bench import ptxas_fit
-from weft.bench.gpu_cells import Cell, drawn_cells, parts_of, program_of
-from weft.bench.ptxas_sweep import drawn_kernels, used
-from weft.bench.swept import FOLDER, read
+from tools import ptxas_fit
+from tools.gpu_cells import Cell, drawn_cells, parts_of, program_of
+from tools.ptxas_sweep import drawn_kernels, used
+from tools.swept import COMPILED, TIMED, read
 from weft.bench.workloads import WORKLOADS as ALL
 from weft.ir.parser import parse
 from weft.plan.demand import Demand
@@ -54,7 +54,7 @@ def first_kernel(name: str, columns: int, dtype: str = "bf16", rows: int = 8192)
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["triton", "weft.bench.ptxas_sweep"])
+    context.set_forkserver_preload(["triton", "tools.ptxas_sweep"])
     with ProcessPoolExecutor(2, mp_context=context) as made:
         yield made
 
@@ -163,7 +163,7 @@ def test_loads_of_the_last_row_cost_the_others_no_registers(pool: ProcessPoolExe
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
-    swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))
+    swept = map(ptxas_fit.counted, read([TIMED, COMPILED], every=every))
     rows = [row for row in swept if not ptxas_fit.is_odd(row)]
     assert len(rows) > 14000 // every
     for scheme, least, said_least in (

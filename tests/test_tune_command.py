@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.tune_cases import Fake, tuned_with
-from weft.bench import gpu_gates, peers, tune_report
+from tools import gpu_gates
+from weft.bench import peers, tune_report
 from weft.bench.case import workload_case
 from weft.bench.tune_jobs import jobs_of
 from weft.bench.workloads import WORKLOADS

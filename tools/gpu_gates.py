@@ -1,4 +1,4 @@
-"""Bars for kernels on a GPU: ``python -m weft.bench.gpu_gates`` times what the planner chose, and says what it missed.
+"""Bars for kernels on a GPU: ``python -m tools.gpu_gates`` times what the planner chose, and says what it missed.
 
 Every cell, a workload at a width, is one call as a user makes it, compiled by weft with nothing tuned, beside
 TorchInductor and a copy of the same bytes: all in turn, the level-two cache flushed before each, sums of device kernel
@@ -38,11 +38,11 @@ from filelock import FileLock
 from rich.console import Console
 from torch._inductor.utils import fresh_cache
 
+from tools.arguments import add_workloads, require_gpu
+from tools.gpu_drawn import bars_of, drawn, spread
 from weft import target
-from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
-from weft.bench.gpu_drawn import bars_of, drawn, spread
 from weft.bench.gpu_peers import GPU_PEERS
 from weft.bench.machine import machine, versions
 from weft.bench.peers import copy_candidate, weft_call
@@ -140,7 +140,7 @@ class Cell:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_gates", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_gates", description=__doc__)
     add_workloads(parser, (*FORWARDS, *BACKWARDS, *OTHERS))
     parser.add_argument("--columns", type=int, nargs="+", help="instead of those of each table")
     parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = report(cells)
     if given.json is not None:
         shown = [given.json.name if word == str(given.json) else word for word in sys.argv[1:]]
-        command = f"python -m weft.bench.gpu_gates {shlex.join(shown)}"
+        command = f"python -m tools.gpu_gates {shlex.join(shown)}"
         head: dict[str, Any] = {"command": command, "machine": machine("cuda"), "versions": versions(options)}
         head |= {"model_misses": counters.model_misses, "interrupted": interrupted}
         head |= {"cells": [asdict(cell) for cell in cells], "missed": missed}

@@ -1,4 +1,4 @@
-"""Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--polish] [--group X] [--csv FILE]``.
+"""Finds the weights of the model of registers: ``python -m tools.ptxas_fit [--polish] [--group X] [--csv FILE]``.
 
 Writes ``weft/plan/calibration/schedules/registers.json``. For each scheme, non-negative weights that keep most kernels
 within 16 registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its
@@ -20,7 +20,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from weft.bench.swept import FOLDER, Swept, read
+from tools.swept import COMPILED, FITS, TIMED, Swept, read
 from weft.plan.demand import features
 from weft.plan.resources import (
     MOST_REGISTERS,
@@ -69,9 +69,9 @@ NARROW = 0.02
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
-    parser.add_argument("--out", type=Path, default=FOLDER / "registers.json")
+    parser = argparse.ArgumentParser(prog="python -m tools.ptxas_fit", description=__doc__)
+    parser.add_argument("--csv", type=Path, nargs="+", default=[TIMED, COMPILED])
+    parser.add_argument("--out", type=Path, default=FITS / "registers.json")
     parser.add_argument("--group", choices=GROUPS, action="append", default=[])
     parser.add_argument("--polish", action="store_true", help="begin with the weights there are")
     given = parser.parse_args(arguments)
