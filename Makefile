@@ -21,7 +21,7 @@ help:  ## list the targets
 venv: $(VENV)/.installed  ## create .venv with torch, weft (editable) and the tools of development
 
 demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; writes build/demo.html
-	$(BIN)/python -m weft.bench.demo
+	$(BIN)/python -m tools.demo
 
 # the processes share the cores: threads that wait for work leave them to others (8 % less time on two cores)
 test test-all check: export OMP_WAIT_POLICY = PASSIVE
@@ -37,7 +37,7 @@ gpu-test: $(VENV)/.installed  ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q --durations=25 tests/gpu
 
 gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA device, against their bars
-	$(BIN)/python -m weft.bench.gpu_gates --json gpu_gates.json
+	$(BIN)/python -m tools.gpu_gates --json gpu_gates.json
 
 zoo: $(VENV)/.installed  ## check models of transformers, timm and diffusers, and time them on a CUDA device
 	mkdir -p build

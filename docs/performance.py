@@ -24,7 +24,7 @@ from performance_fusion import fusion_page  # noqa: E402
 from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
 from tests.zoo.start import STARTS  # noqa: E402
-from weft.bench.gpu_drawn import spread  # noqa: E402
+from tools.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
@@ -109,9 +109,9 @@ commands' models seven were started at a time.
 ## Kernels
 
 Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. This page is written by
-`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them. Chosen
-widths are of kernels whose rows were cut into pieces of several sizes, drawn ones of rows that are equal pieces ([the
-note](notes/row_layouts.md)).
+`python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them, as they
+were run: modules that were in `weft.bench` then are in `tools` now. Chosen widths are of kernels whose rows were cut
+into pieces of several sizes, drawn ones of rows that are equal pieces ([the note](notes/row_layouts.md)).
 
 Each cell is one call of a function that weft compiled. Its figure is the *fraction of copy*: the time of a
 device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache

@@ -1,4 +1,4 @@
-"""The part of docs/performance.md on what shares a kernel, from the record of ``python -m weft.bench.fusion``."""
+"""The part of docs/performance.md on what shares a kernel, from the record of ``python -m tools.fusion``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def fusion_page(paths: Sequence[Path]) -> str:
-    """What ``python -m weft.bench.fusion`` found on each GPU; nothing if there are no such files."""
+    """What ``python -m tools.fusion`` found on each GPU; nothing if there are no such files."""
     texts = ["## What shares a kernel"]
     for path in filter(Path.exists, paths):
         found = json.loads(path.read_text())
@@ -80,4 +80,4 @@ FUSION: dict[str, Callable[[list[dict[str, Any]]], str]] = {
     "under": under_table,
     "sweep": sweep_table,
 }
-"""Parts of ``weft.bench.fusion``."""
+"""Parts of ``tools.fusion``."""

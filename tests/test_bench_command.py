@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.bench_cases import QUICK, case_of
-from weft.bench import gpu_peers, measure, speed
+from tools import speed
+from weft.bench import gpu_peers, measure
 from weft.bench.case import Case
 from weft.bench.measure import measure_candidates
 from weft.bench.peers import eager_call

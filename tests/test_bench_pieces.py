@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import weft
-from weft.bench import pieces
-from weft.bench.pieces import Piece, trained, wrong_of
+from tools import pieces
+from tools.pieces import Piece, trained, wrong_of
 
 
 def small(name: str) -> Piece:

@@ -18,8 +18,8 @@ from torch import Tensor, fx
 import weft
 from tests.cases import SMALL_MODELS, often
 from tests.compilations import compilations
+from tools.traffic import traffic, training_graphs
 from weft.bench.models import MODELS
-from weft.bench.traffic import traffic, training_graphs
 from weft.capture import border
 from weft.capture.border import Borders, Flow, choose_borders
 from weft.capture.mincut import Network

@@ -1,4 +1,4 @@
-"""``weft.bench.compile_time``: what is run in which order, and what is made of the figures."""
+"""``tools.compile_time``: what is run in which order, and what is made of the figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench import compile_time
+from tools import compile_time
 
 
 def test_pairs_are_interleaved_and_begin_with_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``weft.bench.fusion`` without a GPU: what is drawn and built, which plans are compared, bars, tables, the page."""
+"""``tools.fusion`` without a GPU: what is drawn and built, which plans are compared, bars, tables, the page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from weft.bench import fusion
-from weft.bench.correctness import tensors_of
-from weft.bench.fusion import PlanRun, Result
-from weft.bench.fusion_cells import (
+from tools import fusion
+from tools.fusion import PlanRun, Result
+from tools.fusion_cells import (
     BEST,
     COUNT,
     REGIONS,
@@ -35,6 +34,7 @@ from weft.bench.fusion_cells import (
     plans_of,
     program_of,
 )
+from weft.bench.correctness import tensors_of
 from weft.bench.kernel_run import input_tensors, what_is_wrong
 from weft.capture.regions import capture
 from weft.capture.trace import trace

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tools.gpu_cells import Cell, parts_of
 from weft.backends.triton.schedule import VECTOR_BYTES
-from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.demand import Demand, share_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from weft.bench import gpu_fit
-from weft.bench.gpu_cells import Cell, parts_of
-from weft.bench.swept import FOLDER
+from tools import gpu_fit
+from tools.gpu_cells import Cell, parts_of
+from tools.swept import TIMED
 from weft.plan.gpu_constants import constants
 from weft.target import Target
 
@@ -18,7 +18,7 @@ H200 = Target.named("h200")
 
 @pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_constants_choose_well_among_what_was_measured(every: int) -> None:
-    points = gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=every))
+    points = gpu_fit.Points(gpu_fit.points_of([TIMED], every=every))
     predicted = points.log_times(constants(H200))
     near = points.slower < 0.14
     errors = (predicted - points.log_us).abs()[near]
@@ -35,7 +35,7 @@ def test_ratios_of_another_gpu_are_those_of_what_was_measured_on_it() -> None:
     found = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([file], every=6, target=h100)), h100)
     assert found[:2] == pytest.approx((h100.instruction_ratio, h100.start_ratio), rel=0.15)
     assert found[2] < 0.25
-    own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([FOLDER / "h200.csv"], every=40)), H200)
+    own = gpu_fit.ratios(gpu_fit.Points(gpu_fit.points_of([TIMED], every=40)), H200)
     assert own[:2] == pytest.approx((1.0, 1.0), rel=0.15)
 
 

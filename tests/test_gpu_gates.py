@@ -1,4 +1,4 @@
-"""``weft.bench.gpu_gates`` without a GPU: bars, what is marked and what is forced."""
+"""``tools.gpu_gates`` without a GPU: bars, what is marked and what is forced."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from tests.cases import make_case
+from tools import compile_time, gpu_bars, gpu_gates, gpu_sweep, host_time, training
+from tools.gpu_bars import Cell
 from weft.backends.cpp.schedule import CppSchedule
-from weft.bench import compile_time, gpu_gates, gpu_sweep, host_time, training
 from weft.bench.case import workload_case
-from weft.bench.gpu_gates import Cell
 from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Plan
@@ -44,7 +44,7 @@ def test_what_misses_a_bar_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         Cell("thunder_layer_norm_backward", 2**16, 1024, "bf16", 1, others, untimed=reason),
         Cell("layer_norm_backward_bias", 2**16, 1024, "bf16", 1, others | {"inductor": 15.0}, untimed=reason),
     ]
-    assert gpu_gates.report(cells) == [
+    assert gpu_bars.report(cells) == [
         "softmax_forward 65536x1024 bf16: root mean square of the error",
         "softmax_backward 65536x1024 bf16: 10.0 us, 0.950 of copy, 0 launch(es)  : left to TorchInductor",
         "layer_norm_forward 1024: 0.900 of copy, bar 0.92",
@@ -70,7 +70,7 @@ def test_bars_of_wide_and_of_few_rows() -> None:
             "rms_norm_forward", 1, 4096, "bf16", 1, {"copy": 1.0, "weft": 3.07, "inductor": 3.0}, dynamic=("columns",)
         ),
     ]
-    assert gpu_gates.report(cells) == [
+    assert gpu_bars.report(cells) == [
         "softmax_forward 32768x50257: 1.30x of inductor, bar 1.4",
         "softmax_forward 32768x50257 run-time rows and columns: ONE_SHOT in place of one LOOP",
         "softmax_forward 32768x50257 run-time columns: 1.17x of inductor, bar 1.2",
@@ -82,7 +82,7 @@ def test_a_cell_says_how_it_was_measured() -> None:
     us = {"copy": 1.0, "weft": 2.0, "inductor": 3.0}
     cell = Cell("softmax_forward", 64, 4096, "bf16", 1, us, dynamic=("columns",), schedules=("LOOP",))
     text = "softmax_forward 64x4096 bf16 run-time columns: 2.0 us, 0.500 of copy, 1 launch(es) LOOP  inductor 1.50x"
-    assert gpu_gates.line(cell) == text
+    assert gpu_bars.line(cell) == text
 
 
 def test_rows_are_looped_over_where_that_is_asked_for() -> None:
@@ -119,9 +119,9 @@ def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:
     for columns in (1024, 3072, 5120, 12288):
         for elements in (2**25, 2**26):
-            cell = gpu_gates.Cell("rms_norm_forward", elements // columns, columns, "bf16")
+            cell = Cell("rms_norm_forward", elements // columns, columns, "bf16")
             assert cell.has_copy_bar
-    assert not gpu_gates.Cell("rms_norm_forward", 2**24 // 5120, 5120, "bf16").has_copy_bar
+    assert not Cell("rms_norm_forward", 2**24 // 5120, 5120, "bf16").has_copy_bar
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from torch import fx
 from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tools.gpu_cells import Cell, parts_of
 from weft import compiler
 from weft.backends.triton.backend import SLACK
 from weft.backends.triton.schedule import TritonSchedule
-from weft.bench.gpu_cells import Cell, parts_of
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph

@@ -1,4 +1,4 @@
-"""``weft.bench.host_time``: what a sample is, and what is said of it."""
+"""``tools.host_time``: what a sample is, and what is said of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.bench import host_time
-from weft.bench.host_time import HostClock, Line
+from tools import host_time
+from tools.host_time import HostClock, Line
 from weft.runtime.timing import Candidate, Spread
 
 

@@ -42,8 +42,8 @@ WAYS = {
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the wheel of this checkout is installed."""
     source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "target"))
-    # a build leaves files beside what it is made from
-    shutil.copytree(ROOT / "weft", source / "weft", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("weft", "tools"):  # a build leaves files beside what it is made from
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "sweeps"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -82,3 +82,13 @@ def test_the_name_is_enough_in_a_worker_process(installed: Path, tmp_path: Path)
     file, calls = run(COMPILE + textwrap.dedent(main), installed, tmp_path)
     assert Path(file).is_relative_to(installed)
     assert calls == 1
+
+
+def test_the_wheel_has_all_of_the_package_and_nothing_else(installed: Path) -> None:
+    """Of data what the package reads, and no sweeps that its constants were fitted to."""
+    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"weft", "bin"}
+    found, sources = (
+        {str(path.relative_to(root)) for path in (root / "weft").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+        for root in (installed, ROOT)
+    )
+    assert found == sources

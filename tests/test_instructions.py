@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from weft.bench.instructions import instructions, main
+from tools.instructions import instructions, main
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
 from weft.ir.program import Value

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.bench.gpu_cells import Cell, parts_of
+from tools.gpu_cells import Cell, parts_of
 from weft.bench.workloads import WORKLOADS
 from weft.ir.program import Builder, Dim, Program
 from weft.plan.gpu_schedules import gpu_schedule

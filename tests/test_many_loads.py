@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cases import often
-from weft.bench import many_loads
-from weft.bench.drawn_regions import FEWEST, MOST, drawn_region
-from weft.bench.many_loads import GPUS, compiled_region
+from tools import many_loads
+from tools.drawn_regions import FEWEST, MOST, drawn_region
+from tools.many_loads import GPUS, compiled_region
 from weft.runtime.resource_usage import ResourceUsage
 
 REGIONS = [(1, 34, 1640), (2, 12, 8032), (3, 20, 4096), (4, 40, 256), (5, 38, 6448)]

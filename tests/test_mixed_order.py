@@ -13,7 +13,7 @@ from torch._inductor.utils import fresh_cache
 
 import weft
 from tests.cases import make_case
-from weft.bench import fusion_cells
+from tools import fusion_cells
 from weft.bench.correctness import reference, tensors_of
 from weft.bench.workloads import WORKLOADS
 from weft.ir.interpret import interpret

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.plan_cases import CPU, DATA, M, N, program, squares
+from tools.gpu_cells import Cell, parts_of
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.listed import render
 from weft.backends.triton.schedule import TritonSchedule
-from weft.bench.gpu_cells import Cell, parts_of
 from weft.ir import Program
 from weft.ir.ops import ONLINE, states_of
 from weft.plan.cost import estimate, estimates, ideal

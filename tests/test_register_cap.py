@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.test_gpu_schedules import H200, split_of
-from weft.bench.ptxas_sweep import used
+from tools.ptxas_sweep import used
 from weft.plan.gpu_candidates import candidates
 from weft.plan.gpu_cost import programs_of, programs_per_sm
 from weft.plan.gpu_work import Work

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.cases import often
+from tools import ptxas_fit, ptxas_kernels
+from tools.gpu_cells import Cell, drawn_cells, parts_of, program_of
+from tools.ptxas_sweep import drawn_kernels, used
+from tools.swept import COMPILED, TIMED, read
 from weft.backends.listed import supports
-from weft.bench import ptxas_fit
-from weft.bench.gpu_cells import Cell, drawn_cells, parts_of, program_of
-from weft.bench.ptxas_sweep import drawn_kernels, used
-from weft.bench.swept import FOLDER, read
 from weft.bench.workloads import WORKLOADS as ALL
 from weft.ir.parser import parse
 from weft.plan.demand import Demand
@@ -47,7 +47,7 @@ def first_kernel(name: str, columns: int, dtype: str = "bf16", rows: int = 8192)
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["triton", "weft.bench.ptxas_sweep"])
+    context.set_forkserver_preload(["triton", "tools.ptxas_sweep"])
     with ProcessPoolExecutor(2, mp_context=context) as made:
         yield made
 
@@ -156,8 +156,8 @@ def test_loads_of_the_last_row_cost_the_others_no_registers(pool: ProcessPoolExe
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
-    swept = map(ptxas_fit.counted, read(sorted(FOLDER.glob("*.csv")), every=every))
-    rows = [row for row in swept if not ptxas_fit.is_odd(row)]
+    swept = map(ptxas_kernels.counted, read([TIMED, COMPILED], every=every))
+    rows = [row for row in swept if not ptxas_kernels.is_odd(row)]
     assert len(rows) > 14000 // every
     for scheme, least, said_least in (
         ("ONE_SHOT", 0.78, 0.0),
@@ -170,12 +170,13 @@ def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     ):
         fitted = weights()[scheme]
         own = [row for row in rows if row["group"] == scheme]
-        fits = [row for row in own if not ptxas_fit.is_spilled(row)]
-        assert sum(ptxas_fit.is_within(row, fitted) for row in fits) >= least * len(fits), scheme
-        said = [ptxas_fit.is_said_to_spill(row, fitted) for row in own]
-        spilled = [ptxas_fit.is_spilled(row) and ptxas_fit.has_room(row) for row in own]
+        fits = [row for row in own if not ptxas_kernels.is_spilled(row)]
+        assert sum(ptxas_kernels.is_within(row, fitted) for row in fits) >= least * len(fits), scheme
+        said = [ptxas_kernels.is_said_to_spill(row, fitted) for row in own]
+        spilled = [ptxas_kernels.is_spilled(row) and ptxas_kernels.has_room(row) for row in own]
         assert sum(yes for yes, wrong in zip(said, spilled, strict=True) if wrong) >= said_least * sum(spilled), scheme
-        assert sum(yes for yes, row in zip(said, own, strict=True) if not ptxas_fit.is_spilled(row)) < 0.15 * len(own)
+        refused = sum(yes and not ptxas_kernels.is_spilled(row) for yes, row in zip(said, own, strict=True))
+        assert refused < 0.15 * len(own)
 
 
 def test_a_weight_that_is_off_is_moved_until_it_meets_all_kernels() -> None:
@@ -185,12 +186,12 @@ def test_a_weight_that_is_off_is_moved_until_it_meets_all_kernels() -> None:
     for _ in range(200):
         row = {"warps": "4", "spill_bytes": "0", "chosen": "0", "predicted_shared_bytes": "0"}
         row |= {f"n_{name}": str(draw.randint(1, most)) for name, most in (("rows", 8), ("alive", 200), ("loads", 6))}
-        rows.append(row | {"registers": str(given_registers(round(ptxas_fit.wanted(row, right)), 4, 0.9))})
+        rows.append(row | {"registers": str(given_registers(round(ptxas_kernels.wanted(row, right)), 4, 0.9))})
     start = Weights(wrong, 0.9, 1.0)
     found = ptxas_fit.polished(start, rows)
-    assert sum(ptxas_fit.is_within(row, start) for row in rows) < 0.75 * len(rows)
-    assert sum(ptxas_fit.is_within(row, found) for row in rows) >= 0.97 * len(rows)
-    assert not any(ptxas_fit.is_said_to_spill(row, found) for row in rows)
+    assert sum(ptxas_kernels.is_within(row, start) for row in rows) < 0.75 * len(rows)
+    assert sum(ptxas_kernels.is_within(row, found) for row in rows) >= 0.97 * len(rows)
+    assert not any(ptxas_kernels.is_said_to_spill(row, found) for row in rows)
 
 
 @pytest.mark.parametrize(

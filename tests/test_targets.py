@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from tests.plan_cases import CPUS, N, traced, workload
-from weft.bench import calibrate
+from tools import calibrate
+from tools.swept import SWEEPS
 from weft.ir import Dim
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
@@ -110,7 +111,7 @@ def sweep_kernel(target: str, name: str, rows: int, columns: int) -> Kernel:
 
 @cache
 def sweep_rows(target: str) -> tuple[dict[str, str], ...]:
-    return tuple(csv.DictReader((CALIBRATION / f"{target}_sweep.csv").read_text().splitlines()))
+    return tuple(csv.DictReader((SWEEPS / f"{target}_sweep.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize("target", CPUS)

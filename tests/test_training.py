@@ -1,4 +1,4 @@
-"""``weft.bench.training``: that all train the same, and which differences of losses are too large."""
+"""``tools.training``: that all train the same, and which differences of losses are too large."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.cases import SMALL_MODELS
-from weft.bench import training
+from tools import training
+from tools.training import Comparison, Run, Setup, Trainee, comparison_of
 from weft.bench.models import MODELS, Model
-from weft.bench.training import Comparison, Run, Setup, Trainee, comparison_of
 
 
 def test_all_backends_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:

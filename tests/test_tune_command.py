@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from tests.tune_cases import Fake, tuned_with
-from weft.bench import gpu_gates, peers, tune_report
+from tools import gpu_gates
+from tools.gpu_bars import Cell
+from weft.bench import peers, tune_report
 from weft.bench.case import workload_case
 from weft.bench.tune_jobs import jobs_of
 from weft.bench.workloads import WORKLOADS
@@ -30,7 +32,7 @@ from weft.target import Target
 def test_bars_are_measured_untuned(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Options] = []
 
-    def measure(cell: gpu_gates.Cell, against: Sequence[str], options: Options, rounds: int) -> gpu_gates.Cell:
+    def measure(cell: Cell, against: Sequence[str], options: Options, rounds: int) -> Cell:
         seen.append(options)
         return replace(cell, wrong="not measured")
 

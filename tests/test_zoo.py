@@ -21,8 +21,8 @@ from tests.zoo import gradients, kernels, one, start, training
 from tests.zoo.entries import ENTRIES, FIVE
 from tests.zoo.exact import exact_gradients, gradients_of, grouped_mm
 from tests.zoo.gradients import compare, excess_of
+from tools.training import Run, comparison_of
 from weft.backends.triton.schedule import TritonSchedule
-from weft.bench.training import Run, comparison_of
 from weft.ir.parser import parse
 from weft.plan.kernel import Kernel
 

@@ -36,9 +36,9 @@ from tests.zoo.entries import ENTRIES
 from tests.zoo.one import CHECKS, STEPS
 from tests.zoo.start import STARTS, caches_in
 from tests.zoo.training import COMPARED
-from weft.bench.arguments import require_gpu
+from tools.arguments import require_gpu
+from tools.training import BACKENDS, RACED
 from weft.bench.machine import machine, versions
-from weft.bench.training import BACKENDS, RACED
 from weft.options import Options
 
 WORTH_KNOWING = 0.01

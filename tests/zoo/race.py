@@ -8,7 +8,7 @@ from typing import Any
 import weft
 from tests.zoo.entries import Entry
 from tests.zoo.training import STEPS, setup_of
-from weft.bench.training import RACED, trained
+from tools.training import RACED, trained
 
 
 def races(entry: Entry, device: str) -> dict[str, Any]:

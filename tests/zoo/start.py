@@ -17,7 +17,7 @@ import torch
 
 from tests.zoo.entries import ENTRIES
 from tests.zoo.training import COMPARED, setup_of
-from weft.bench.training import Trainee
+from tools.training import Trainee
 
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "WEFT_CACHE_DIR": "weft"}
 """The compilers' folders: variables of the environment, and their names in a folder for all of them."""

@@ -16,9 +16,9 @@ from torch import Tensor
 import weft
 from tests.zoo.entries import Entry
 from tests.zoo.kernels import Line, Profile, launches_of, lines_of
+from tools.training import BACKENDS, Comparison, Run, Setup, Trainee, comparison_of, trained
 from weft.bench.gpu_timing import CudaDevice
 from weft.bench.models import Model
-from weft.bench.training import BACKENDS, Comparison, Run, Setup, Trainee, comparison_of, trained
 
 STEPS, WARM_UP = 20, 4
 COMPARED = ("inductor", "weft")
@@ -37,7 +37,7 @@ KINDS = {
 class Trained:
     """Steps by each backend in turn, from the same weights and on the same batches.
 
-    comparison: losses, times of steps and the most bytes held, as ``weft.bench.training`` has them. wrong: what is
+    comparison: losses, times of steps and the most bytes held, as ``tools.training`` has them. wrong: what is
     beyond its rule, and warnings of weft's. device_us: on a GPU, of a forward and backward by each backend, by kind of
     kernel. kernels: of the kind "other", by backend.
     """

@@ -1,1 +1,1 @@
-"""Workloads, models and the measurements and demonstrations made with them."""
+"""Workloads and models, and what ``weft bench`` and ``weft tune`` measure of them."""

@@ -1,5 +1,5 @@
-"""The constants of the model of time on GPUs. Those of one GPU are fitted by ``python -m weft.bench.gpu_fit`` to
-``calibration/schedules/h200.csv``, measured at sizes drawn at random; other GPUs have the same ones, scaled by what is
+"""The constants of the model of time on GPUs. Those of one GPU are fitted by ``python -m tools.gpu_fit`` to
+``tools/sweeps/h200_schedules.csv``, measured at sizes drawn at random; other GPUs have the same ones, scaled by what is
 known of them."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ INSTRUCTIONS = {
     "tanh": 22.0,
     "trunc": 3.0,
 }
-"""Instructions of one in float32, as ``python -m weft.bench.instructions`` counts them in what ptxas makes of Triton
+"""Instructions of one in float32, as ``python -m tools.instructions`` counts them in what ptxas makes of Triton
 3.6's for compute capability 9.0. Those of the unit for special functions count eight, which is its share of the others'
 speed. All others are one at the most."""
 ROUGH_INSTRUCTIONS = {"div": 8.0, "exp": 8.0, "reciprocal": 8.0, "tanh": 16.0}

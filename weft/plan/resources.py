@@ -1,6 +1,6 @@
 """What a thread and an SM must hold for a kernel on a GPU, predicted before any code exists.
 
-Registers are a sum of what ``plan/demand.py`` counts, with weights that ``python -m weft.bench.ptxas_fit`` finds for
+Registers are a sum of what ``plan/demand.py`` counts, with weights that ``python -m tools.ptxas_fit`` finds for
 each scheme; ``calibration/schedules/registers.json`` has them, and how well they fit. Shared memory follows from how
 Triton allocates it.
 """
@@ -115,8 +115,8 @@ def _but_for_finish(demand: Demand, tile: TritonSchedule) -> float:
 class Weights:
     """Of a group of schedules. weights: registers of a thread for each unit of a feature, by its name. fewest: share of
     the registers that it wants with which a kernel can do. spilling: share of all registers beyond which a kernel that
-    wants more is said to spill. met: how well that fits ``calibration/schedules``, what ptxas of Triton 3.6 gives
-    kernels of sweeps over random shapes."""
+    wants more is said to spill. met: how well that fits ``tools/sweeps``, what ptxas of Triton 3.6 gives kernels
+    of sweeps over random shapes."""
 
     weights: dict[str, float]
     fewest: float

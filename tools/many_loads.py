@@ -1,4 +1,4 @@
-"""Which kernels of regions of many loads spill registers: ``python -m weft.bench.many_loads --regions 300 --seed 1``.
+"""Which kernels of regions of many loads spill registers: ``python -m tools.many_loads --regions 300 --seed 1``.
 
 Regions of 2 to 40 loads are drawn at random, planned for GPUs of several architectures, and compiled by ptxas; no GPU
 is needed. A kernel that spills at the first choice is a miss of ``weft/plan/resources.py``; one that still does after
@@ -20,8 +20,8 @@ from typing import Any
 
 from rich.progress import track
 
-from weft.bench.drawn_regions import drawn_region
-from weft.bench.ptxas_sweep import usages
+from tools.drawn_regions import drawn_region
+from tools.ptxas_sweep import usages
 from weft.errors import BuildError, Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
@@ -37,7 +37,7 @@ GPUS = ("h200", "b200")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, plan, compile; list what spills. 1 if anything does after its runners-up."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.many_loads", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.many_loads", description=__doc__)
     parser.add_argument("--regions", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1, help="of the first region; the others follow")
     known = [name for name in TARGETS if Target.named(name).kind == "gpu"]

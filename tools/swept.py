@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tools.gpu_cells import Cell, parts_of
 from weft.backends.triton.schedule import TritonSchedule
-from weft.bench.gpu_cells import Cell, parts_of
 from weft.plan.demand import Demand
 from weft.plan.split import Split
 from weft.target import Target
@@ -25,7 +25,11 @@ COLUMNS = (
 )
 """Of a file. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
 shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the architecture."""
-FOLDER = Path(str(resources.files("weft.plan"))) / "calibration" / "schedules"
+SWEEPS = Path(__file__).parent / "sweeps"
+TIMED, COMPILED = SWEEPS / "h200_schedules.csv", SWEEPS / "ptxas.csv"
+"""Schedules timed on an H200 by ``tools.gpu_sweep``; kernels compiled for other GPUs by ``tools.ptxas_sweep``."""
+FITS = Path(str(resources.files("weft.plan"))) / "calibration" / "schedules"
+"""What the package reads of what is fitted to them."""
 
 
 @dataclass(frozen=True)

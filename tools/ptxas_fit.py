@@ -1,4 +1,4 @@
-"""Finds the weights of the model of registers: ``python -m weft.bench.ptxas_fit [--polish] [--group X] [--csv FILE]``.
+"""Finds the weights of the model of registers: ``python -m tools.ptxas_fit [--polish] [--group X] [--csv FILE]``.
 
 Writes ``weft/plan/calibration/schedules/registers.json``. For each scheme, non-negative weights that keep most kernels
 within 16 registers or 15 % of what ptxas gave them, by a linear program for each of some values of the share of its
@@ -15,24 +15,24 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from weft.bench.swept import FOLDER, Swept, read
-from weft.plan.demand import features
-from weft.plan.resources import (
-    MOST_REGISTERS,
-    REGISTER_GRAIN,
-    REGISTERS,
-    Weights,
-    given_registers,
-    group_of,
-    shared_bytes,
-    weights,
+from tools.ptxas_kernels import (
+    counted,
+    given,
+    has_room,
+    is_odd,
+    is_spilled,
+    is_within,
+    most_registers,
+    summary,
+    tolerance_of,
 )
-from weft.target import Target
+from tools.swept import COMPILED, FITS, TIMED, read
+from weft.plan.resources import Weights, given_registers, weights
 
 GROUPS = (
     "ONE_SHOT",
@@ -45,9 +45,6 @@ GROUPS = (
     "STREAM_TILES",
     "STREAM_INPUTS",
 )
-TOLERANCE, TOLERATED = 0.15, 16
-LARGE_SPILL_BYTES = 64
-"""Below the limit nothing spills so much but what ``resources.spills`` knows for another reason, or hopeless cases."""
 FEWEST = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of the registers it wants that a kernel can do with, to choose from."""
 SPILLED_WANT = 1.08
@@ -69,9 +66,9 @@ NARROW = 0.02
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=sorted(FOLDER.glob("*.csv")))
-    parser.add_argument("--out", type=Path, default=FOLDER / "registers.json")
+    parser = argparse.ArgumentParser(prog="python -m tools.ptxas_fit", description=__doc__)
+    parser.add_argument("--csv", type=Path, nargs="+", default=[TIMED, COMPILED])
+    parser.add_argument("--out", type=Path, default=FITS / "registers.json")
     parser.add_argument("--group", choices=GROUPS, action="append", default=[])
     parser.add_argument("--polish", action="store_true", help="begin with the weights there are")
     given = parser.parse_args(arguments)
@@ -87,17 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{scheme}: {summed}", flush=True)
     given.out.write_text(json.dumps({scheme: asdict(own) for scheme, own in fits.items()}, indent=2) + "\n")
     return 0
-
-
-def counted(kernel: Swept) -> dict[str, str]:
-    """What is known of a kernel, and what the model counts, by name with an ``n_`` before it."""
-    counts = features(kernel.demand, kernel.schedule)
-    own = {
-        "chosen": str(int(kernel.place == 0)),
-        "group": group_of(kernel.schedule),
-        "predicted_shared_bytes": str(shared_bytes(kernel.demand, kernel.schedule)),
-    }
-    return kernel.figures | own | {f"n_{name}": f"{count:g}" for name, count in counts.items()}
 
 
 def fit(rows: Sequence[dict[str, str]]) -> Weights:
@@ -163,7 +149,7 @@ class _Kernels:
         ]
         registers = each(lambda row: int(row["registers"]))
         least = LEAST_GAIN / np.maximum(1, counts.max(axis=0))
-        most, tolerance, worth = each(most_registers), each(_tolerance), each(_worth)
+        most, tolerance, worth = each(most_registers), each(tolerance_of), each(_worth)
         spilled, room = each(is_spilled), each(has_room)
         return cls(names, counts, least, registers, most, tolerance, worth * ~spilled, spilled, room, fewest, given)
 
@@ -173,8 +159,8 @@ class _Kernels:
 
         wanted = np.minimum(self.counts @ weights, 2 * MOST_WANTED - 1)
         found = np.zeros(len(wanted))
-        for own, given in self.given:
-            found[own] = given[np.round(wanted[own]).astype(int)]
+        for own, table in self.given:
+            found[own] = table[np.round(wanted[own]).astype(int)]
         met = abs(np.minimum(found, self.most) - self.registers) <= self.tolerance
         return float((self.counted * met).sum()) + self._threshold(weights)[1]
 
@@ -211,7 +197,7 @@ def _weights(rows: Sequence[dict[str, str]], fewest: float) -> dict[str, float]:
     ranges = [_range(row, fewest) for row in rows]
     least, most = (np.array([each[k] for each in ranges], dtype=float) for k in (0, 1))
     middle = np.where(spilled, least, (least + most) / 2)
-    tolerance = np.array([_tolerance(row) for row in rows])
+    tolerance = np.array([tolerance_of(row) for row in rows])
     count, width = a.shape
     own: Any = sparse.hstack([a, sparse.csr_matrix((count, count)), -sparse.identity(count)], format="csr")
     one, none = sparse.identity(count, format="csr"), sparse.csr_matrix((count, count))
@@ -241,76 +227,13 @@ def _range(row: dict[str, str], fewest: float) -> tuple[float, float]:
     if is_spilled(row):
         return SPILLED_WANT * most, 2.0 * MOST_WANTED
     steps = range(LEAST_WANTED, MOST_WANTED)
-    inside = [w for w in steps if abs(given(w, int(row["warps"]), fewest) - registers) <= _tolerance(row)]
+    inside = [w for w in steps if abs(given(w, int(row["warps"]), fewest) - registers) <= tolerance_of(row)]
     highest = 1.15 * most / fewest if inside and inside[-1] == steps[-1] else inside[-1] if inside else registers
     return (inside[0] if inside else registers), highest
 
 
-def _tolerance(row: dict[str, str]) -> float:
-    return max(TOLERATED, TOLERANCE * int(row["registers"]))
-
-
 def _worth(row: dict[str, str]) -> float:
     return CHOSEN_COUNTS if row["chosen"] == "1" else 1.0
-
-
-def wanted(row: dict[str, str], weights: dict[str, float]) -> float:
-    return sum(weight * float(row[f"n_{name}"]) for name, weight in weights.items())
-
-
-def predicted(row: dict[str, str], fitted: Weights) -> int:
-    """Registers that a kernel is given."""
-    return min(given(round(wanted(row, fitted.weights)), int(row["warps"]), fitted.fewest), most_registers(row))
-
-
-@cache
-def given(wanted: int, warps: int, fewest: float) -> int:
-    return given_registers(wanted, warps, fewest)
-
-
-def most_registers(row: dict[str, str]) -> int:
-    return min(MOST_REGISTERS, REGISTERS // (32 * int(row["warps"])) // 8 * 8)
-
-
-def is_spilled(row: dict[str, str]) -> bool:
-    """Whether registers are spilled for want of more. ptxas also spills 4 to 56 bytes to stay within 64 or 128
-    registers where there are more: its choice, which nothing but trying tells."""
-    return int(row["spill_bytes"]) > 0 and int(row["registers"]) >= most_registers(row) - REGISTER_GRAIN
-
-
-def has_room(row: dict[str, str]) -> bool:
-    """Whether one program's shared memory is that of a multiprocessor or less: what has none is never chosen."""
-    return int(row["predicted_shared_bytes"]) <= Target.named("h200").shared_bytes
-
-
-def is_said_to_spill(row: dict[str, str], fitted: Weights) -> bool:
-    """Whether the model says so."""
-    return wanted(row, fitted.weights) > fitted.spilling * most_registers(row)
-
-
-def is_within(row: dict[str, str], fitted: Weights) -> bool:
-    """Whether the prediction is within the tolerance."""
-    return abs(predicted(row, fitted) - int(row["registers"])) <= _tolerance(row)
-
-
-def is_odd(row: dict[str, str]) -> bool:
-    """Whether its registers say nothing of what a kernel needs: ptxas gave up, with few registers and much spilled, or
-    had a bound, up to which it takes what makes no other program wait."""
-    gave_up = int(row["spill_bytes"]) >= LARGE_SPILL_BYTES and not is_spilled(row)
-    return gave_up or row["register_cap"] != "0"
-
-
-def summary(rows: Sequence[dict[str, str]], fitted: Weights) -> str:
-    whole = [row for row in rows if not is_spilled(row)]
-    chosen = [row for row in whole if row["chosen"] == "1"]
-    met, chosen_met = (sum(is_within(row, fitted) for row in some) for some in (whole, chosen))
-    said = [is_said_to_spill(row, fitted) for row in rows]
-    fits = sum(is_spilled(row) and has_room(row) and not yes for row, yes in zip(rows, said, strict=True))
-    refused = sum(yes and not is_spilled(row) for row, yes in zip(rows, said, strict=True))
-    return (
-        f"{met} of {len(whole)} kernels within 16 registers or 15 %, {chosen_met} of {len(chosen)} that a planner "
-        f"chose; of {len(rows) - len(whole)} that spill {fits} said to fit, {refused} others said to spill"
-    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,7 +100,7 @@ class Comparison:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo as the command line asks; the exit status."""
-    parser = argparse.ArgumentParser(prog="weft.bench.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="training steps per backend (default 40)")
     parser.add_argument("--out", type=Path, default=Path("build/demo.html"), help="the page (default build/demo.html)")
     parser.add_argument("--json", type=Path, help="also write the results as JSON to this file")
@@ -217,7 +216,7 @@ def verdict(comparison: Comparison) -> str:
 def render_page(comparison: Comparison) -> str:
     """The self-contained HTML page."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    template = environment.from_string(files("weft.bench").joinpath("demo.html.j2").read_text())
+    template = environment.from_string(Path(__file__).with_name("demo.html.j2").read_text())
     return template.render(
         comparison=comparison,
         curves=draw_curves(comparison.runs),

@@ -1,4 +1,4 @@
-"""Memory of a process that trains on the CPU: ``python -m weft.bench.memory`` compares weft with TorchInductor.
+"""Memory of a process that trains on the CPU: ``python -m tools.memory`` compares weft with TorchInductor.
 
 Each run is a process of its own, after one that fills the caches on disk. ``training`` says what four steps of a model
 leave resident, before and after what is free is given back to the system, and the most that PyTorch's allocator had
@@ -32,7 +32,7 @@ WITHOUT_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_C
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print medians, least and most."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.memory", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.memory", description=__doc__)
     parser.add_argument("--what", nargs="+", choices=WHAT, default=list(WHAT))
     parser.add_argument("--model", default="gpt2", help="of weft.bench.models")
     parser.add_argument("--runs", type=int, default=3)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(what: str, backend: str, model: str, folder: str) -> dict[str, float]:
     caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "WEFT_CACHE_DIR": f"{folder}/weft"}
     own = {} if what == "training" else WITHOUT_CACHES
-    command = [sys.executable, "-m", "weft.bench.memory", "--one", backend, "--what", what, "--model", model]
+    command = [sys.executable, "-m", "tools.memory", "--one", backend, "--what", what, "--model", model]
     done = subprocess.run(command, env=os.environ | caches | own, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")

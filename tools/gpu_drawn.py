@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from weft.bench.drawn_regions import VECTOR, drawn_widths
+from tools.drawn_regions import VECTOR, drawn_widths
 
 ELEMENTS = 2**26
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")

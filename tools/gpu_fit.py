@@ -1,6 +1,6 @@
-"""Fits the constants of ``plan/gpu_cost.py``: ``python -m weft.bench.gpu_fit`` prints them and how well they choose.
+"""Fits the constants of ``plan/gpu_cost.py``: ``python -m tools.gpu_fit`` prints them and how well they choose.
 
-``plan/calibration/schedules/h200.csv`` has times of schedules from ``weft.bench.gpu_sweep``, at shapes drawn at random.
+``tools/sweeps/h200_schedules.csv`` has times of schedules from ``tools.gpu_sweep``, at shapes drawn at random.
 The *regret* of a kernel (of a workload at a shape) is the time of the schedule that the constants choose over that of
 the best one measured of it. Constants of all ways to take rows are fitted together, by gradients, to two things at
 once: what is expected to be lost by a choice that takes schedules the likelier, the shorter they are predicted to be;
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.bench.swept import FOLDER, TARGET, Swept, read
+from tools.swept import FITS, TARGET, TIMED, Swept, read
 from weft.plan.gpu_constants import FITTED, Constants, fitted_constants, scaled
 from weft.plan.gpu_cost import Load, way_of
 from weft.plan.gpu_work import Work
@@ -160,8 +160,8 @@ class Points:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print, and write if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_fit", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=[FOLDER / f"{FITTED}.csv"])
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_fit", description=__doc__)
+    parser.add_argument("--csv", type=Path, nargs="+", default=[TIMED])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY", help="ways to fit")
     parser.add_argument(
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = fit(every, given.only)
     print(f"all:\n{describe(every, every.log_times(found))}")
     if given.write:
-        (FOLDER / f"{FITTED}.json").write_text(json.dumps(rounded(found), indent=2) + "\n")
+        (FITS / f"{FITTED}.json").write_text(json.dumps(rounded(found), indent=2) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Compile time of models: ``python -m weft.bench.compile_time`` compares weft with TorchInductor.
+"""Compile time of models: ``python -m tools.compile_time`` compares weft with TorchInductor.
 
 Each run is a process of its own, one at a time, that compiles the forward and the backward and runs them once: cold
 with empty cache folders of weft, TorchInductor and Triton, warm with those of the cold run before it. Backends are
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.one is not None:
         print(compile_once(given.one, given.model[0], given.device, given.blocks))
         return 0
-    from weft.bench.arguments import require_gpu  # a process that compiles once imports nothing before its clock runs
+    from tools.arguments import require_gpu  # a process that compiles once imports nothing before its clock runs
 
     require_gpu(parser, given.device)
     missed: list[str] = []
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.compile_time", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.compile_time", description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="pairs of cold and warm runs")
     parser.add_argument("--model", nargs="+", default=["residual_mix"], help="models of weft.bench.models")
     parser.add_argument("--device", choices=list(SHAPES), default="cpu")
@@ -81,7 +81,7 @@ def _run(backend: str, model: str, device: str, blocks: int | None, folder: str)
         "TRITON_CACHE_DIR": f"{folder}/triton",
         "WEFT_CACHE_DIR": f"{folder}/weft",
     }
-    command = [sys.executable, "-m", "weft.bench.compile_time", "--one", backend, "--model", model, "--device", device]
+    command = [sys.executable, "-m", "tools.compile_time", "--one", backend, "--model", model, "--device", device]
     command += [] if blocks is None else ["--blocks", str(blocks)]
     done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True)
     if done.returncode != 0:
@@ -126,7 +126,7 @@ def record(found: dict[str, Seconds], given: argparse.Namespace, arguments: Sequ
 
     shown = [given.json.name if word == str(given.json) else word for word in arguments]
     return {
-        "command": f"python -m weft.bench.compile_time {shlex.join(shown)}",
+        "command": f"python -m tools.compile_time {shlex.join(shown)}",
         "machine": machine(given.device),
         "versions": versions(Options.read()),
         "batch": list(SHAPES[given.device]),

@@ -1,4 +1,4 @@
-"""Training with weft, TorchInductor and eager PyTorch: ``python -m weft.bench.training --device cuda --json FILE``.
+"""Training with weft, TorchInductor and eager PyTorch: ``python -m tools.training --device cuda --json FILE``.
 
 All start from the same weights and see the same batches, in bfloat16 autocast with SGD; every step is done by each of
 them in turn, and every second step goes backwards. The figure is the median of the steps behind the warm-up, device
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from weft.bench.arguments import require_gpu
+from tools.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.bench.models import MODELS, Model
 from weft.options import Options
@@ -107,7 +107,7 @@ class Comparison:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print and compare."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.training", description=__doc__)
     parser.add_argument("--model", nargs="+", choices=list(MODELS), default=["residual_mix", "plain"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=24)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed |= show(name, found[name])
         if given.json is not None:
             shown = [given.json.name if word == str(given.json) else word for word in sys.argv[1:]]
-            command = f"python -m weft.bench.training {shlex.join(shown)}"
+            command = f"python -m tools.training {shlex.join(shown)}"
             head = {"command": command, "machine": machine(setup.device), "versions": versions(Options.read())}
             head |= {"setup": asdict(setup), "models": {name: each.to_dict() for name, each in found.items()}}
             given.json.write_text(json.dumps(head, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What ``weft.bench.fusion`` measures: regions that read much, regions that are drawn, shapes of two workloads; and the
+"""What ``tools.fusion`` measures: regions that read much, regions that are drawn, shapes of two workloads; and the
 plans of a region that are compared."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from tools.drawn_regions import drawn_widths
 from weft.bench.case import Case, workload_case
-from weft.bench.drawn_regions import drawn_widths
 from weft.bench.inputs import Shape
 from weft.bench.workloads import WORKLOADS
 from weft.bench.workloads.workload import wide

@@ -1,8 +1,8 @@
-"""What ptxas gives kernels at shapes drawn at random: ``python -m weft.bench.ptxas_sweep --target l40s b200 --csv
+"""What ptxas gives kernels at shapes drawn at random: ``python -m tools.ptxas_sweep --target l40s b200 --csv
 FILE``; no GPU.
 
-The kernels are drawn as those of ``weft.bench.gpu_sweep`` are, for targets in turn, with lines of the same form but
-no times. ``weft/bench/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.
+The kernels are drawn as those of ``tools.gpu_sweep`` are, for targets in turn, with lines of the same form but
+no times. ``tools/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from rich.progress import track
 
-from weft.bench.arguments import add_workloads
-from weft.bench.gpu_cells import Cell, drawn_cells, parts_of
-from weft.bench.gpu_sweep import NOT_SWEPT, drawn_schedules
-from weft.bench.swept import COLUMNS, TARGET, line
+from tools.arguments import add_workloads
+from tools.gpu_cells import Cell, drawn_cells, parts_of
+from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
+from tools.swept import COLUMNS, TARGET, line
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
@@ -36,7 +36,7 @@ from weft.target import TARGETS, Target
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and write one line a kernel."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.ptxas_sweep", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.ptxas_sweep", description=__doc__)
     add_workloads(parser, [name for name in WORKLOADS if name not in NOT_SWEPT])
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True, help="of what is drawn")

@@ -1,4 +1,4 @@
-"""Candidate schedules of kernels at shapes drawn at random, timed: ``python -m weft.bench.gpu_sweep --seed N --csv
+"""Candidate schedules of kernels at shapes drawn at random, timed: ``python -m tools.gpu_sweep --seed N --csv
 FILE``.
 
 For each cell, a workload at a drawn shape, every kernel that it may be made of (rows and columns together, and apart)
@@ -29,15 +29,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tools.arguments import add_workloads, require_gpu
+from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
+from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
+from tools.swept import COLUMNS, TARGET, line
 from weft.backends.triton.backend import SLACK
 from weft.backends.triton.schedule import TritonSchedule
-from weft.bench.arguments import add_workloads, require_gpu
 from weft.bench.case import traffic_bytes
-from weft.bench.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
-from weft.bench.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
 from weft.bench.peers import copy_candidate
-from weft.bench.swept import COLUMNS, TARGET, line
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.plan.gpu_candidates import candidates
@@ -64,7 +64,7 @@ Part = tuple[Cell, str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write one line a candidate."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.gpu_sweep", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_sweep", description=__doc__)
     add_workloads(parser, [name for name in WORKLOADS if name not in NOT_SWEPT])
     parser.add_argument("--seed", type=int, required=True, help="of what is drawn")
     parser.add_argument("--cells", type=int, default=100)

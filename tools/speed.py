@@ -1,4 +1,4 @@
-"""Speed on the CPU: ``python -m weft.bench.speed`` times weft against TorchInductor and eager, and a copy.
+"""Speed on the CPU: ``python -m tools.speed`` times weft against TorchInductor and eager, and a copy.
 
 Three tables: kernels of the norm backwards on outputs that exist; the same through autograd, with fresh gradients; and
 every workload as a function call. What is measured, and how, is as in ``weft bench``. ``--json FILE`` writes the
@@ -50,7 +50,7 @@ LEAST_BYTES = 2**20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.speed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.speed", description=__doc__)
     parser.add_argument("--table", choices=list(TABLES), nargs="+", default=list(TABLES))
     parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", help="only these")
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds, at most 10 s a row")

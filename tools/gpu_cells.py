@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from weft.bench.drawn_regions import ELEMENTS, FEWEST, VECTOR, drawn_region, drawn_widths
+from tools.drawn_regions import ELEMENTS, FEWEST, VECTOR, drawn_region, drawn_widths
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace

@@ -1,4 +1,4 @@
-"""Pieces of models on a GPU, forward and backward: ``python -m weft.bench.pieces --json FILE``.
+"""Pieces of models on a GPU, forward and backward: ``python -m tools.pieces --json FILE``.
 
 Queries are normed head by head, turned by their positions and laid out for attention; logits are shifted by a token
 and become a cross-entropy. Each piece is compiled by weft and by TorchInductor, and their kernels are timed in turn
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from weft.bench.arguments import require_gpu
+from tools.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.options import Options
 from weft.runtime.timing import medians_us
@@ -90,7 +90,7 @@ def pieces(batch: int, sequence: int, heads: int, width: int, vocabulary: int, d
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Time, print, and write if asked to. The exit status is 1 if a result is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.pieces", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.pieces", description=__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=16)

@@ -1,4 +1,4 @@
-"""Coefficients of the polynomials in ``weft_cpu.h``: ``python -m weft.bench.minimax`` fits and prints them.
+"""Coefficients of the polynomials in ``weft_cpu.h``: ``python -m tools.minimax`` fits and prints them.
 
 Minimax fits by Lawson's iteration (C. L. Lawson, "Contributions to the theory of linear least maximum approximation",
 1961): least squares whose weights grow where the error is largest. Needs scipy.

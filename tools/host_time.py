@@ -1,4 +1,4 @@
-"""Time on the host of compiled calls: ``python -m weft.bench.host_time --device cuda --json FILE``.
+"""Time on the host of compiled calls: ``python -m tools.host_time --device cuda --json FILE``.
 
 On data so small that a GPU is done before the next launch comes: calls of a norm, forward alone and with its backward,
 and the forward and backward of the residual-mix model. Eager PyTorch, TorchInductor and weft run in turn; a sample is
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
-from weft.bench.arguments import require_gpu
+from tools.arguments import require_gpu
 from weft.bench.machine import machine, versions
 from weft.bench.models import ResidualMix
 from weft.integration.fuse import fuse
@@ -75,7 +75,7 @@ class Line:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.host_time", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.host_time", description=__doc__)
     parser.add_argument("--what", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=50)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Console().print(lines[-1].text(), highlight=False, soft_wrap=True)
     if given.json is not None:
         shown = [given.json.name if word == str(given.json) else word for word in sys.argv[1:]]
-        head = {"command": f"python -m weft.bench.host_time {shlex.join(shown)}", "rounds": given.rounds}
+        head = {"command": f"python -m tools.host_time {shlex.join(shown)}", "rounds": given.rounds}
         head |= {"machine": machine(given.device), "versions": versions(Options.read())}
         head |= {"lines": [line.to_dict() for line in lines]}
         given.json.write_text(json.dumps(head, indent=1) + "\n")

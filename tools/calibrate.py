@@ -1,8 +1,8 @@
 """Measures CPU kernels over a sweep of shapes and fits the constants of the cost model to it.
 
-``python -m weft.bench.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants; on a machine by AMD
-``cpu_amd.json``) and ``cpu_sweep.csv`` beside it (what they were fitted to). The fit minimises the squared logarithm of
-predicted over measured time.
+``python -m tools.calibrate`` writes ``weft/plan/calibration/cpu.json`` (the constants; on a machine by AMD
+``cpu_amd.json``) and ``tools/sweeps/cpu_sweep.csv`` (what they were fitted to). The fit minimises the squared logarithm
+of predicted over measured time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from tools.swept import SWEEPS
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -37,7 +39,7 @@ from weft.runtime import build
 from weft.runtime.layout import allocate
 from weft.target import Target
 
-FOLDER = Path(__file__).parent.parent / "plan" / "calibration"
+CALIBRATION = Path(str(resources.files("weft.plan"))) / "calibration"
 NAMES = ("rms_norm_forward", "layer_norm_forward", "softmax_forward", "rms_norm_backward", "layer_norm_backward_bias")
 SEGMENT_SHAPES = ((64, 32), (2048, 32), (16384, 32), (2048, 256), (256, 1024))
 SHAPES = (
@@ -60,21 +62,22 @@ class Sample:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, fit, write; prints how well the model fits."""
-    parser = argparse.ArgumentParser(prog="weft.bench.calibrate", description=__doc__)
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to")
+    parser = argparse.ArgumentParser(prog="python -m tools.calibrate", description=__doc__)
+    parser.add_argument("--out", type=Path, help="folder to write both files to")
     options = parser.parse_args(arguments)
     cases = [(name, *shape) for name in NAMES for shape in SHAPES]
     cases += [("segment_sum", *shape) for shape in SEGMENT_SHAPES]
     samples = [measure(*case) for case in track(cases, description="measuring")]
     target, worst, typical = fit(samples)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / f"{target.name}_sweep.csv").open("w", newline="") as file:
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    with ((options.out or SWEEPS) / f"{target.name}_sweep.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["workload", "rows", "columns", "dtype", "measured_us", "predicted_us"])
         for s in samples:
             predicted = estimate(s.kernel, target, {}).predicted_us
             writer.writerow([s.name, s.rows, s.columns, "bf16", f"{s.measured_us:.2f}", f"{predicted:.2f}"])
-    (options.out / f"{target.name}.json").write_text(json.dumps(vars(target), indent=2) + "\n")
+    ((options.out or CALIBRATION) / f"{target.name}.json").write_text(json.dumps(vars(target), indent=2) + "\n")
     print(f"{len(samples)} kernels; predicted over measured: {typical:.2f}x typical, {worst:.2f}x worst")
     return 0
 
@@ -131,7 +134,7 @@ def fit(samples: Sequence[Sample]) -> tuple[Target, float, float]:
         units=torch.get_num_threads(),
         lanes=16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8,
         measured=True,
-        origin=f"fitted by weft.bench.calibrate on {machine}, {torch.backends.cpu.get_cpu_capability()}, "
+        origin=f"fitted by tools.calibrate on {machine}, {torch.backends.cpu.get_cpu_capability()}, "
         f"torch {torch.__version__}; strided accesses are a guess: one nanosecond each",
     )
 

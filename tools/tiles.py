@@ -1,7 +1,7 @@
-"""How many rows should go together? ``python -m weft.bench.tiles`` times kernels with one, two and four rows a tile.
+"""How many rows should go together? ``python -m tools.tiles`` times kernels with one, two and four rows a tile.
 
 Every kernel of a workload runs on outputs that exist, bf16, all candidates of a shape interleaved with a copy of the
-same bytes. ``--csv FILE`` writes the figures; those the planner's rule is from are in ``plan/calibration``:
+same bytes. ``--csv FILE`` writes the figures; those the planner's rule is from are in ``tools/sweeps``:
 ``cpu_tiles.csv`` and ``cpu_amd_tiles.csv``.
 """
 
@@ -46,7 +46,7 @@ ROWS_PER_TILE = (1, 2, 4)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print one line a workload and shape."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.tiles", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.tiles", description=__doc__)
     parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=WORKLOADS_TIMED)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--csv", type=Path, help="write the figures to this file")

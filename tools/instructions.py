@@ -1,4 +1,4 @@
-"""Counts instructions of pointwise operations: ``python -m weft.bench.instructions`` prints, of each, how many an
+"""Counts instructions of pointwise operations: ``python -m tools.instructions`` prints, of each, how many an
 element takes in float32 on a GPU of compute capability 9.0, and how many where the result is rounded to 16 bits.
 
 A kernel with one of them and a kernel with two in a row are compiled; what the second has more, by elements of a
@@ -32,7 +32,7 @@ _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count and print."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.instructions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.instructions", description=__doc__)
     parser.add_argument("--op", nargs="+", choices=list(INSTRUCTIONS), default=list(INSTRUCTIONS), metavar="OP")
     given = parser.parse_args(arguments)
     for op in given.op:

@@ -1,4 +1,4 @@
-"""Whether the right values share a kernel, measured on a GPU: ``python -m weft.bench.fusion --json FILE``.
+"""Whether the right values share a kernel, measured on a GPU: ``python -m tools.fusion --json FILE``.
 
 ``over``: backwards of a block with a residual mix that read 6 to 19 buffers, weft beside TorchInductor with kernels of
 both directions, without them, and with its pipelined ones. ``under``: regions drawn from a seed, the chosen plan beside
@@ -32,15 +32,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from tools.arguments import require_gpu
+from tools.fusion_cells import SEED, Cell, case_of, cells_of, compared, plans_of, program_of
+from tools.ptxas_sweep import used
 from weft.backends.listed import render
-from weft.bench.arguments import require_gpu
 from weft.bench.correctness import check_candidate, poison_of, reference
-from weft.bench.fusion_cells import SEED, Cell, case_of, cells_of, compared, plans_of, program_of
 from weft.bench.gpu_peers import inductor_pipelined
 from weft.bench.kernel_run import KernelRun, input_tensors, what_is_wrong
 from weft.bench.machine import machine, versions
 from weft.bench.peers import inductor_call, weft_call
-from weft.bench.ptxas_sweep import used
 from weft.bench.reason import attempt
 from weft.ir.interpret import sizes_of
 from weft.ir.program import Program
@@ -91,7 +91,7 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write, and compare with the bars."""
-    parser = argparse.ArgumentParser(prog="python -m weft.bench.fusion", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fusion", description=__doc__)
     parser.add_argument("--json", type=Path, help="write what was measured so far after each cell")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seed", type=int, default=SEED, help="of drawn regions")
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dict[int, Result](),
         time.monotonic() + given.seconds,
     )
-    head = {"command": " ".join(["python -m weft.bench.fusion", *sys.argv[1:]])}
+    head = {"command": " ".join(["python -m tools.fusion", *sys.argv[1:]])}
     head |= {"machine": machine(DEVICE), "versions": versions(options)}
     one = partial(measured, options=options, rounds=given.rounds, lock=tempfile.mkdtemp(), ends=ends)
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
