@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import calls as gpu
+from weft.backends.triton import load as triton_load
 from weft.backends.triton.backend import TritonBackend
+from weft.backends.triton.build import Binary, GpuTarget, Job
+from weft.backends.triton.load import Loaded
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.runtime import gpu, launch, triton_build, triton_load
+from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage
-from weft.runtime.triton_build import Binary, GpuTarget, Job
-from weft.runtime.triton_load import Loaded
 
 STREAM, UNITS, PER_UNIT = 77, 3, 2
 H100 = GpuTarget(90)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.backends.triton import text as triton
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -22,7 +23,6 @@ from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan, plan_split
-from weft.render import triton
 from weft.runtime.trust import check_folder
 from weft.target import Target
 

@@ -31,6 +31,9 @@ from tests.refusal_builders import (
 )
 from tests.region_checks import traced
 from weft import compiler, planning
+from weft.backends.cpp.expressions import C_TYPES
+from weft.backends.triton import text as triton
+from weft.backends.triton.expressions import TRITON_TYPES
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
@@ -45,9 +48,6 @@ from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
 from weft.plan.tuned import Tuned, plain, with_tuned
-from weft.render import triton
-from weft.render.expressions import C_TYPES
-from weft.render.triton_expressions import TRITON_TYPES
 from weft.rules import Figure
 from weft.runtime import launch, launcher
 from weft.runtime.executable import Executable

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from weft.backends.source import Source
 from weft.errors import BuildError
 from weft.options import Options
-from weft.render.source import Source
 from weft.runtime import build, cache
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from tests.devices import plug_in, properties
 from weft import cli
+from weft.backends import listed
+from weft.backends.triton import probes
+from weft.backends.triton.constants import constants, fitted_constants
 from weft.errors import BuildError, Refusal, warn_once
 from weft.explain import health
 from weft.machines import target_of
 from weft.options import Options
-from weft.plan.gpu_constants import constants, fitted_constants
-from weft.render import backends
-from weft.runtime import calibration, probes
+from weft.runtime import calibration
 from weft.runtime.layout import Fitting
-from weft.runtime.probes import Found
-from weft.target import Target, of_properties
+from weft.target import Found, Target, of_properties
 
 CUDA = torch.device("cuda", 0)
 FOUND = Found(261.5, 0.9, 1.3, 1.08, 17)
@@ -33,7 +33,7 @@ FOUND = Found(261.5, 0.9, 1.3, 1.08, 17)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(calibration, "_FAILED", {})
-    monkeypatch.setattr(backends, "find_spec", lambda name: object())  # Triton is there
+    monkeypatch.setattr(listed, "find_spec", lambda name: object())  # Triton is there
     warn_once.cache_clear()
     return Options.read()
 

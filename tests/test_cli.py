@@ -306,7 +306,7 @@ def test_importing_weft_imports_no_command_line_and_a_command_no_gpu_package() -
         import sys, weft
         print([m for m in ("typer", "click", "weft.cli", "weft.commands") if m in sys.modules])
         import weft.commands.bench
-        print([m for m in ("weft.render.weft_triton", "liger_kernel", "quack") if m in sys.modules])
+        print([m for m in ("weft.backends.triton.weft_triton", "liger_kernel", "quack") if m in sys.modules])
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)

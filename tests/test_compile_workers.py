@@ -23,17 +23,19 @@ from tests.triton_by_hand import SEPARATE, SOURCE, TEXT
 from weft import planning
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.listed import render
+from weft.backends.source import Source
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import calls as gpu
+from weft.backends.triton.build import GpuTarget, Job, Variant, all_binaries, artefacts_in_worker, binaries
 from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import BuildError
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.source import Source
-from weft.runtime import compile_workers, gpu, head_start, triton_build
+from weft.runtime import compile_workers, head_start
 from weft.runtime.compile_workers import Task, Tasks, WorkerLostError
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage
-from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, artefacts_in_worker, binaries
 from weft.target import Target
 
 ALIGNED, H100 = Variant((True, True, True), (True,)), GpuTarget(90)

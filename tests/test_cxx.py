@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import weft
+from weft.backends.source import Source
 from weft.errors import BrokenCompilerError, BuildError, CompilerNotFoundError, warn_once
 from weft.options import Options
-from weft.render.source import Source
 from weft.runtime import build, cache, cxx, launch, launcher
 from weft.runtime.cxx import find_compiler, first_lines
 

@@ -52,7 +52,7 @@ def test_commands_are_quoted_for_shells_that_expand_brackets() -> None:
 def test_the_schemes_of_a_page_are_those_that_the_planner_chooses_from() -> None:
     lines = (ROOT / "docs" / "ir.md").read_text().splitlines()
     (row,) = (line for line in lines if line.startswith("| scheme |"))
-    choosing = "".join((ROOT / "weft" / "plan" / f"{name}.py").read_text() for name in ("schedules", "gpu_candidates"))
+    choosing = "".join(file.read_text() for file in (ROOT / "weft" / "backends").rglob("*.py"))
     chosen = {scheme for scheme in get_args(Scheme) if f'"{scheme}"' in choosing}
     assert set(re.findall("`([A-Z_]+)`", row)) == set(get_args(Scheme)) == chosen
 

@@ -19,10 +19,10 @@ import pytest
 
 from tests.cases import often
 from tests.faults import CHECKS, FAULTS, HEADER, Fault
+from weft.backends.source import Source
 from weft.capture.refine import MisalignedError
 from weft.errors import BuildError, WeftError
 from weft.options import Options
-from weft.render.source import Source
 from weft.runtime import build, launch
 from weft.runtime.cache import Cache
 

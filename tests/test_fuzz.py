@@ -72,7 +72,7 @@ def case_of(text: str, mode: programs.Mode = "random", **sizes: int) -> programs
     ],
 )
 def test_a_wrong_kernel_is_found(was: str, becomes: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.render import cpp
+    from weft.backends.cpp import text as cpp
 
     changed: list[str] = []
 

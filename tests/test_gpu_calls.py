@@ -18,23 +18,24 @@ from triton import knobs
 
 from tests.gpu_driver import H100, STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import PROGRAM, SAME, SEPARATE, SOURCE, render_by_hand
+from weft.backends.triton import load as triton_load
+from weft.backends.triton import text as triton
 from weft.backends.triton.backend import TritonBackend
+from weft.backends.triton.build import Binary, Job, Variant
+from weft.backends.triton.calls import GpuFunction
 from weft.errors import BuildError, LaunchError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
-from weft.render import triton
 from weft.runtime import driver as cuda_driver
 from weft.runtime import executable as weft_executable
-from weft.runtime import launch, triton_load
+from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of
-from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import check_tensors
 from weft.runtime.resource_usage import ResourceUsage
-from weft.runtime.triton_build import Binary, Job, Variant
 from weft.target import Target
 
 ALL = (True,) * 3

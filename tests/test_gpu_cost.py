@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from tools.gpu_cells import Cell, parts_of
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.choice import ranked
+from weft.backends.triton.cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
+from weft.backends.triton.demand import Demand, share_of
 from weft.backends.triton.schedule import VECTOR_BYTES
+from weft.backends.triton.work import Work
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.demand import Demand, share_of
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
-from weft.plan.gpu_schedules import ranked
-from weft.plan.gpu_work import Work
 from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-from weft.render import triton
-from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 from weft.target import Target
 
 H200 = Target.named("h200")

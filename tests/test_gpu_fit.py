@@ -10,7 +10,7 @@ import pytest
 from tools import gpu_fit
 from tools.gpu_cells import Cell, parts_of
 from tools.swept import TIMED
-from weft.plan.gpu_constants import constants
+from weft.backends.triton.constants import constants
 from weft.target import Target
 
 H200 = Target.named("h200")

@@ -17,16 +17,16 @@ pytest.importorskip("triton")
 
 from tests.gpu_driver import STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import SEPARATE
+from weft.backends.triton import launches as triton_launch
+from weft.backends.triton import workspace
+from weft.backends.triton.launches import Launch
+from weft.backends.triton.occupancy import grid_of
+from weft.backends.triton.workspace import Workspace
 from weft.errors import BuildError
 from weft.ir.interpret import sizes_of
 from weft.ir.parser import parse
 from weft.options import LaunchOptions, Options
-from weft.render import triton_launch
-from weft.render.triton_launch import Launch
 from weft.runtime import driver as cuda_driver
-from weft.runtime import workspace
-from weft.runtime.occupancy import grid_of
-from weft.runtime.workspace import Workspace
 
 # the workspace
 

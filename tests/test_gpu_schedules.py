@@ -15,7 +15,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tools.gpu_cells import Cell, parts_of
 from weft import compiler
+from weft.backends.triton import choice as gpu_schedules
+from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
+from weft.backends.triton.candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
+from weft.backends.triton.choice import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
+from weft.backends.triton.cost import programs_per_sm
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.launches import launches
+from weft.backends.triton.resources import spills, wanted_registers
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
@@ -23,21 +31,13 @@ from weft.compiler import Compilation, compile_graph
 from weft.errors import VerificationError
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan import gpu_schedules
 from weft.plan.cost import estimate
-from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of, power_of_two
-from weft.plan.gpu_cost import programs_per_sm
-from weft.plan.gpu_schedules import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan
-from weft.plan.resources import spills, wanted_registers
 from weft.plan.schedule import Schedule
 from weft.plan.schedules import resources
 from weft.plan.split import Split
 from weft.plan.verify import verify_plan
-from weft.render import triton
-from weft.render.triton_launch import launches
 from weft.runtime import failures, misses
 from weft.runtime.counters import counters
 from weft.runtime.executable import digest_of

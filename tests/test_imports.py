@@ -1,4 +1,5 @@
-"""Imports point one way: what is installed reads nothing that only a checkout has."""
+"""Imports point one way: what is installed reads nothing that only a checkout has, and nothing names a backend but the
+list of them."""
 
 from __future__ import annotations
 
@@ -8,22 +9,36 @@ from pathlib import Path
 
 import pytest
 
+from weft.backends.listed import NAMES
+
 ROOT = Path(__file__).parent.parent
 CHECKOUT = {"tools", "tests", "docs", "benchmarks"}
 """Folders beside the package, which no wheel has."""
 
 
-def imported(text: str) -> Iterator[str]:
-    """Top-level packages of modules that a text of Python imports anywhere, or names in a string: ``"tools.speed"``."""
+def modules(text: str) -> Iterator[str]:
+    """Modules that a text of Python imports anywhere, what it imports from them, and what it names in a string:
+    ``"tools.speed"``."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0]
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            head, dot, rest = node.value.partition(".")
-            if dot and rest.isidentifier():
-                yield head
+            head, *rest = node.value.split(".")
+            if rest and all(part.isidentifier() for part in rest):
+                yield node.value
+
+
+def imported(text: str) -> set[str]:
+    """Top-level packages of these."""
+    return {name.partition(".")[0] for name in modules(text)}
+
+
+def backends(text: str) -> set[str]:
+    """Backends whose folders a text names."""
+    parts = (name.split(".") for name in modules(text))
+    return {names[2] for names in parts if names[:2] == ["weft", "backends"] and len(names) > 2}.intersection(NAMES)
 
 
 def test_the_package_imports_only_what_is_installed_with_it() -> None:
@@ -44,3 +59,27 @@ def test_the_package_imports_only_what_is_installed_with_it() -> None:
 )
 def test_an_import_of_tools_is_found(text: str) -> None:
     assert "tools" in imported(text)
+
+
+def test_nothing_outside_a_backends_folder_names_it() -> None:
+    folder = ROOT / "weft" / "backends"
+    assert {path.name for path in folder.iterdir() if (path / "backend.py").exists()} == set(NAMES)
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "weft").rglob("*.py")):
+        own = path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""
+        if others := backends(path.read_text()) - {own}:
+            found[str(path.relative_to(ROOT))] = others
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import weft.backends.triton.text",
+        "def f():\n    from weft.backends import triton",
+        "from weft.backends.triton.schedule import TritonSchedule",
+        "import_module('weft.backends.triton.backend')",
+    ],
+)
+def test_a_backend_that_is_named_is_found(text: str) -> None:
+    assert backends(text) == {"triton"}

@@ -7,11 +7,11 @@ import importlib.util
 import pytest
 
 from tools.instructions import instructions, main
+from weft.backends.triton.instructions import INSTRUCTIONS, MOST_COST, ROUGH_INSTRUCTIONS, ROUNDING_COST, cost_of
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
 from weft.ir.program import Value
 from weft.ir.rounding import ROUGH, is_rounded_again, rounded_at_once
-from weft.plan.gpu_instructions import INSTRUCTIONS, MOST_COST, ROUGH_INSTRUCTIONS, ROUNDING_COST, cost_of
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed; it has wheels for Linux only"

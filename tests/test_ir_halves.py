@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
 from weft.ir.halves import in_halves
@@ -18,8 +20,6 @@ from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import triton
-from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 
 BODY = """
   wide_x: f32{{m}} = cast(x)

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
 from tests.test_backend import run_python
+from weft.backends.cpp import text as cpp
 from weft.backends.cpp.schedule import CppSchedule
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import cpp
 from weft.runtime import build, executable, launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of

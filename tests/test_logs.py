@@ -18,6 +18,7 @@ from torch import Tensor
 
 import weft
 from weft import logs
+from weft.backends.source import Source
 from weft.capture.trace import trace
 from weft.compiler import compile_graph
 from weft.errors import BuildError
@@ -25,7 +26,6 @@ from weft.integration import report
 from weft.integration.backend import WeftPass
 from weft.options import Options
 from weft.plan.planner import plan_split
-from weft.render.source import Source
 from weft.runtime import cache
 from weft.runtime.cache import Cache
 from weft.target import Target

@@ -8,6 +8,8 @@ from string import Template
 import pytest
 import torch
 
+from weft.backends.cpp import names as cpp_names
+from weft.backends.cpp import text as cpp
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
@@ -16,7 +18,6 @@ from weft.plan.kernel import Kernel, Plan
 from weft.plan.legality import kind_of
 from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
-from weft.render import cpp, cpp_names
 from weft.runtime.launch import run_plan
 from weft.target import Target
 

@@ -12,17 +12,17 @@ from tests.plan_cases import CPU, DATA, M, N, program, squares
 from tools.gpu_cells import Cell, parts_of
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.listed import render
+from weft.backends.triton.choice import gpu_schedule
+from weft.backends.triton.expressions import STATES
+from weft.backends.triton.finish_tasks import finish_steps
 from weft.backends.triton.schedule import TritonSchedule
+from weft.backends.triton.work import INDEX_COST, Work
 from weft.ir import Program
 from weft.ir.ops import ONLINE, states_of
 from weft.plan.cost import estimate, estimates, ideal
-from weft.plan.finish import finish_steps
 from weft.plan.fitting import separated
-from weft.plan.gpu_schedules import gpu_schedule
-from weft.plan.gpu_work import INDEX_COST, Work
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
-from weft.render.triton_expressions import STATES
 from weft.target import Target
 
 EXAMPLE = replace(

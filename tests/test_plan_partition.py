@@ -26,6 +26,7 @@ from tests.plan_cases import (
     refusal_of,
     traced,
 )
+from weft.backends.triton.choice import gpu_schedule
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -38,7 +39,6 @@ from weft.ir.structure import analyse
 from weft.options import Options
 from weft.plan import partition
 from weft.plan.cost import estimate
-from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan, plan_split, splits
 from weft.plan.split import Split

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from tests.test_gpu_schedules import H200, split_of
 from tools.ptxas_sweep import used
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_cost import programs_of, programs_per_sm
-from weft.plan.gpu_work import Work
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.cost import programs_of, programs_per_sm
+from weft.backends.triton.register_cap import is_scarce
+from weft.backends.triton.work import Work
 from weft.plan.kernel import Kernel, parse_kernel
-from weft.plan.register_cap import is_scarce
 
 
 def test_registers_are_capped_where_one_program_less_would_be_a_third_or_more() -> None:

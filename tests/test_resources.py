@@ -18,14 +18,21 @@ from tools.gpu_cells import Cell, drawn_cells, parts_of, program_of
 from tools.ptxas_sweep import drawn_kernels, used
 from tools.swept import COMPILED, TIMED, read
 from weft.backends.listed import supports
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.choice import gpu_schedule
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.resources import (
+    RESERVED_BYTES,
+    Weights,
+    given_registers,
+    most_registers,
+    most_shared_bytes,
+    weights,
+)
 from weft.bench.workloads import WORKLOADS as ALL
 from weft.ir.parser import parse
-from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_schedules import gpu_schedule
 from weft.plan.kernel import Kernel, Plan, Resources
 from weft.plan.planner import plan
-from weft.plan.resources import RESERVED_BYTES, Weights, given_registers, most_registers, most_shared_bytes, weights
 from weft.plan.schedules import resources
 from weft.plan.split import Split
 from weft.target import Target

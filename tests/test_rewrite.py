@@ -22,7 +22,8 @@ from weft.errors import VerificationError
 from weft.integration.rewrite import rewrite, sort
 from weft.integration.sizes import SizeNodes, UnknownSymbolError, symbol_hints
 from weft.options import Options
-from weft.plan import Kernel, planner
+from weft.plan import planner
+from weft.plan.kernel import Kernel
 from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of

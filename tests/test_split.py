@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from weft.backends.triton.choice import forget, gpu_schedule
 from weft.ir.parser import parse
-from weft.plan.gpu_schedules import forget, gpu_schedule
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 from weft.target import Target

@@ -22,18 +22,20 @@ from triton import knobs
 from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
+from weft.backends.source import Source
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import files as triton_files
+from weft.backends.triton.build import GpuTarget, Job, Variant, all_binaries, attributes, binaries, signature
+from weft.backends.triton.front_end import functions_of
+from weft.backends.triton.load import restore
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.source import Source
-from weft.runtime import cache, resource_usage, triton_build, triton_files
+from weft.runtime import cache, resource_usage
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
-from weft.runtime.triton_build import GpuTarget, Job, Variant, all_binaries, attributes, binaries, signature
-from weft.runtime.triton_front_end import functions_of
-from weft.runtime.triton_load import restore
 
 ALL, NONE = (True,) * 3, (False,) * 3
 ALIGNED = Variant(ALL, (True,))

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("triton")
 
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant, compile_artefact, read_artefact
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
-from weft.render import triton
-from weft.runtime.triton_build import GpuTarget, Job, Variant, compile_artefact, read_artefact
 from weft.target import Target
 
 SOFTMAX = """program softmax({parameters})

@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cases import often
-from weft.backends.triton.schedule import TritonSchedule
-from weft.ir.dtypes import TORCH_DTYPES
-from weft.ir.ops import OPS
-from weft.ir.parser import parse
-from weft.ir.rounding import rounded_at_once
-from weft.plan.kernel import Kernel
-from weft.render import triton
-from weft.render.triton_expressions import (
+from weft.backends.triton import text as triton
+from weft.backends.triton.expressions import (
     COMBINE,
     SIGNATURE_TYPES,
     TRITON_TYPES,
@@ -29,6 +23,12 @@ from weft.render.triton_expressions import (
     literal,
     reduction,
 )
+from weft.backends.triton.schedule import TritonSchedule
+from weft.ir.dtypes import TORCH_DTYPES
+from weft.ir.ops import OPS
+from weft.ir.parser import parse
+from weft.ir.rounding import rounded_at_once
+from weft.plan.kernel import Kernel
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed; it has wheels for Linux only"

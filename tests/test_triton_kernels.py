@@ -15,12 +15,12 @@ import pytest
 from tests.cases import NAMES
 from tests.fuzz.pool import run_seeds
 from tests.triton_programs import PROGRAMS
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan_split
-from weft.render import triton
-from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 from weft.target import Target
 
 pytestmark = pytest.mark.skipif(

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from weft.backends.source import Source
 from weft.backends.triton.backend import TritonBackend
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.parser import parse
 from weft.plan.kernel import Kernel
-from weft.render.source import Source
 
 PROGRAM = parse(
     """program p(s0)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.backends.triton.expressions import SIGNATURE_TYPES, TRITON_TYPES, constant, expression, literal, reduction
+from weft.backends.triton.text import LEAST_ARCHITECTURES
 from weft.ir.dtypes import HALVES, TORCH_DTYPES, is_float, is_narrow
 from weft.ir.ops import LOGICAL, OPS, Op
-from weft.render.triton import LEAST_ARCHITECTURES
-from weft.render.triton_expressions import SIGNATURE_TYPES, TRITON_TYPES, constant, expression, literal, reduction
 
 ELEMENTS = 1024
 COMPUTED = ("f32", "f64", "i32", "i64", "bool")
@@ -294,7 +294,7 @@ def _interpret(text: str, inputs: dict[str, Tensor], out: str) -> Tensor | str:
 
 
 def _jit(name: str, arguments: list[str], body: list[str]) -> Any:
-    lines = ["import triton", "import triton.language as tl", "from weft.render import weft_triton as w", ""]
+    lines = ["import triton", "import triton.language as tl", "from weft.backends.triton import weft_triton as w", ""]
     lines += ["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]
     text = "\n".join(lines) + "\n"
     file = f"<{name} {len(linecache.cache)}>"

@@ -21,7 +21,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder, ReduceOps, TensorHandle
 
-from weft.render import weft_triton
+from weft.backends.triton import weft_triton
 
 _FLOATS = {
     tl.float64: torch.float64,

@@ -27,6 +27,8 @@ from tests.sweep.layouts import LAYOUTS, lay_out
 from tests.triton_programs import FAR, PROGRAMS, Written
 from tests.triton_runner import run_plan
 from tests.triton_schedules import alternatives, drawn, in_pieces
+from weft.backends.triton.launches import is_persistent
+from weft.backends.triton.places import Places
 from weft.bench.workloads import WORKLOADS
 from weft.errors import Refusal
 from weft.ir.interpret import interpret, sizes_of
@@ -36,8 +38,6 @@ from weft.plan import planner
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan_split
 from weft.plan.schedule import Schedule
-from weft.render.triton_launch import is_persistent
-from weft.render.triton_places import Places
 from weft.runtime.check import compare
 from weft.target import Target
 

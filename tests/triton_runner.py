@@ -26,13 +26,14 @@ from tests import triton_interpreted  # noqa: F401  (puts in place what the inte
 from tests.fuzz.memory import GUARD, poison
 from tests.fuzz.outcome import Mismatch
 from tests.triton_schedules import sizes_with
+from weft.backends.triton import launches as triton_launch
+from weft.backends.triton import text as renderer
+from weft.backends.triton import weft_triton
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.plan.in_place import overwritable
 from weft.plan.kernel import Kernel, Plan
-from weft.render import triton as renderer
-from weft.render import triton_launch, weft_triton
 
 assert triton.knobs.runtime.interpret, "TRITON_INTERPRET=1 has to be set before triton is imported"
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from weft.backends.triton.candidates import can_complete_sums, can_keep_tiles, power_of_two
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.launches import finish_width, splits_columns, tiled_rows
 from weft.backends.triton.schedule import Keeps
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
-from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import can_complete_sums, can_keep_tiles, power_of_two
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-from weft.render.triton_launch import finish_width, splits_columns, tiled_rows
 from weft.target import Target
 
 CHUNKS = (1, 3, 7, 1000)

@@ -25,6 +25,7 @@ from rich.progress import track
 from torch import Tensor
 
 from tools.swept import SWEEPS
+from weft.backends.cpp import text as cpp
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
@@ -34,7 +35,6 @@ from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
-from weft.render import cpp
 from weft.runtime import build
 from weft.runtime.layout import allocate
 from weft.target import Target

@@ -1,4 +1,4 @@
-"""Fits the constants of ``plan/gpu_cost.py``: ``python -m tools.gpu_fit`` prints them and how well they choose.
+"""Fits the constants of ``backends/triton/cost.py``: ``python -m tools.gpu_fit`` prints them and how well they choose.
 
 ``tools/sweeps/h200_schedules.csv`` has times of schedules from ``tools.gpu_sweep``, at shapes drawn at random.
 The *regret* of a kernel (of a workload at a shape) is the time of the schedule that the constants choose over that of
@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from tools.swept import FITS, TARGET, TIMED, Swept, read
-from weft.plan.gpu_constants import FITTED, Constants, fitted_constants, scaled
-from weft.plan.gpu_cost import Load, way_of
-from weft.plan.gpu_work import Work
-from weft.plan.resources import spills
+from weft.backends.triton.constants import FITTED, Constants, fitted_constants, scaled
+from weft.backends.triton.cost import Load, way_of
+from weft.backends.triton.resources import spills
+from weft.backends.triton.work import Work
 from weft.target import Target
 
 BOUNDS: dict[str, tuple[float, float, float]] = {

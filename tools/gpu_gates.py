@@ -38,6 +38,8 @@ from tools.arguments import add_workloads, require_gpu
 from tools.gpu_bars import BACKWARDS, FORWARDS, OTHERS, Cell, columns_of, line, report
 from tools.gpu_drawn import drawn
 from weft import target
+from weft.backends.triton import candidates as gpu_candidates
+from weft.backends.triton import choice as gpu_schedules
 from weft.bench.case import SIZES, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
 from weft.bench.gpu_peers import GPU_PEERS
@@ -48,7 +50,6 @@ from weft.bench.workloads import WORKLOADS
 from weft.errors import RefusedError
 from weft.ir.dtypes import NAMES, TORCH_DTYPES
 from weft.options import Options
-from weft.plan import gpu_candidates, gpu_schedules
 from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel
 from weft.runtime import calibration, launch, launcher

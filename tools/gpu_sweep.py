@@ -33,21 +33,22 @@ from tools.arguments import add_workloads, require_gpu
 from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
 from tools.swept import COLUMNS, TARGET, line
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import calls as gpu
+from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
+from weft.backends.triton.build import GpuTarget, Job, Variant
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.choice import ranked
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.case import traffic_bytes
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
 from weft.bench.peers import copy_candidate
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_schedules import ranked
 from weft.plan.kernel import Kernel, parse_kernel
 from weft.plan.split import Split
-from weft.render import triton
-from weft.runtime import gpu, triton_build
 from weft.runtime.timing import medians_us
-from weft.runtime.triton_build import GpuTarget, Job, Variant
 
 FIRST = 0.5
 """The part of the schedules of a kernel that are those with the shortest predicted times."""

@@ -2,7 +2,7 @@
 element takes in float32 on a GPU of compute capability 9.0, and how many where the result is rounded to 16 bits.
 
 A kernel with one of them and a kernel with two in a row are compiled; what the second has more, by elements of a
-thread, is the cost of one. No GPU is needed. ``plan/gpu_instructions.py`` has the figures.
+thread, is the cost of one. No GPU is needed. ``backends/triton/instructions.py`` has the figures.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
+from weft.backends.triton.instructions import INSTRUCTIONS
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.ops import OPS
 from weft.ir.program import Builder, Dim, Program
 from weft.options import Options
-from weft.plan.gpu_instructions import INSTRUCTIONS
 from weft.plan.kernel import Kernel
-from weft.render import triton
-from weft.runtime.triton_build import GpuTarget, Job, Variant, binaries
 
 SPECIAL = 8.0
 """Instructions that the others' units compute while the one for special functions computes one."""

@@ -1,8 +1,8 @@
 """Which kernels of regions of many loads spill registers: ``python -m tools.many_loads --regions 300 --seed 1``.
 
 Regions of 2 to 40 loads are drawn at random, planned for GPUs of several architectures, and compiled by ptxas; no GPU
-is needed. A kernel that spills at the first choice is a miss of ``weft/plan/resources.py``; one that still does after
-the runners-up that a compile tries is what the exit status is 1 for.
+is needed. A kernel that spills at the first choice is a miss of ``weft/backends/triton/resources.py``; one that
+still does after the runners-up that a compile tries is what the exit status is 1 for.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rich.progress import track
 
 from tools.drawn_regions import drawn_region
 from tools.ptxas_sweep import usages
+from weft.backends.triton import text as triton
 from weft.errors import BuildError, Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.plan.schedules import resources
-from weft.render import triton
 from weft.runtime.misses import without_miss
 from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.target import TARGETS, Target

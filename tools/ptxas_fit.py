@@ -32,7 +32,7 @@ from tools.ptxas_kernels import (
     tolerance_of,
 )
 from tools.swept import COMPILED, FITS, TIMED, read
-from weft.plan.resources import Weights, given_registers, weights
+from weft.backends.triton.resources import Weights, given_registers, weights
 
 GROUPS = (
     "ONE_SHOT",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from tools.swept import Swept
-from weft.plan.demand import features
-from weft.plan.resources import (
+from weft.backends.triton.demand import features
+from weft.backends.triton.resources import (
     MOST_REGISTERS,
     REGISTER_GRAIN,
     REGISTERS,

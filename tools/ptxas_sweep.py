@@ -2,7 +2,7 @@
 FILE``; no GPU.
 
 The kernels are drawn as those of ``tools.gpu_sweep`` are, for targets in turn, with lines of the same form but
-no times. ``tools/ptxas_fit.py`` finds the weights of ``weft/plan/resources.py`` from both.
+no times. ``tools/ptxas_fit.py`` finds the weights of ``weft/backends/triton/resources.py`` from both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tools.arguments import add_workloads
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.swept import COLUMNS, TARGET, line
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import text as triton
+from weft.backends.triton.build import GpuTarget, Job, Variant
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
-from weft.render import triton
-from weft.runtime import triton_build
 from weft.runtime.resource_usage import ResourceUsage
-from weft.runtime.triton_build import GpuTarget, Job, Variant
 from weft.target import TARGETS, Target
 
 

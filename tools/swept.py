@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu_cells import Cell, parts_of
+from weft.backends.triton.demand import Demand
 from weft.backends.triton.schedule import TritonSchedule
-from weft.plan.demand import Demand
 from weft.plan.split import Split
 from weft.target import Target
 

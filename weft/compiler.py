@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.backends.listed import render, supports
+from weft.backends.source import Source
 from weft.capture.border import BorderChoice
 from weft.capture.parts import place_bytes
 from weft.capture.pointwise import check_alone
@@ -44,7 +45,6 @@ from weft.plan.schedules import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.planning import Asked, Plans
-from weft.render.source import Source
 from weft.runtime import head_start, launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed

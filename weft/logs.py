@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from functools import cache
 
-from weft.render.source import Source
+from weft.backends.source import Source
 
 LOGS = {
     "fusion": "weft.integration.report",

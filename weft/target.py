@@ -83,6 +83,19 @@ class Target:
         raise ValueError(f"no figures for {device}; plan for one of {', '.join(sorted(_table()))}")
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was measured of a GPU. bandwidth_gbps: of a copy. instruction_ratio, start_ratio: see ``Target``. error:
+    the typical factor between predicted and measured times of kernels, with these; kernels: how many there
+    were."""
+
+    bandwidth_gbps: float
+    instruction_ratio: float
+    start_ratio: float
+    error: float
+    kernels: int
+
+
 TARGETS = (
     *("cpu", "cpu_amd"),
     *("a100", "rtx3090", "l40s", "rtx4090", "h100", "h200", "b200", "gb200", "rtx5090"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from weft.backends.source import Source
 from weft.options import Options
-from weft.render.source import Source
 from weft.runtime import build
 from weft.runtime.cache import Cache
 

@@ -16,6 +16,7 @@ from tests.fuzz.native import compile_sources
 from tests.fuzz.outcome import Mismatch, Outcome, check_close
 from tests.fuzz.program_generator import Generator, Layouts, parameter_values
 from tests.fuzz.program_shrink import smaller_programs
+from weft.backends.cpp import text as cpp
 from weft.errors import Refusal
 from weft.ir.interpret import interpret, sizes_of
 from weft.ir.parser import parse
@@ -26,7 +27,6 @@ from weft.ir.verify import verify
 from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.plan.planner import plan, plan_split, splits
 from weft.plan.verify import verify_plan
-from weft.render import cpp
 from weft.runtime.layout import check_tensors
 from weft.target import Target
 

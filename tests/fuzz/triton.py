@@ -11,11 +11,11 @@ from tests.fuzz.memory import written
 from tests.fuzz.outcome import Mismatch, Outcome
 from tests.fuzz.programs import Case, Expected, bind_inputs, bits, describe, is_valid, legal_plans, make, smaller
 from tests.triton_schedules import drawn, is_quick
+from weft.backends.triton import text as triton
 from weft.ir.interpret import sizes_of
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
 from weft.plan.kernel import Plan
-from weft.render import triton
 from weft.target import Target
 
 __all__ = ["check", "describe", "is_valid", "make", "script", "smaller"]

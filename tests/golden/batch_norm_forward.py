@@ -23,7 +23,7 @@
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def weft_batch_norm_forward_0_finish(x, rsqrt_saved, mul_saved, sum_partial, sum
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit

@@ -45,7 +45,7 @@
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
@@ -139,7 +139,7 @@ def weft_cross_entropy_forward_rows(x, target, out0, out1, cast_2_saved, where_4
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit

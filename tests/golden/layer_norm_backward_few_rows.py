@@ -29,7 +29,7 @@
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def weft_layer_norm_backward_rows(dy, x, weight, mean, rstd, out0):
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit

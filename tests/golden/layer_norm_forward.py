@@ -27,7 +27,7 @@
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit

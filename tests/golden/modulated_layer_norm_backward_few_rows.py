@@ -32,7 +32,7 @@
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def weft_modulated_layer_norm_backward_rows(dy, x, scale, mean, rstd, out0):
 import triton
 import triton.language as tl
 
-from weft.render import weft_triton as w
+from weft.backends.triton import weft_triton as w
 
 
 @triton.jit

@@ -12,15 +12,15 @@ import weft
 from tests.accuracy import rms
 from tests.gpu.workloads import MIXED, compiled, equal, expected, inputs_of, plan_of, program_of
 from weft.backends.listed import render
+from weft.backends.triton.calls import GpuFunction
+from weft.backends.triton.workspace import Workspace
 from weft.bench.workloads import WORKLOADS
 from weft.errors import LaunchError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.runtime import launch
 from weft.runtime.executable import digest_of
-from weft.runtime.gpu import GpuFunction
 from weft.runtime.layout import allocate
-from weft.runtime.workspace import Workspace
 
 
 def _stopped(*_: object) -> None:

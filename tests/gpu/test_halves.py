@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.test_ir_halves import every_number
+from weft.backends.triton import text as triton
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import HALVES
 from weft.ir.interpret import interpret
@@ -16,7 +17,6 @@ from weft.machines import target_of
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
-from weft.render import triton
 from weft.runtime.launch import run_plan
 from weft.target import Target
 

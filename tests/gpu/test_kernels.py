@@ -25,9 +25,9 @@ from tests.gpu.workloads import (
     program_of,
     run,
 )
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.choice import ranked
 from weft.backends.triton.schedule import Keeps
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_schedules import ranked
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 from weft.target import Target

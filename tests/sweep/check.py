@@ -15,6 +15,7 @@ from tests.fuzz.memory import check_untouched, output_tensor, written
 from tests.fuzz.outcome import Mismatch
 from tests.sweep.cases import DTYPES, SweepCase
 from tests.sweep.layouts import data_elements, lay_out
+from weft.backends.cpp import text as cpp
 from weft.bench.workloads import WORKLOADS, Workload
 from weft.capture.regions import Capture
 from weft.errors import Refusal
@@ -23,7 +24,6 @@ from weft.ir.interpret import interpret
 from weft.ir.program import Buffer
 from weft.options import Options
 from weft.plan.kernel import Plan
-from weft.render import cpp
 from weft.runtime.check import compare
 from weft.runtime.launch import run_plan
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from weft.backends.source import entry_of
 from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, parse_kernel
-from weft.render.source import entry_of
 from weft.runtime import calibration, launcher
 
 Profile = Sequence[tuple[str, float]]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.options import Options
     from weft.plan.kernel import Estimate, Kernel, Resources
     from weft.plan.schedule import Schedule
     from weft.plan.split import Split
-    from weft.render.source import Source
     from weft.runtime.layout import Fitting
     from weft.runtime.resource_usage import ResourceUsage
-    from weft.target import Target
+    from weft.target import Found, Target
 
 
 class Backend(Protocol):
@@ -98,6 +100,16 @@ class Backend(Protocol):
         """What decides what a kernel uses, and its release; empty if nobody says what it uses."""
         ...
 
+    def measure(self, target: Target, device: torch.device, options: Options) -> Found:
+        """Time copies and a few kernels on a device that there are no constants of. target: what is known of it. Raises
+        BuildError if kernels cannot be compiled for it, and what PyTorch raises without memory for that."""
+        ...
+
+    @property
+    def fitted(self) -> tuple[str, str]:
+        """The machine that constants of the model of time were fitted on, and these, as text."""
+        ...
+
     def loads_apart(self, kernel: Kernel) -> bool:
         """Whether each element is loaded by the thread that computes what becomes of it, and by no other: an output may
         lie where an input lies then."""
@@ -137,6 +149,27 @@ class Calls(Protocol):
     ) -> None:
         """Have other processes, if there are any, begin with what ``build_all`` will be asked for. planned: what the
         kernels are planned for, if others may take their place."""
+        ...
+
+    @staticmethod
+    def around_workers() -> AbstractContextManager[None]:
+        """While compile processes are started: before, what they look at is settled, and then what takes long and
+        depends on no graph is begun with."""
+        ...
+
+    @staticmethod
+    def warm_up() -> None:
+        """Begin, on a thread, with what the first kernel will need, while a graph is traced."""
+        ...
+
+    @staticmethod
+    def expect(options: Options) -> None:
+        """Begin with what kernels of a graph will need that is about to be planned."""
+        ...
+
+    @staticmethod
+    def compile(kernel: Kernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
+        """Compile for a device's architecture, without a device, into the cache."""
         ...
 
     @staticmethod

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.backends.backend import Backend
+    from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.plan.kernel import Kernel
-    from weft.render.source import Source
     from weft.target import Target
 
 NAMES = ("cpp", "triton")
@@ -33,6 +33,12 @@ def backends() -> tuple[Backend, ...]:
 def backends_of(kind: str) -> tuple[Backend, ...]:
     """Those that write kernels for a kind of target."""
     return tuple(backend for backend in backends() if backend.kind == kind)
+
+
+@cache
+def backends_on(device: str) -> tuple[Backend, ...]:
+    """Those whose kernels run on a type of device."""
+    return tuple(backend for backend in backends() if backend.device == device)
 
 
 def backend_of(kernel: Kernel) -> Backend:

@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from torch._inductor.codecache import PyCodeCache
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.backends.listed import render
 from weft.bench.case import Case
 from weft.bench.correctness import tensors_of
 from weft.bench.reason import Reason, UntimedError
@@ -32,7 +33,6 @@ from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.planning import Asked, Plans
-from weft.render import cpp
 from weft.runtime import launch, tuning
 from weft.runtime.counters import counters
 from weft.runtime.layout import allocate
@@ -99,7 +99,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
     bound = [view_of(node, known, module) for node in region.inputs]
     tensors = {b.name: t for b, t in zip(region.program.inputs, bound, strict=True)}
     kernels = [change(kernel) for kernel in planned.kernels]
-    launch.prepare(kernels, [cpp.render(kernel) for kernel in kernels], options)
+    launch.prepare(kernels, [render(kernel) for kernel in kernels], options)
     calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
     sizes = sizes_of(program, ())
     outputs = zip(region.program.outputs, region.outputs, region.slots, strict=True)

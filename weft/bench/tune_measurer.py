@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
-from weft.backends.listed import device_of
+from weft.backends.listed import backend_of, device_of, render
 from weft.bench.tune import ROUNDS, Attempt, Job
 from weft.bench.worker import OutOfTimeError, Worker, WorkerError
 from weft.errors import WeftError
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import cpp
-from weft.runtime import build
 
 CANDIDATE_TIMEOUT_S = 30.0
 """A candidate that takes longer, to compile or to run, hangs."""
@@ -159,7 +157,7 @@ class ProcessMeasurer:
         """Into the cache; why not, if that fails. The C++ compiler is a process of its own, Triton needs one."""
         if device_of(kernel) == "cpu":
             try:
-                build.library(cpp.render(kernel), self._options)
+                backend_of(kernel).calls.compile(kernel, render(kernel), {}, 0, self._options)
             except WeftError as error:
                 return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             return ""

@@ -20,13 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.backends.listed import backend_of, render
 from weft.bench.kernel_run import KernelRun, input_tensors, is_empty, output_tensors, what_is_wrong
 from weft.options import Options
 from weft.plan.kernel import Kernel, parse_kernel
-from weft.render import triton
-from weft.runtime import triton_build
 from weft.runtime.timing import times_us
-from weft.runtime.triton_build import GpuTarget, Job, Variant
 
 LONGEST_REASON = 300
 
@@ -83,8 +81,7 @@ class Bench:
 
     def compile(self, kernel: str, arch: int, hints: dict[str, int]) -> dict[str, Any]:
         parsed = parse_kernel(kernel)
-        job = Job(parsed, triton.render(parsed), Variant.expected(parsed, hints), GpuTarget(arch))
-        triton_build.binaries(job, self.options)
+        backend_of(parsed).calls.compile(parsed, render(parsed), hints, arch, self.options)
         return {}
 
     def wrong(self) -> str:

@@ -15,12 +15,12 @@ from time import perf_counter
 import torch
 
 import weft
+from weft.backends.listed import render
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.planner import plan_split
-from weft.render import cpp
 from weft.runtime import build, launcher
 from weft.runtime.executable import Executable
 from weft.target import Target
@@ -86,7 +86,7 @@ def _run_kernel(options: Options) -> float:
     if isinstance(plan, Refusal):
         raise RefusedError((plan,))
     (kernel,) = plan.kernels
-    source = cpp.render(kernel)
+    source = render(kernel)
     start = perf_counter()
     content = build.compile_anew(source, options)
     compile_s = perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
 from importlib.metadata import entry_points
@@ -17,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
-from weft.backends.listed import devices
+from weft.backends.listed import backends_on, devices
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
 from weft.integration.partitioner import Partitioner
@@ -30,12 +31,11 @@ from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
 from weft.machines import is_distributed, target_of
 from weft.options import Options
-from weft.runtime import calibration, compile_workers, head_start, launch, launcher, triton_load, tuning
-from weft.runtime.build import find_compiler, warm_up
+from weft.runtime import calibration, compile_workers, head_start, launch, launcher, tuning
+from weft.runtime.build import find_compiler
 from weft.runtime.counters import counters
 from weft.runtime.failures import failed_digests
 from weft.runtime.package import package_digest
-from weft.runtime.triton_build import use_torchs_ptxas, wake_workers
 from weft.target import Target
 
 
@@ -106,10 +106,8 @@ class WeftPass(CustomGraphPass):
         if (refusal := check_ahead_of_time()) is not None:
             return self._complete(compiler.Compilation((), (refusal,)))
         kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
-        if "cpu" in kinds:
-            Thread(target=warm_up, args=(self.options,), daemon=True).start()  # beside capture and plan
-        if "cuda" in kinds:
-            wake_workers(self.options)
+        for backend in (each for kind in kinds for each in backends_on(kind)):
+            backend.calls.expect(self.options)
         compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
@@ -189,7 +187,8 @@ def weft_backend(
 
     if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
-        Thread(target=triton_load.warm_up, daemon=True).start()
+        for backend in backends_on("cuda"):
+            backend.calls.warm_up()
         for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
             target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that
     try:
@@ -211,9 +210,10 @@ def weft_backend(
 
 def start_workers() -> None:
     """Start compile processes, which takes them seconds, unless they run."""
-    use_torchs_ptxas()  # before they look which one there is
-    compile_workers.start()
-    triton_load.hash_beside()
+    with ExitStack() as around:
+        for backend in backends_on("cuda"):
+            around.enter_context(backend.calls.around_workers())
+        compile_workers.start()
 
 
 def supports_cuda() -> bool:

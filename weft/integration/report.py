@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import fx
 
+from weft.backends.source import Source
 from weft.capture.sources import Place, compact, texts
 from weft.compiler import Compilation, CompiledRegion
 from weft.errors import Refusal
@@ -17,7 +18,6 @@ from weft.ir.program import Buffer, Program
 from weft.plan.kernel import Estimate, Kernel, Plan, Resources
 from weft.plan.legality import kind_of
 from weft.plan.tuned import Tuned
-from weft.render.source import Source
 from weft.rules import find_rule
 from weft.runtime import launch
 from weft.runtime.raced import Raced

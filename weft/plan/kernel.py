@@ -81,7 +81,7 @@ class Estimate:
 @dataclass(frozen=True)
 class Resources:
     """What a kernel holds on a GPU. registers_per_thread: 32 bits each. spill_bytes: of a thread. shared_bytes: of a
-    block. None: does not apply. resources_from: the model of ``plan/resources.py``, or the compiler."""
+    block. None: does not apply. resources_from: a backend's model, or the compiler."""
 
     registers_per_thread: int | None
     spill_bytes: int | None

@@ -20,9 +20,9 @@ from typing import TypeVar
 
 import torch
 
+from weft.backends.source import Source
 from weft.errors import BrokenCompilerError, BuildError
 from weft.options import Options
-from weft.render.source import Source
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.cxx import compiler_version, complaint, find_compiler, first_lines
@@ -67,7 +67,7 @@ def _link_flags() -> list[str]:
 
 
 def _header_folder() -> Path:
-    return Path(str(resources.files("weft.render")))
+    return Path(str(resources.files("weft.runtime"))) / "include"
 
 
 class _Headers:

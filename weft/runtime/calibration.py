@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
+from weft.backends.backend import Backend
+from weft.backends.listed import backends_of
 from weft.errors import BuildError
 from weft.options import Options
-from weft.plan.gpu_constants import FITTED, fitted_constants
-from weft.runtime import probes
 from weft.runtime.cache import Cache
-from weft.runtime.probes import Found
-from weft.target import Target
+from weft.target import Found, Target
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1
@@ -41,10 +40,10 @@ class Calibration:
 
     def __str__(self) -> str:
         """One line for whoever asks."""
-        own = self.found
+        own, machine = self.found, _backend().fitted[0].upper()
         return (
             f"copies at {own.bandwidth_gbps:.0f} GB/s, instructions {own.instruction_ratio:.2f} and starts "
-            f"{own.start_ratio:.2f} times those of an {FITTED.upper()}; {own.kernels} kernels predicted within a "
+            f"{own.start_ratio:.2f} times those of an {machine}; {own.kernels} kernels predicted within a "
             f"factor of {own.error:.2f}, measured {self.date}"
         )
 
@@ -76,7 +75,7 @@ def kept(known: Target, options: Options) -> Calibration | None:
 
 def measure_again(device: torch.device, options: Options) -> tuple[Calibration, str | None]:
     """Measure a GPU and keep that in place of what there is; and why it cannot be kept, if so. Raises what ``at_hand``
-    and ``probes.measure`` raise."""
+    and ``Backend.measure`` raise."""
     known = Target.current(device)
     found = _measure(known, device, options)
     _FAILED.pop(_key(known), None)
@@ -113,7 +112,7 @@ def _measured_once(known: Target, device: torch.device, options: Options) -> Cal
 
 
 def _measure(known: Target, device: torch.device, options: Options) -> Calibration:
-    found = probes.measure(known, device, options)
+    found = _backend().measure(known, device, options)
     return Calibration(known.device, datetime.now(UTC).date().isoformat(), found)
 
 
@@ -141,5 +140,9 @@ def _cache(options: Options) -> Cache:
 @lru_cache(maxsize=16)
 def _key(known: Target) -> str:
     """Of a model of GPU, with what its ratios are of."""
-    fitted = {way: asdict(own) for way, own in fitted_constants().items()}
-    return hashlib.sha256(f"{_KIND} {FORMAT} {asdict(known)} {fitted}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{_KIND} {FORMAT} {asdict(known)} {_backend().fitted[1]}".encode()).hexdigest()[:32]
+
+
+def _backend() -> Backend:
+    """That whose constants a GPU's ratios are of."""
+    return backends_of("gpu")[0]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from weft.backends.listed import backend_of, backends
+from weft.backends.source import Source
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.source import Source
 from weft.target import Target
 
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from weft.backends.listed import backend_of, render
+from weft.backends.source import Source
 from weft.errors import CompilerNotFoundError, LaunchError
 from weft.ir.interpret import resolve, sizes_of
 from weft.ir.program import Buffer, Program
 from weft.logs import log_sources
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan, parse_kernel
-from weft.render.source import Source
 from weft.runtime import failures, launcher, runners_up
 from weft.runtime.executable import Executable, digest_of, reason_of
 from weft.runtime.layout import allocate, part_of

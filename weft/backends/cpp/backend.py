@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import torch
+
 from weft.backends.backend import Calls
-from weft.backends.cpp import cost, schedules
+from weft.backends.cpp import cost, schedules, text
 from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.source import Source
 from weft.errors import Refusal
+from weft.options import Options
 from weft.plan.cost import estimate
 from weft.plan.kernel import Estimate, Kernel, Resources
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-from weft.render import cpp as text
-from weft.render.source import Source
 from weft.runtime.resource_usage import ResourceUsage
-from weft.target import Target
+from weft.target import Found, Target
 
 
 class CppBackend:
@@ -69,6 +71,13 @@ class CppBackend:
     def compiler(self) -> str:
         return ""
 
+    def measure(self, target: Target, device: torch.device, options: Options) -> Found:
+        raise NotImplementedError("constants of CPUs are those of their vendors")
+
+    @property
+    def fitted(self) -> tuple[str, str]:
+        return "", ""
+
     def loads_apart(self, kernel: Kernel) -> bool:
         return True
 
@@ -80,7 +89,7 @@ class CppBackend:
 
     @property
     def calls(self) -> Calls:
-        from weft.runtime import cpu
+        from weft.backends.cpp import calls as cpu
 
         return cpu
 

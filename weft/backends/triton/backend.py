@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Literal
 
+import torch
+
 from weft.backends.backend import Calls
+from weft.backends.source import Source
+from weft.backends.triton import candidates as gpu_candidates
+from weft.backends.triton import choice as gpu_schedules
+from weft.backends.triton import resources, text
+from weft.backends.triton.beginnings import early_rows_of
+from weft.backends.triton.constants import FITTED, constants, fitted_constants
+from weft.backends.triton.cost import times_us
+from weft.backends.triton.demand import Demand
 from weft.backends.triton.schedule import TritonSchedule
 from weft.errors import Refusal
 from weft.ir.structure import is_outer
-from weft.plan import gpu_candidates, gpu_schedules, resources
-from weft.plan.beginnings import early_rows_of
-from weft.plan.demand import Demand
-from weft.plan.gpu_constants import constants
-from weft.plan.gpu_cost import times_us
+from weft.options import Options
 from weft.plan.kernel import Estimate, Kernel, Resources
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-from weft.render import triton as text
-from weft.render.source import Source
 from weft.runtime.resource_usage import ResourceUsage
-from weft.target import Target
+from weft.target import Found, Target
 
 SLACK = 1.5
 """Of kernels whose registers are predicted to be up to so many times what there is are measured as well: the model
@@ -106,6 +110,15 @@ class TritonBackend:
 
         return f"triton {triton.__version__}"
 
+    def measure(self, target: Target, device: torch.device, options: Options) -> Found:
+        from weft.backends.triton import probes
+
+        return probes.measure(target, device, options)
+
+    @property
+    def fitted(self) -> tuple[str, str]:
+        return FITTED, str({way: asdict(own) for way, own in fitted_constants().items()})
+
     def loads_apart(self, kernel: Kernel) -> bool:
         """A tile may have fewer elements than a program has threads, and a row's first and last vectors columns of the
         rows beside it."""
@@ -124,7 +137,7 @@ class TritonBackend:
 
     @property
     def calls(self) -> Calls:
-        from weft.runtime import gpu
+        from weft.backends.triton import calls as gpu
 
         return gpu
 

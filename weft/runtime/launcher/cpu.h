@@ -1,4 +1,4 @@
-// Calls of kernels in C++, as weft/runtime/cpu.py makes them.
+// Calls of kernels in C++, as weft/backends/cpp/calls.py makes them.
 
 #pragma once
 
@@ -19,7 +19,7 @@ using Function = void (*)(void** buffers, const int64_t* parameters, int threads
 
 constexpr uintptr_t LARGE_PAGE_BYTES = uintptr_t{2} << 20;
 
-/// As weft/runtime/pages.py does.
+/// As weft/backends/cpp/pages.py does.
 void prefer_large_pages([[maybe_unused]] void* data, [[maybe_unused]] int64_t bytes) {
 #ifdef __linux__
   const auto start = reinterpret_cast<uintptr_t>(data);
@@ -29,7 +29,7 @@ void prefer_large_pages([[maybe_unused]] void* data, [[maybe_unused]] int64_t by
 #endif
 }
 
-/// A function in C++, as weft/runtime/cpu.py calls it.
+/// A function in C++, as weft/backends/cpp/calls.py calls it.
 struct CpuFitting : Fitting {
   Function function = nullptr;
   int threads = 1;             // more are not worth it

@@ -1,6 +1,6 @@
 """What a thread and an SM must hold for a kernel on a GPU, predicted before any code exists.
 
-Registers are a sum of what ``plan/demand.py`` counts, with weights that ``python -m tools.ptxas_fit`` finds for
+Registers are a sum of what ``demand.py`` counts, with weights that ``python -m tools.ptxas_fit`` finds for
 each scheme; ``calibration/schedules/registers.json`` has them, and how well they fit. Shared memory follows from how
 Triton allocates it.
 """
@@ -15,9 +15,9 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from weft.backends.triton.demand import Demand, crowded_registers, features, finish_loads, is_converted, share_of
 from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
 from weft.ir import dtypes
-from weft.plan.demand import Demand, crowded_registers, features, finish_loads, is_converted, share_of
 from weft.plan.kernel import Kernel, Resources
 from weft.target import Target
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from weft.backends.source import Writer
+from weft.backends.triton.expressions import COMBINE, literal, reduction, states_of
+from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks
+from weft.backends.triton.launches import added_segments, finish_blocks, finish_width, partial_name, sum_columns
+from weft.backends.triton.places import Places
+from weft.backends.triton.statements import Statements
 from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
-from weft.plan.finish import WRITTEN_STEPS, finish_chunks
 from weft.plan.kernel import Kernel
-from weft.render.source import Writer
-from weft.render.triton_expressions import COMBINE, literal, reduction, states_of
-from weft.render.triton_launch import added_segments, finish_blocks, finish_width, partial_name, sum_columns
-from weft.render.triton_places import Places
-from weft.render.triton_statements import Statements
 
 
 def write_finish(kernel: Kernel, writer: Writer) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from weft.backends.source import entry_of
+from weft.backends.triton.beginnings import alternating_tiles
+from weft.backends.triton.finish_tasks import FINISH_WARPS, finish_columns
+from weft.backends.triton.resources import MOST_REGISTERS
 from weft.ir.halves import in_halves
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, loops_of
-from weft.plan.beginnings import alternating_tiles
-from weft.plan.finish import FINISH_WARPS, finish_columns
 from weft.plan.kernel import Kernel
-from weft.plan.resources import MOST_REGISTERS
-from weft.render.source import entry_of
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.backends.listed import render
+from weft.backends.triton import calls as gpu
+from weft.backends.triton.candidates import candidates
+from weft.backends.triton.constants import fitted_constants, scaled
+from weft.backends.triton.cost import Load, times_us, way_of
+from weft.backends.triton.demand import Demand
 from weft.backends.triton.schedule import TritonSchedule
+from weft.backends.triton.work import Work
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.options import Options
-from weft.plan.demand import Demand
-from weft.plan.gpu_candidates import candidates
-from weft.plan.gpu_constants import fitted_constants, scaled
-from weft.plan.gpu_cost import Load, times_us, way_of
-from weft.plan.gpu_work import Work
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
-from weft.runtime import gpu
 from weft.runtime.layout import Fitting, allocate
-from weft.target import Target
+from weft.target import Found, Target
 
 FLUSH_BYTES, COPIED_BYTES = 256 * 2**20, 128 * 2**20
 ROUNDS = 9
@@ -68,18 +68,6 @@ ROWS = """program probe()
 SUMS = """  over_rows: f32{{n}} = sum[m](scaled)
   output s: f32 [n:1] = over_rows
 """
-
-
-@dataclass(frozen=True)
-class Found:
-    """bandwidth_gbps: of a copy. instruction_ratio, start_ratio: see ``Target``. error: the typical factor between
-    predicted and measured times of kernels, with these; kernels: how many there were."""
-
-    bandwidth_gbps: float
-    instruction_ratio: float
-    start_ratio: float
-    error: float
-    kernels: int
 
 
 @dataclass(frozen=True)

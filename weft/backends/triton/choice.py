@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
+from weft.backends.triton.candidates import candidates, more_candidates
+from weft.backends.triton.cost import programs_per_sm, times_us
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.register_cap import is_scarce
+from weft.backends.triton.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.structure import KEPT
-from weft.plan.demand import Demand
 from weft.plan.doubt import CLEARLY_FEWER, DOUBTFUL_TIME
-from weft.plan.gpu_candidates import candidates, more_candidates
-from weft.plan.gpu_cost import programs_per_sm, times_us
 from weft.plan.kernel import Kernel
-from weft.plan.register_cap import is_scarce
-from weft.plan.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.target import Target

@@ -6,14 +6,14 @@ a chunk, then chunks in order, in double precision. Chunks are fixed by the sche
 
 from __future__ import annotations
 
+from weft.backends.cpp.expressions import C_TYPES
+from weft.backends.cpp.finish import Finish
+from weft.backends.cpp.names import DERIVED, TAKEN, Names
+from weft.backends.cpp.rows import Rows
+from weft.backends.free_names import with_free_names
+from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
 from weft.plan.kernel import Kernel
-from weft.render.cpp_finish import Finish
-from weft.render.cpp_names import DERIVED, TAKEN, Names
-from weft.render.cpp_rows import Rows
-from weft.render.expressions import C_TYPES
-from weft.render.free_names import with_free_names
-from weft.render.source import Source, Writer, entry_of
 
 
 def supports(kernel: Kernel) -> Refusal | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from weft.backends.cpp.expressions import C_TYPES, expression, literal
+from weft.backends.cpp.names import Names
+from weft.backends.kernel_writer import KernelWriter
+from weft.backends.source import Writer
 from weft.ir.ops import ONLINE, identity, states_of
 from weft.ir.program import Buffer, Output, Value
 from weft.plan.kernel import Kernel
-from weft.render.cpp_names import Names
-from weft.render.expressions import C_TYPES, expression, literal
-from weft.render.kernel_writer import KernelWriter
-from weft.render.source import Writer
 
 
 class Statements(KernelWriter):

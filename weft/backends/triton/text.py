@@ -12,13 +12,11 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from math import prod
 
-from weft.errors import Refusal
-from weft.plan.kernel import Kernel
-from weft.render.free_names import with_free_names
-from weft.render.source import PythonWriter, Source, entry_of
-from weft.render.triton_expressions import STATES, TRITON_TYPES
-from weft.render.triton_finish import write_finish
-from weft.render.triton_launch import (
+from weft.backends.free_names import with_free_names
+from weft.backends.source import PythonWriter, Source, entry_of
+from weft.backends.triton.expressions import STATES, TRITON_TYPES
+from weft.backends.triton.finish import write_finish
+from weft.backends.triton.launches import (
     arguments,
     blocks_in_turn,
     column_blocks,
@@ -28,8 +26,10 @@ from weft.render.triton_launch import (
     lowered,
     outer_values,
 )
-from weft.render.triton_places import Places
-from weft.render.triton_rows import Rows
+from weft.backends.triton.places import Places
+from weft.backends.triton.rows import Rows
+from weft.errors import Refusal
+from weft.plan.kernel import Kernel
 
 _OURS = (
     "triton tl w tile block blocks chunk chunks part segment row column task kept start row_exists column_exists "
@@ -109,7 +109,7 @@ def render(kernel: Kernel) -> Source:
     writer.line("import triton")
     writer.line("import triton.language as tl")
     writer.line()
-    writer.line("from weft.render import weft_triton as w")
+    writer.line("from weft.backends.triton import weft_triton as w")
     entry = entry_of(kernel.name)
     name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
     with _function(kernel, entry, writer):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
+from weft.backends.cpp.expressions import C_TYPES, COMBINE
+from weft.backends.cpp.statements import Statements
 from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
-from weft.render.cpp_statements import Statements
-from weft.render.expressions import C_TYPES, COMBINE
 
 FINISH_COLUMNS = 512
 """Columns of one task of the finish: its totals take 4 KB of the first-level cache, and it reads 2 KB at a time."""

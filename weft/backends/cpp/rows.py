@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from weft.backends.cpp.expressions import C_TYPES, COMBINE
+from weft.backends.cpp.statements import Statements
+from weft.backends.source import Writer
 from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
 from weft.ir.structure import analyse, place_in_output
 from weft.plan.kernel import Kernel
-from weft.render.cpp_statements import Statements
-from weft.render.expressions import C_TYPES, COMBINE
-from weft.render.source import Writer
 
 
 class Rows(Statements):

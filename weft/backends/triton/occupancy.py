@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from weft.backends.triton.launches import Launch
 from weft.errors import BuildError
-from weft.render.triton_launch import Launch
 
 
 def grid_of(launch: Launch, per_unit: int, units: int, sm_margin: int) -> tuple[int, int]:

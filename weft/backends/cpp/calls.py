@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ctypes
 from _ctypes import CFuncPtr
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.backends.cpp.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
+from weft.backends.source import Source
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render.source import Source
 from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
-from weft.runtime.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
@@ -53,6 +55,24 @@ def begin(
     planned: Target | None,
 ) -> None:
     """Nothing is compiled in other processes."""
+
+
+@contextmanager
+def around_workers() -> Generator[None]:
+    yield
+
+
+def warm_up() -> None:
+    """Nothing."""
+
+
+def expect(options: Options) -> None:
+    """The header is precompiled beside capture and plan."""
+    Thread(target=build.warm_up, args=(options,), daemon=True).start()
+
+
+def compile(kernel: Kernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
+    build.library(source, options)
 
 
 def begins(options: Options) -> bool:

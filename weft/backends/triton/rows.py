@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from weft.backends.triton.column_sums import ColumnSums
+from weft.backends.triton.expressions import COMBINE, reduction
+from weft.backends.triton.launches import completes_sums, is_persistent
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Size, Value
-from weft.render.triton_column_sums import ColumnSums
-from weft.render.triton_expressions import COMBINE, reduction
-from weft.render.triton_launch import completes_sums, is_persistent
 
 MOST_TOGETHER = 4
 """Sums that ``w.sums`` takes."""

@@ -1,4 +1,4 @@
-"""What the threads of a Triton kernel hold at the same time: one scan of the statements of ``render/triton_rows.py``.
+"""What the threads of a Triton kernel hold at the same time: one scan of the statements of ``backends/triton/rows.py``.
 
 Triton, LLVM and ptxas compute nothing again that is not written twice: a value lives from where it is computed to its
 last use, and so does a float32 copy of an input. What stands between two exchanges of threads they put in an order of

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from weft.backends.triton.expressions import COMBINE, TRITON_TYPES, literal
 from weft.backends.triton.schedule import VECTOR_BYTES
+from weft.backends.triton.statements import Statements
 from weft.ir.dtypes import itemsize
 from weft.ir.ops import ONLINE, identity
 from weft.ir.program import Buffer, Output, Size, Value
-from weft.render.triton_expressions import COMBINE, TRITON_TYPES, literal
-from weft.render.triton_statements import Statements
 
 
 class ColumnLoop(Statements):

@@ -1,4 +1,4 @@
-"""What a program needs under a split, counted: what the model of registers in ``plan/resources.py`` is a sum of."""
+"""What a program needs under a split, counted: what the model of registers in ``resources.py`` is a sum of."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from weft.backends.triton.beginnings import Beginnings, beginnings, early_rows
+from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks, finish_columns
+from weft.backends.triton.liveness import NOTHING, Amount, Liveness, liveness
 from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Keeps, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
-from weft.plan.beginnings import Beginnings, beginnings, early_rows
-from weft.plan.finish import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.plan.liveness import NOTHING, Amount, Liveness, liveness
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
@@ -67,7 +67,7 @@ def _demand(
 
 
 def features(demand: Demand, schedule: TritonSchedule) -> dict[str, float]:
-    """What the registers that a thread wants are a sum of, by name; ``plan/resources.py`` has the weights.
+    """What the registers that a thread wants are a sum of, by name; ``backends/triton/resources.py`` has the weights.
 
     base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
     of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept

@@ -8,7 +8,7 @@ from typing import Any
 
 from triton.compiler import ASTSource
 
-from weft.render.source import Source
+from weft.backends.source import Source
 
 _FRONT_END = Lock()
 

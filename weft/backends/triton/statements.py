@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from weft.ir.program import Buffer, Output, Value
-from weft.ir.rounding import is_rounded_again, rounded_at_once
-from weft.plan.kernel import Kernel
-from weft.render.kernel_writer import KernelWriter
-from weft.render.source import Writer
-from weft.render.triton_expressions import (
+from weft.backends.kernel_writer import KernelWriter
+from weft.backends.source import Writer
+from weft.backends.triton.expressions import (
     TRITON_TYPES,
     constant,
     expression,
     literal,
     states_of,
 )
-from weft.render.triton_places import Places
+from weft.backends.triton.places import Places
+from weft.ir.program import Buffer, Output, Value
+from weft.ir.rounding import is_rounded_again, rounded_at_once
+from weft.plan.kernel import Kernel
 
 LEAST_NORMAL = 2.0**-126
 """Of float32: between it and its inverse a number has an inverse."""

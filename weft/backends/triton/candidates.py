@@ -6,13 +6,20 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from weft.backends.triton.beginnings import beginnings
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.register_cap import with_register_cap
+from weft.backends.triton.resources import (
+    demanded,
+    most_registers,
+    most_shared_bytes,
+    registers_per_thread,
+    shared_bytes,
+    spills,
+)
 from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Inputs, Keeps, TritonSchedule
 from weft.ir.structure import loops_of
-from weft.plan.beginnings import beginnings
-from weft.plan.demand import Demand
 from weft.plan.doubt import DOUBTFUL
-from weft.plan.register_cap import with_register_cap
-from weft.plan.resources import demanded, most_registers, most_shared_bytes, registers_per_thread, shared_bytes, spills
 from weft.plan.schedule import Finish, Scheme
 from weft.plan.split import Split
 from weft.target import Target

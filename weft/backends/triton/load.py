@@ -12,12 +12,12 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+from weft.backends.triton import build as triton_build
+from weft.backends.triton.build import Binary
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel
-from weft.runtime import triton_build
 from weft.runtime.build import private_folder
 from weft.runtime.driver import argument_bytes, programs_per_unit
-from weft.runtime.triton_build import Binary
 
 _LOG = logging.getLogger(__name__)
 TRITONS = 2

@@ -6,11 +6,11 @@ loads wait for each other to that end, also where a multiprocessor has no more t
 
 from __future__ import annotations
 
+from weft.backends.triton.cost import programs_of, programs_per_sm
+from weft.backends.triton.demand import Demand
+from weft.backends.triton.resources import most_registers, registers_per_thread, shared_bytes, wanted_registers
 from weft.backends.triton.schedule import TritonSchedule
-from weft.plan.demand import Demand
-from weft.plan.gpu_cost import programs_of, programs_per_sm
-from weft.plan.gpu_work import Work
-from weft.plan.resources import most_registers, registers_per_thread, shared_bytes, wanted_registers
+from weft.backends.triton.work import Work
 from weft.plan.split import Split
 
 FEW_PROGRAMS, NEARLY_CAPPED = 3, 0.9

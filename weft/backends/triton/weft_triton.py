@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-from weft.render.weft_casts import (
+from weft.backends.triton.weft_casts import (
     add_halves,
     is_nvidia,
     mul_halves,

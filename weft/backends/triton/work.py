@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from weft.backends.triton.instructions import cost_of
 from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.ir import dtypes
 from weft.ir.halves import in_halves
@@ -13,7 +14,6 @@ from weft.ir.online import online_along_rows
 from weft.ir.program import Buffer
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import KEPT, loops_of
-from weft.plan.gpu_instructions import cost_of
 from weft.plan.split import Split
 
 COPIED_BYTES = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.backends.source import Writer
 from weft.ir.program import Output
 from weft.ir.structure import loops_of, reachable
 from weft.plan.kernel import Kernel
-from weft.render.source import Writer
 
 
 class KernelWriter:

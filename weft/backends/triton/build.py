@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.listed import render, supports
+from weft.backends.source import Source
+from weft.backends.triton import launches as triton_launch
+from weft.backends.triton.expressions import SIGNATURE_TYPES
+from weft.backends.triton.files import own_cache
+from weft.backends.triton.resources import MOST_REGISTERS
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.plan.resources import MOST_REGISTERS
-from weft.render import triton_launch
-from weft.render.source import Source
-from weft.render.triton_expressions import SIGNATURE_TYPES
 from weft.runtime import compile_workers
 from weft.runtime.build import private_folder
 from weft.runtime.cache import Cache
@@ -38,7 +39,6 @@ from weft.runtime.compile_workers import Tasks, WorkerLostError
 from weft.runtime.counters import counters
 from weft.runtime.misses import without_miss
 from weft.runtime.resource_usage import ResourceUsage, most_of, resource_usage
-from weft.runtime.triton_files import own_cache
 from weft.target import Target
 
 ALIGNMENT_BYTES = 16
@@ -228,7 +228,7 @@ def compile_artefact(job: Job) -> bytes:
     _triton()
     from triton.backends.compiler import GPUTarget
 
-    from weft.runtime.triton_front_end import SerialSource, functions_of
+    from weft.backends.triton.front_end import SerialSource, functions_of
 
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     made = io.BytesIO()
@@ -345,7 +345,7 @@ def _key(job: Job) -> str:
 @cache
 def _library_text() -> str:
     """What the texts of sources import from weft."""
-    files = [resources.files("weft.render").joinpath(name) for name in ("weft_triton.py", "weft_casts.py")]
+    files = [resources.files("weft.backends.triton").joinpath(name) for name in ("weft_triton.py", "weft_casts.py")]
     return "".join(file.read_text() for file in files if file.is_file())
 
 

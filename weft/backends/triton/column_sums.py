@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from weft.backends.triton.column_loop import ColumnLoop
+from weft.backends.triton.expressions import COMBINE, reduction
+from weft.backends.triton.launches import partial_name, sum_columns
 from weft.ir.ops import ONLINE
 from weft.ir.program import Value
-from weft.render.triton_column_loop import ColumnLoop
-from weft.render.triton_expressions import COMBINE, reduction
-from weft.render.triton_launch import partial_name, sum_columns
 
 
 class ColumnSums(ColumnLoop):

@@ -10,9 +10,9 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from weft.backends.triton import launches as triton_launch
 from weft.ir import dtypes
 from weft.plan.kernel import Kernel
-from weft.render import triton_launch
 
 COUNTERS, COUNTER_BYTES = 4096, 32
 """Of a block of counters: their number, and how far apart they are, a sector of the cache."""

@@ -11,13 +11,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from weft.backends.triton.beginnings import early_rows
+from weft.backends.triton.constants import CROWD_BYTES, Constants, Count, constants
+from weft.backends.triton.demand import Demand, Share, is_converted, share_of
+from weft.backends.triton.finish_tasks import finish_steps
+from weft.backends.triton.resources import (
+    REGISTER_GRAIN,
+    RESERVED_BYTES,
+    SCHEDULERS,
+    registers_per_thread,
+    shared_bytes,
+)
 from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
-from weft.plan.beginnings import early_rows
-from weft.plan.demand import Demand, Share, is_converted, share_of
-from weft.plan.finish import finish_steps
-from weft.plan.gpu_constants import CROWD_BYTES, Constants, Count, constants
-from weft.plan.gpu_work import COPIED_BYTES, Strided, Work
-from weft.plan.resources import REGISTER_GRAIN, RESERVED_BYTES, SCHEDULERS, registers_per_thread, shared_bytes
+from weft.backends.triton.work import COPIED_BYTES, Strided, Work
 from weft.plan.split import Split
 from weft.target import Target
 

@@ -6,30 +6,32 @@ Nothing here touches a GPU before a kernel is built for it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.backends.source import Source
+from weft.backends.triton import build as triton_build
+from weft.backends.triton import launches as triton_launch
+from weft.backends.triton import load as triton_load
+from weft.backends.triton.build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
+from weft.backends.triton.load import TRITONS, Loaded, Start
+from weft.backends.triton.occupancy import grid_of
+from weft.backends.triton.text import check_sizes
+from weft.backends.triton.workspace import Workspace
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.render import triton_launch
-from weft.render.source import Source
-from weft.render.triton import check_sizes
-from weft.runtime import compile_workers, launcher, triton_build, triton_load
+from weft.runtime import compile_workers, launcher
 from weft.runtime.layout import Fitting
-from weft.runtime.occupancy import grid_of
 from weft.runtime.resource_usage import ResourceUsage, most_of
-from weft.runtime.triton_build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
-from weft.runtime.triton_load import TRITONS, Loaded, Start
-from weft.runtime.workspace import Workspace
 from weft.target import Target
 
 _CALL_LIMIT = 4096
@@ -223,6 +225,25 @@ def begin(
     given = zip(kernels, sources, hints, strict=True)
     jobs = [Job(kernel, source, Variant.expected(kernel, known), target) for kernel, source, known in given]
     triton_build.begin(jobs, options, planned, hints)
+
+
+@contextmanager
+def around_workers() -> Generator[None]:
+    triton_build.use_torchs_ptxas()  # before they look which one there is
+    yield
+    triton_load.hash_beside()
+
+
+def warm_up() -> None:
+    Thread(target=triton_load.warm_up, daemon=True).start()
+
+
+def expect(options: Options) -> None:
+    triton_build.wake_workers(options)
+
+
+def compile(kernel: Kernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
+    triton_build.binaries(Job(kernel, source, Variant.expected(kernel, hints), GpuTarget(architecture)), options)
 
 
 def begins(options: Options) -> bool:

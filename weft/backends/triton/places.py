@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import takewhile
 
+from weft.backends.triton.beginnings import alternating_tiles, early_rows_of
+from weft.backends.triton.demand import spreads_once
+from weft.backends.triton.launches import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 from weft.backends.triton.schedule import VECTOR
 from weft.ir.program import Buffer, Size
-from weft.plan.beginnings import alternating_tiles, early_rows_of
-from weft.plan.demand import spreads_once
 from weft.plan.kernel import Kernel
-from weft.render.triton_launch import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
