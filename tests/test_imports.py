@@ -25,8 +25,8 @@ def modules(text: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            head, *rest = node.value.split(".")
-            if rest and all(part.isidentifier() for part in rest):
+            parts = node.value.split(".")
+            if len(parts) > 1 and all(part.isidentifier() for part in parts):
                 yield node.value
 
 
