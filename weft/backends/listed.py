@@ -29,13 +29,11 @@ def backends() -> tuple[Backend, ...]:
     return tuple(map(backend_named, NAMES))
 
 
-@cache
 def backends_of(kind: str) -> tuple[Backend, ...]:
     """Those that write kernels for a kind of target."""
     return tuple(backend for backend in backends() if backend.kind == kind)
 
 
-@cache
 def backends_on(device: str) -> tuple[Backend, ...]:
     """Those whose kernels run on a type of device."""
     return tuple(backend for backend in backends() if backend.device == device)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from weft.backends.cpp.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
+from weft.backends.cpp.schedule import CppKernel
 from weft.backends.source import Source
 from weft.options import Options
-from weft.plan.kernel import Kernel
 from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
 from weft.runtime.resource_usage import ResourceUsage
@@ -38,7 +38,7 @@ class Bound:
 
 
 def build_all(
-    kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
+    kernels: Sequence[CppKernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
 ) -> list[Any]:
     """Compiled functions, and the launcher beside them. Raises CompilerNotFoundError or BuildError."""
     with ThreadPoolExecutor(max_workers=1) as beside:
@@ -48,7 +48,7 @@ def build_all(
 
 
 def begin(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[CppKernel],
     sources: Sequence[Source],
     hints: Sequence[Mapping[str, int]],
     options: Options,
@@ -71,7 +71,7 @@ def expect(options: Options) -> None:
     Thread(target=build.warm_up, args=(options,), daemon=True).start()
 
 
-def compile(kernel: Kernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
+def compile(kernel: CppKernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
     build.library(source, options)
 
 
@@ -79,7 +79,7 @@ def begins(options: Options) -> bool:
     return False
 
 
-def load_function(kernel: Kernel, source: Source, options: Options) -> Any:
+def load_function(kernel: CppKernel, source: Source, options: Options) -> Any:
     """A compiled function. Raises CompilerNotFoundError or BuildError."""
     return build.load(source, options)
 

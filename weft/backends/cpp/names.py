@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.backends.cpp.schedule import CppKernel
 from weft.ir.program import Buffer, Size
-from weft.plan.kernel import Kernel
 
 _CPP = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
@@ -30,7 +30,7 @@ DERIVED = ("_data", "_size", "_first", "_held", "_lanes", "_tile", "_chunk", "_k
 class Names:
     """C++ of addresses, sizes and indices of one kernel, whose own names are free."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: CppKernel) -> None:
         self.dims = {d.name: d.size for d in kernel.program.dims}
 
     def data(self, buffer: str) -> str:

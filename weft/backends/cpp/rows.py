@@ -10,18 +10,18 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from weft.backends.cpp.expressions import C_TYPES, COMBINE
+from weft.backends.cpp.schedule import CppKernel
 from weft.backends.cpp.statements import Statements
 from weft.backends.source import Writer
 from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
 from weft.ir.structure import analyse, place_in_output
-from weft.plan.kernel import Kernel
 
 
 class Rows(Statements):
     """Writes the pass over rows."""
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+    def __init__(self, kernel: CppKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
         self.stages = analyse(self.program, self.rows).stages
         self.in_segment = tuple(r for r in self.rows if r not in self.segments)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.hashing import hash_once
+from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 
 
@@ -33,3 +34,6 @@ class CppSchedule(Schedule):
     def __str__(self) -> str:
         held = f"held=({', '.join(self.held)}) finish={self.finish}"
         return f"{self.split_text} rows_per_chunk={self.rows_per_chunk} {held}"
+
+
+CppKernel = Kernel[CppSchedule]

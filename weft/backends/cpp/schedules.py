@@ -8,12 +8,11 @@ from dataclasses import replace
 from itertools import product
 from math import log2, prod
 
-from weft.backends.cpp.schedule import CppSchedule
+from weft.backends.cpp.schedule import CppKernel, CppSchedule
 from weft.ir import dtypes
 from weft.ir.ops import EXPENSIVE_COST, lookup
 from weft.ir.program import Program, Value
 from weft.ir.structure import loops_of, place_in_output, reachable
-from weft.plan.kernel import Kernel
 from weft.plan.schedule import Scheme
 from weft.plan.split import Split
 from weft.target import Target
@@ -132,7 +131,7 @@ def _vector_inputs(
 
 
 def candidates(
-    kernel: Kernel[CppSchedule], target: Target, hints: Mapping[str, int], us: Callable[[Kernel], float]
+    kernel: CppKernel, target: Target, hints: Mapping[str, int], us: Callable[[CppKernel], float]
 ) -> tuple[CppSchedule, ...]:
     """Rows of a tile and of a chunk, and what is held; what is predicted to take the same time by how near it is to the
     kernel's own. us: predicted time."""
@@ -151,7 +150,7 @@ def candidates(
     return tuple(sorted(_tilings(kernel, target, hints), key=order))
 
 
-def _tilings(kernel: Kernel[CppSchedule], target: Target, hints: Mapping[str, int]) -> Iterator[CppSchedule]:
+def _tilings(kernel: CppKernel, target: Target, hints: Mapping[str, int]) -> Iterator[CppSchedule]:
     program, own, split = kernel.program, kernel.schedule, Split.of_kernel(kernel, target, hints)
     rows = max(1, split.sizes.elements(split.inside))
     expensive = held_values(program, own.rows, own.columns)

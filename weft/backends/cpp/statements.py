@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from weft.backends.cpp.expressions import C_TYPES, expression, literal
 from weft.backends.cpp.names import Names
+from weft.backends.cpp.schedule import CppKernel
 from weft.backends.kernel_writer import KernelWriter
 from weft.backends.source import Writer
 from weft.ir.ops import ONLINE, identity, states_of
 from weft.ir.program import Buffer, Output, Value
-from weft.plan.kernel import Kernel
 
 
 class Statements(KernelWriter):
     """Writes statements of one kernel. Index variables have the names of dimensions, values those of the program."""
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+    def __init__(self, kernel: CppKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
         self.names = Names(kernel)
         self.indexed: set[str] = set()

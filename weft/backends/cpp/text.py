@@ -10,13 +10,13 @@ from weft.backends.cpp.expressions import C_TYPES
 from weft.backends.cpp.finish import Finish
 from weft.backends.cpp.names import DERIVED, TAKEN, Names
 from weft.backends.cpp.rows import Rows
+from weft.backends.cpp.schedule import CppKernel
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
-from weft.plan.kernel import Kernel
 
 
-def supports(kernel: Kernel) -> Refusal | None:
+def supports(kernel: CppKernel) -> Refusal | None:
     """The C++ backend takes every program whose types it has vectors for."""
     names = [b.dtype for b in kernel.program.buffers]
     unknown = sorted({name for name in names if name not in C_TYPES})
@@ -25,7 +25,7 @@ def supports(kernel: Kernel) -> Refusal | None:
     return None
 
 
-def render(kernel: Kernel) -> Source:
+def render(kernel: CppKernel) -> Source:
     """``void weft_NAME(void* const* buffers, const int64_t* parameters, int threads)``; inputs, then outputs."""
     writer = Writer()
     for line in str(kernel).splitlines():
@@ -41,7 +41,7 @@ def render(kernel: Kernel) -> Source:
     return Source("cpp", kernel.name, writer.text())
 
 
-def _declare(kernel: Kernel, writer: Writer) -> None:
+def _declare(kernel: CppKernel, writer: Writer) -> None:
     """Run-time parameters, sizes of dimensions and pointers of buffers."""
     program, names = kernel.program, Names(kernel)
     for i, parameter in enumerate(program.parameters):

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
-from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
+from weft.backends.triton.schedule import VECTOR_BYTES, TritonKernel, TritonSchedule
 from weft.ir.dtypes import itemsize
 from weft.ir.program import Program
 from weft.ir.structure import KEPT, loops_of
-from weft.plan.kernel import Kernel
 
 SECTOR_BYTES = 32
 """What a GPU's second-level cache moves at least."""
@@ -100,7 +99,7 @@ def early_rows(begins: Beginnings | None, width: int | None, schedule: TritonSch
     return begins if before_last <= width <= schedule.tile_columns - begins.most_early else None
 
 
-def early_rows_of(kernel: Kernel) -> Beginnings | None:
+def early_rows_of(kernel: TritonKernel) -> Beginnings | None:
     """The same of a kernel."""
     program, schedule = kernel.program, kernel.schedule
     width = program.size_of(schedule.columns[0]) if len(schedule.columns) == 1 else None
@@ -108,7 +107,7 @@ def early_rows_of(kernel: Kernel) -> Beginnings | None:
     return early_rows(begins, width if isinstance(width, int) else None, schedule)
 
 
-def alternating_tiles(kernel: Kernel) -> int:
+def alternating_tiles(kernel: TritonKernel) -> int:
     """How many neighbouring tiles of several rows share these in turn."""
     found = early_rows_of(kernel)
     return found.phases if found is not None and kernel.schedule.rows_per_tile > 1 else 1

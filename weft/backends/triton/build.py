@@ -27,11 +27,11 @@ from weft.backends.triton import launches as triton_launch
 from weft.backends.triton.expressions import SIGNATURE_TYPES
 from weft.backends.triton.files import own_cache
 from weft.backends.triton.resources import MOST_REGISTERS
+from weft.backends.triton.schedule import TritonKernel
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.ir.interpret import sizes_of
 from weft.options import Options
-from weft.plan.kernel import Kernel
 from weft.runtime import compile_workers
 from weft.runtime.build import private_folder
 from weft.runtime.cache import Cache
@@ -73,7 +73,7 @@ class Variant:
     divisible: tuple[bool, ...]
 
     @staticmethod
-    def expected(kernel: Kernel, hints: Mapping[str, int]) -> Variant:
+    def expected(kernel: TritonKernel, hints: Mapping[str, int]) -> Variant:
         """What most calls are like: with the likely values of parameters and places of inputs, or multiples of 16."""
         program = kernel.program
         begins = (hints.get(b.within or b.name, 0) + b.place * itemsize(b.dtype) for b in program.inputs)
@@ -90,7 +90,7 @@ class Variant:
 class Job:
     """One artefact to be made."""
 
-    kernel: Kernel
+    kernel: TritonKernel
     source: Source
     variant: Variant
     target: GpuTarget
@@ -183,7 +183,7 @@ def artefacts_in_worker(
 def _add_runners_up(made: dict[str, bytes], job: Job, target: Target, hints: Mapping[str, int]) -> None:
     """Artefacts of the kernels that will be tried in place of a job's, whose own is there."""
 
-    def built(kernel: Kernel) -> ResourceUsage | None:
+    def built(kernel: TritonKernel) -> ResourceUsage | None:
         if supports(kernel) is not None:
             return None
         other = replace(job, kernel=kernel, source=render(kernel))
@@ -282,12 +282,12 @@ def read_artefact(content: bytes) -> dict[str, Binary]:
     }
 
 
-def signature(kernel: Kernel) -> dict[str, str]:
+def signature(kernel: TritonKernel) -> dict[str, str]:
     """Names and types of a kernel's arguments, in Triton's words."""
     return {name: _type(text) for name, text in triton_launch.arguments(kernel)}
 
 
-def attributes(kernel: Kernel, variant: Variant) -> dict[tuple[int, ...], list[list[Any]]]:
+def attributes(kernel: TritonKernel, variant: Variant) -> dict[tuple[int, ...], list[list[Any]]]:
     """What Triton is told of the arguments, by position. Memory that weft allocates is always aligned."""
     arguments = triton_launch.arguments(kernel)
     divisible = dict(zip(kernel.program.parameters, variant.divisible, strict=True))
@@ -308,7 +308,7 @@ def compile_options(launch: triton_launch.Launch) -> dict[str, Any]:
     }
 
 
-def _functions(kernel: Kernel) -> tuple[triton_launch.Launch, ...]:
+def _functions(kernel: TritonKernel) -> tuple[triton_launch.Launch, ...]:
     """The starts of a kernel with all its run-time sizes 1: the functions and their options depend on none of them."""
     return triton_launch.launches(kernel, sizes_of(kernel.program, [1] * len(kernel.program.parameters)))
 

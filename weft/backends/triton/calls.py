@@ -24,11 +24,11 @@ from weft.backends.triton import load as triton_load
 from weft.backends.triton.build import ALIGNMENT_BYTES, Binary, GpuTarget, Job, Variant
 from weft.backends.triton.load import TRITONS, Loaded, Start
 from weft.backends.triton.occupancy import grid_of
+from weft.backends.triton.schedule import TritonKernel
 from weft.backends.triton.text import check_sizes
 from weft.backends.triton.workspace import Workspace
 from weft.ir.interpret import sizes_of
 from weft.options import Options
-from weft.plan.kernel import Kernel
 from weft.runtime import compile_workers, launcher
 from weft.runtime.layout import Fitting
 from weft.runtime.resource_usage import ResourceUsage, most_of
@@ -85,7 +85,7 @@ class Call:
 class GpuFunction:
     """A Triton kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like."""
 
-    def __init__(self, kernel: Kernel, source: Source, options: Options) -> None:
+    def __init__(self, kernel: TritonKernel, source: Source, options: Options) -> None:
         self.kernel, self.source, self.options = kernel, source, options
         self._binaries: dict[tuple[Variant, GpuTarget], dict[str, Binary]] = {}
         self._loaded: dict[tuple[Variant, int], dict[str, Loaded]] = {}
@@ -193,7 +193,7 @@ def target_of(device: torch.device) -> GpuTarget:
 
 
 def build_all(
-    kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
+    kernels: Sequence[TritonKernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]], options: Options
 ) -> list[GpuFunction]:
     """Functions with the variant that is expected, compiled for the current device, and the launcher beside them.
     Raises BuildError."""
@@ -214,7 +214,7 @@ def build_all(
 
 
 def begin(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[TritonKernel],
     sources: Sequence[Source],
     hints: Sequence[Mapping[str, int]],
     options: Options,
@@ -242,7 +242,9 @@ def expect(options: Options) -> None:
     triton_build.wake_workers(options)
 
 
-def compile(kernel: Kernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options) -> None:
+def compile(
+    kernel: TritonKernel, source: Source, hints: Mapping[str, int], architecture: int, options: Options
+) -> None:
     triton_build.binaries(Job(kernel, source, Variant.expected(kernel, hints), GpuTarget(architecture)), options)
 
 
@@ -257,7 +259,7 @@ def usage(function: GpuFunction | None) -> ResourceUsage:
     return most_of(binary.usage for variant in built for binary in variant.values())
 
 
-def load_function(kernel: Kernel, source: Source, options: Options) -> GpuFunction:
+def load_function(kernel: TritonKernel, source: Source, options: Options) -> GpuFunction:
     """A function that is compiled by its first call."""
     return GpuFunction(kernel, source, options)
 

@@ -11,10 +11,9 @@ from weft.backends.triton.cost import programs_per_sm, times_us
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.register_cap import is_scarce
 from weft.backends.triton.resources import most_wanted, registers_per_thread, shared_bytes, spills, wanted_registers
-from weft.backends.triton.schedule import TritonSchedule
+from weft.backends.triton.schedule import TritonKernel, TritonSchedule
 from weft.ir.structure import KEPT
 from weft.plan.doubt import CLEARLY_FEWER, DOUBTFUL_TIME
-from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.target import Target
@@ -53,7 +52,7 @@ def forget() -> None:
 
 
 def runner_up(
-    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
+    kernel: TritonKernel, target: Target, hints: Mapping[str, int], registers: int = 0, tried: Sequence[Schedule] = ()
 ) -> TritonSchedule | None:
     """What to take in place of a schedule whose kernel spills: the best of those that want clearly fewer registers by
     the model than all that was tried, or of any others; None if there is no other. registers: of a thread, if the
@@ -76,7 +75,7 @@ def runner_up(
     return min(fewer or found, key=us, default=None)
 
 
-def holds_fewer(kernel: Kernel, target: Target, registers: int) -> bool:
+def holds_fewer(kernel: TritonKernel, target: Target, registers: int) -> bool:
     """Whether fewer programs fit a multiprocessor than were counted on. registers: that a thread was given."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     if schedule.register_cap:

@@ -10,13 +10,13 @@ from weft.backends.triton.expressions import COMBINE, literal, reduction, states
 from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks
 from weft.backends.triton.launches import added_segments, finish_blocks, finish_width, partial_name, sum_columns
 from weft.backends.triton.places import Places
+from weft.backends.triton.schedule import TritonKernel
 from weft.backends.triton.statements import Statements
 from weft.ir.ops import ONLINE
 from weft.ir.program import Output, Value
-from weft.plan.kernel import Kernel
 
 
-def write_finish(kernel: Kernel, writer: Writer) -> None:
+def write_finish(kernel: TritonKernel, writer: Writer) -> None:
     """Everything that happens once the rows are done."""
     for kept, outputs in finish_blocks(kernel).items():
         Finish(kernel, writer, kept).write(outputs)
@@ -25,7 +25,7 @@ def write_finish(kernel: Kernel, writer: Writer) -> None:
 class Finish(Statements):
     """Writes what is done with the sums that keep some segments. Its one piece are the columns of a task."""
 
-    def __init__(self, kernel: Kernel, writer: Writer, kept: tuple[str, ...]) -> None:
+    def __init__(self, kernel: TritonKernel, writer: Writer, kept: tuple[str, ...]) -> None:
         self.kept, self.width = kept, finish_width(kernel, kept)
         self.chunks = Places(kernel).chunks()
         schedule = replace(kernel.schedule, piece_columns=self.width, pieces=1)

@@ -16,12 +16,12 @@ from weft.backends.source import entry_of
 from weft.backends.triton.beginnings import alternating_tiles
 from weft.backends.triton.finish_tasks import FINISH_WARPS, finish_columns
 from weft.backends.triton.resources import MOST_REGISTERS
+from weft.backends.triton.schedule import TritonKernel
 from weft.ir.halves import in_halves
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Output, Value
 from weft.ir.structure import Loops, loops_of
-from weft.plan.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Launch:
     register_cap: int = 0
 
 
-def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
+def arguments(kernel: TritonKernel) -> tuple[tuple[str, str], ...]:
     """Names and types of the arguments of every function, in order: a dtype of ``weft.ir.dtypes`` behind a ``*`` for a
     pointer, ``i64`` for a run-time parameter."""
     program = kernel.program
@@ -63,7 +63,7 @@ def arguments(kernel: Kernel) -> tuple[tuple[str, str], ...]:
     return (*found, *((p, "i64") for p in program.parameters))
 
 
-def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
+def partials(kernel: TritonKernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     """sizes: of dimensions and run-time parameters, by name."""
     rows = segment_count(kernel, sizes) * chunks_of(kernel, sizes)
     return tuple(
@@ -73,7 +73,7 @@ def partials(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Partial, ...]:
     )
 
 
-def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
+def launches(kernel: TritonKernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     """In order. sizes: of dimensions and run-time parameters, by name."""
     schedule, entry = kernel.schedule, entry_of(kernel.name)
     persistent = is_persistent(kernel)
@@ -90,28 +90,28 @@ def launches(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Launch, ...]:
     return first, Launch(f"{entry}_finish", (tasks, 1), FINISH_WARPS, 1, True, False, MOST_REGISTERS)
 
 
-def is_persistent(kernel: Kernel) -> bool:
+def is_persistent(kernel: TritonKernel) -> bool:
     """Whether programs stay and share chunks of rows, or row tiles that they load ahead."""
     streams = kernel.schedule.scheme == "STREAM" and not completes_sums(kernel)
     return streams or bool(partial_values(kernel))
 
 
-def completes_sums(kernel: Kernel) -> bool:
+def completes_sums(kernel: TritonKernel) -> bool:
     """Whether a program passes over all rows of its columns, and does what there is to do with their sums."""
     return kernel.schedule.finish == "none" and bool(outer_values(kernel))
 
 
-def has_finish(kernel: Kernel) -> bool:
+def has_finish(kernel: TritonKernel) -> bool:
     """Whether something is left to do once all programs have passed over their rows."""
     return bool(_loops(kernel).epilogue_stores) and not completes_sums(kernel)
 
 
-def finish_blocks(kernel: Kernel) -> dict[tuple[str, ...], list[Output]]:
+def finish_blocks(kernel: TritonKernel) -> dict[tuple[str, ...], list[Output]]:
     """What the finish stores, by the row dimensions that it keeps."""
     return _loops(kernel).epilogue_blocks(kernel.schedule.rows)
 
 
-def finish_width(kernel: Kernel, kept: tuple[str, ...]) -> int:
+def finish_width(kernel: TritonKernel, kept: tuple[str, ...]) -> int:
     """Columns of a task of the finish, where these segments are kept."""
     sizes = [kernel.program.size_of(d) for d in kernel.schedule.columns]
     known = [size for size in sizes if isinstance(size, int)]
@@ -119,13 +119,13 @@ def finish_width(kernel: Kernel, kept: tuple[str, ...]) -> int:
     return finish_columns(kernel.schedule, columns, added_segments(kernel, kept))
 
 
-def added_segments(kernel: Kernel, kept: Iterable[str]) -> int:
+def added_segments(kernel: TritonKernel, kept: Iterable[str]) -> int:
     """Segments that are added up where some dimensions are kept; one if that is known at run time only."""
     sizes = [kernel.program.size_of(d) for d in kernel.schedule.segments if d not in kept]
     return prod(size if isinstance(size, int) else 1 for size in sizes)
 
 
-def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
+def finish_tasks(kernel: TritonKernel, kept: tuple[str, ...], sizes: Mapping[str, int]) -> int:
     """Pieces of work of the finish that programs share: blocks of columns for every segment."""
     columns = kernel.schedule.columns
     keeps_columns = any(set(o.buffer.dims) & set(columns) for o in finish_blocks(kernel)[kept])
@@ -133,13 +133,13 @@ def finish_tasks(kernel: Kernel, kept: tuple[str, ...], sizes: Mapping[str, int]
     return prod(sizes[d] for d in kept) * -(-width // finish_width(kernel, kept))
 
 
-def outer_values(kernel: Kernel) -> list[Value]:
+def outer_values(kernel: TritonKernel) -> list[Value]:
     """Outer reductions, in the order of the program."""
     names = {name for names in _loops(kernel).outer for name in names}
     return [v for v in kernel.program.values if v.name in names]
 
 
-def partial_values(kernel: Kernel) -> list[Value]:
+def partial_values(kernel: TritonKernel) -> list[Value]:
     """Outer reductions whose results of some rows are put into memory."""
     return [] if completes_sums(kernel) else outer_values(kernel)
 
@@ -150,52 +150,52 @@ def partial_name(value: Value, state: int) -> str:
     return f"{value.name}_partial_{state}" if several else f"{value.name}_partial"
 
 
-def sum_columns(kernel: Kernel, value: Value) -> tuple[str, ...]:
+def sum_columns(kernel: TritonKernel, value: Value) -> tuple[str, ...]:
     """Columns that an outer reduction has a result for each of."""
     return tuple(d for d in kernel.schedule.columns if d in value.dims)
 
 
-def segment_count(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def segment_count(kernel: TritonKernel, sizes: Mapping[str, int]) -> int:
     """Segments: all combinations of the row dimensions that some outer reduction keeps."""
     return prod(sizes[d] for d in kernel.schedule.segments)
 
 
-def tiles_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def tiles_of(kernel: TritonKernel, sizes: Mapping[str, int]) -> int:
     """Row tiles of a segment."""
     together = alternating_tiles(kernel)
     return -(-prod(sizes[d] for d in tiled_rows(kernel)) // (together * kernel.schedule.rows_per_tile)) * together
 
 
-def chunks_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def chunks_of(kernel: TritonKernel, sizes: Mapping[str, int]) -> int:
     """Parts of a segment that column sums are taken in: no more than there are row tiles."""
     return max(1, min(kernel.schedule.chunks, tiles_of(kernel, sizes)))
 
 
-def column_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def column_blocks(kernel: TritonKernel, sizes: Mapping[str, int]) -> int:
     """Programs side by side along the columns of a row."""
     if not splits_columns(kernel):
         return 1
     return -(-prod(sizes[d] for d in kernel.schedule.columns) // kernel.schedule.piece_columns)
 
 
-def splits_columns(kernel: Kernel) -> bool:
+def splits_columns(kernel: TritonKernel) -> bool:
     """Whether a row is worked on by several programs: nothing is reduced along it."""
     loops = _loops(kernel)
     return kernel.schedule.scheme != "LOOP" and bool(kernel.schedule.columns) and not any(loops.inner)
 
 
-def blocks_in_turn(kernel: Kernel) -> bool:
+def blocks_in_turn(kernel: TritonKernel) -> bool:
     """Whether programs with neighbouring numbers have neighbouring columns of the same rows, and not rows one below the
     other of the same columns: memory is read in the order in which it lies, and the last axis of a grid is short."""
     return splits_columns(kernel) and kernel.schedule.scheme == "ONE_SHOT"
 
 
-def tiled_rows(kernel: Kernel) -> tuple[str, ...]:
+def tiled_rows(kernel: TritonKernel) -> tuple[str, ...]:
     """Row dimensions inside a segment."""
     return tuple(r for r in kernel.schedule.rows if r not in kernel.schedule.segments)
 
 
-def lowered(kernel: Kernel) -> Kernel:
+def lowered(kernel: TritonKernel) -> TritonKernel:
     """The kernel with what it computes otherwise than its program says: floats of 16 bits in pairs, and, of rows that
     are looped over, statistics in one loop."""
     is_looped = kernel.schedule.scheme == "LOOP"
@@ -203,5 +203,5 @@ def lowered(kernel: Kernel) -> Kernel:
     return replace(kernel, program=in_halves(program))
 
 
-def _loops(kernel: Kernel) -> Loops:
+def _loops(kernel: TritonKernel) -> Loops:
     return loops_of(kernel.program, kernel.schedule.rows, kernel.schedule.columns)

@@ -14,8 +14,8 @@ from typing import Any
 
 from weft.backends.triton import build as triton_build
 from weft.backends.triton.build import Binary
+from weft.backends.triton.schedule import TritonKernel
 from weft.errors import BuildError
-from weft.plan.kernel import Kernel
 from weft.runtime.build import private_folder
 from weft.runtime.driver import argument_bytes, programs_per_unit
 
@@ -99,7 +99,7 @@ def warm_up() -> None:
         _LOG.info("nothing is compiled ahead of loading: %s: %s", type(error).__name__, error)
 
 
-def load(binary: Binary, kernel: Kernel) -> Loaded:
+def load(binary: Binary, kernel: TritonKernel) -> Loaded:
     """Load a function on the current device. Raises what the driver and Triton raise, e.g. OutOfResources."""
     compiled = restore(binary, triton_build.signature(kernel))
     metadata = compiled.metadata

@@ -15,9 +15,8 @@ from itertools import takewhile
 from weft.backends.triton.beginnings import alternating_tiles, early_rows_of
 from weft.backends.triton.demand import spreads_once
 from weft.backends.triton.launches import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
-from weft.backends.triton.schedule import VECTOR
+from weft.backends.triton.schedule import VECTOR, TritonKernel
 from weft.ir.program import Buffer, Size
-from weft.plan.kernel import Kernel
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
@@ -26,7 +25,7 @@ LARGEST_INDEX = 2**31 - 1
 class Places:
     """Of a kernel whose own names are free."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: TritonKernel) -> None:
         self.schedule, self.program = kernel.schedule, kernel.program
         self.dims = {d.name: d.size for d in kernel.program.dims}
         self.columns, self.segments = kernel.schedule.columns, kernel.schedule.segments

@@ -23,7 +23,7 @@ from weft.backends.triton.candidates import candidates
 from weft.backends.triton.constants import fitted_constants, scaled
 from weft.backends.triton.cost import Load, times_us, way_of
 from weft.backends.triton.demand import Demand
-from weft.backends.triton.schedule import TritonSchedule
+from weft.backends.triton.schedule import TritonKernel, TritonSchedule
 from weft.backends.triton.work import Work
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.parser import parse
@@ -74,7 +74,7 @@ SUMS = """  over_rows: f32{{n}} = sum[m](scaled)
 class Probe:
     """A kernel whose time is predicted by a way's constants."""
 
-    kernel: Kernel
+    kernel: TritonKernel
     load: Load
     way: str
 

@@ -16,9 +16,9 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from weft.backends.triton.demand import Demand, crowded_registers, features, finish_loads, is_converted, share_of
-from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
+from weft.backends.triton.schedule import VECTOR_BYTES, TritonKernel, TritonSchedule
 from weft.ir import dtypes
-from weft.plan.kernel import Kernel, Resources
+from weft.plan.kernel import Resources
 from weft.target import Target
 
 MOST_REGISTERS = 255
@@ -45,7 +45,7 @@ MOST_KNOWN = 16384
 _IN_COMMON = attrgetter(*(f.name for f in fields(TritonSchedule) if f.name not in ("chunks", "finish", "stages")))
 
 
-def resources(kernel: Kernel, target: Target) -> Resources:
+def resources(kernel: TritonKernel, target: Target) -> Resources:
     """Of a kernel on a GPU."""
     schedule, demand = kernel.schedule, Demand.of(kernel.program, kernel.schedule)
     wanted, most = wanted_registers(demand, schedule), most_registers(schedule.warps, 1, target)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from weft.hashing import hash_once
+from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 
 Inputs = Literal["normal", "evict_last"]
@@ -83,3 +84,6 @@ class TritonSchedule(Schedule):
         if len(pieces) == 2 and all(map(str.isdecimal, pieces)):
             found["pieces"], found["piece_columns"] = map(int, pieces)
         return found | {"hoisted": " hoisted" in text}
+
+
+TritonKernel = Kernel[TritonSchedule]

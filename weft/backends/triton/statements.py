@@ -14,9 +14,9 @@ from weft.backends.triton.expressions import (
     states_of,
 )
 from weft.backends.triton.places import Places
+from weft.backends.triton.schedule import TritonKernel
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.rounding import is_rounded_again, rounded_at_once
-from weft.plan.kernel import Kernel
 
 LEAST_NORMAL = 2.0**-126
 """Of float32: between it and its inverse a number has an inverse."""
@@ -26,7 +26,7 @@ class Statements(KernelWriter):
     """Writes statements of one kernel. A value has its own name, with a letter behind it where it has columns and a row
     is several pieces."""
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
+    def __init__(self, kernel: TritonKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
         self.places = Places(kernel)
         self.computed_with = {arg for value in self.program.values for arg in value.args}

@@ -28,8 +28,8 @@ from weft.backends.triton.launches import (
 )
 from weft.backends.triton.places import Places
 from weft.backends.triton.rows import Rows
+from weft.backends.triton.schedule import TritonKernel
 from weft.errors import Refusal
-from weft.plan.kernel import Kernel
 
 _OURS = (
     "triton tl w tile block blocks chunk chunks part segment row column task kept start row_exists column_exists "
@@ -57,7 +57,7 @@ MOST_COUNTED = 2**31 - 2**16
 """Elements along an index of 32 bits, which runs to the end of a tile behind the last one."""
 
 
-def supports(kernel: Kernel) -> Refusal | None:
+def supports(kernel: TritonKernel) -> Refusal | None:
     """Everything whose types Triton has, whose column sums keep all segments or none, and that fits the schedule."""
     program, schedule = kernel.program, kernel.schedule
     names = [b.dtype for b in program.buffers]
@@ -76,7 +76,7 @@ def supports(kernel: Kernel) -> Refusal | None:
     return check_sizes(kernel, {d.name: d.size if isinstance(d.size, int) else 1 for d in program.dims})
 
 
-def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
+def check_architecture(kernel: TritonKernel, architecture: int) -> Refusal | None:
     """Triton has the types of all tensors for a GPU of some compute capability, as 90 of 9.0."""
     program = kernel.program
     names = {b.dtype for b in program.buffers}
@@ -87,7 +87,7 @@ def check_architecture(kernel: Kernel, architecture: int) -> Refusal | None:
     return Refusal("triton_dtype", kernel.name, message, len(missing), 0)
 
 
-def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
+def check_sizes(kernel: TritonKernel, sizes: Mapping[str, int]) -> Refusal | None:
     """A launch has the programs that these sizes ask for, and indices of the tiles that they make have the bits."""
     if (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS and not blocks_in_turn(kernel):
         message = "has more programs side by side along its columns than a launch can have"
@@ -100,7 +100,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
     return None
 
 
-def render(kernel: Kernel) -> Source:
+def render(kernel: TritonKernel) -> Source:
     """A module of ``weft_NAME`` and, where there is a finish, ``weft_NAME_finish``, which is launched behind it or
     called at its end; both take what ``triton_launch.arguments`` says."""
     writer = PythonWriter()
@@ -125,12 +125,12 @@ def render(kernel: Kernel) -> Source:
     return Source("triton", name, writer.text())
 
 
-def _names(kernel: Kernel) -> str:
+def _names(kernel: TritonKernel) -> str:
     return ", ".join(name for name, _ in arguments(kernel))
 
 
 @contextmanager
-def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[None]:
+def _function(kernel: TritonKernel, entry: str, writer: PythonWriter) -> Generator[None]:
     writer.line()
     writer.line()
     writer.line("@triton.jit")
@@ -138,7 +138,7 @@ def _function(kernel: Kernel, entry: str, writer: PythonWriter) -> Generator[Non
         yield
 
 
-def _chunks(kernel: Kernel, writer: PythonWriter) -> None:
+def _chunks(kernel: TritonKernel, writer: PythonWriter) -> None:
     """The number of chunks, where it is known at run time only."""
     places = Places(kernel)
     if is_persistent(kernel) and (outer_values(kernel) or places.early) and places.chunks() == "chunks":

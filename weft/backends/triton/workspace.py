@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from weft.backends.triton import launches as triton_launch
+from weft.backends.triton.schedule import TritonKernel
 from weft.ir import dtypes
-from weft.plan.kernel import Kernel
 
 COUNTERS, COUNTER_BYTES = 4096, 32
 """Of a block of counters: their number, and how far apart they are, a sector of the cache."""
@@ -30,7 +30,7 @@ class Workspace:
     counters: Counters | None
 
     @staticmethod
-    def of(kernel: Kernel, sizes: Mapping[str, int]) -> Workspace:
+    def of(kernel: TritonKernel, sizes: Mapping[str, int]) -> Workspace:
         """sizes: of dimensions and run-time parameters, by name."""
         offsets: list[int] = []
         end = 0
