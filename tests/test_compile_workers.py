@@ -208,7 +208,7 @@ def test_what_no_worker_makes_is_made_here(
     if pool is not None and said.startswith("the pool"):
         codes = iter([None, None, None])  # it lives while it is asked, and once more
         pool.process = SimpleNamespace(poll=lambda: next(codes, -9))
-    with caplog.at_level(logging.INFO, "weft.runtime"):
+    with caplog.at_level(logging.INFO, "weft.backends"):
         assert all_binaries(JOBS, options) == [b"a", b"b"]
     assert sorted(made_here) == ["a", "b"]
     again = [r.message for r in caplog.records if r.message.startswith("compiled again in this process: ")]

@@ -219,7 +219,7 @@ def test_nothing_is_compiled_ahead_without_a_driver(
 
     monkeypatch.setattr(driver, "_active", SimpleNamespace())
     triton_load.warm_up.cache_clear()
-    with caplog.at_level("INFO", "weft.runtime"):
+    with caplog.at_level("INFO", "weft.backends"):
         triton_load.warm_up()
     assert "nothing is compiled ahead of loading: AttributeError" in caplog.text
     triton_load.warm_up.cache_clear()

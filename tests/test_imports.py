@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.backends.listed import NAMES
+from weft.backends.listed import BACKENDS
 
 ROOT = Path(__file__).parent.parent
 CHECKOUT = {"tools", "tests", "docs", "benchmarks"}
@@ -38,7 +38,7 @@ def imported(text: str) -> set[str]:
 def backends(text: str) -> set[str]:
     """Backends whose folders a text names."""
     parts = (name.split(".") for name in modules(text))
-    return {names[2] for names in parts if names[:2] == ["weft", "backends"] and len(names) > 2}.intersection(NAMES)
+    return {names[2] for names in parts if names[:2] == ["weft", "backends"] and len(names) > 2}.intersection(BACKENDS)
 
 
 def test_the_package_imports_only_what_is_installed_with_it() -> None:
@@ -63,7 +63,7 @@ def test_an_import_of_tools_is_found(text: str) -> None:
 
 def test_nothing_outside_a_backends_folder_names_it() -> None:
     folder = ROOT / "weft" / "backends"
-    assert {path.name for path in folder.iterdir() if (path / "backend.py").exists()} == set(NAMES)
+    assert {path.name for path in folder.iterdir() if (path / "backend.py").exists()} == set(BACKENDS)
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "weft").rglob("*.py")):
         own = path.relative_to(folder).parts[0] if path.is_relative_to(folder) else ""

@@ -165,7 +165,7 @@ def test_a_source_is_said_once_and_only_to_those_who_ask(caplog: pytest.LogCaptu
 def test_logs_go_to_standard_error_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     logs.turn_on(("plan", "source"))
     logging.getLogger("weft.plan").info("one\ntwo")
-    logging.getLogger("weft.render").debug("int f;")
+    logging.getLogger("weft.backends.source").debug("int f;")
     logging.getLogger("weft.runtime.cache").info("not asked for")
     logs.turn_on(("plan",))
     logging.getLogger("weft.plan").info("once")

@@ -13,7 +13,7 @@ LOGS = {
     "fusion": "weft.integration.report",
     "plan": "weft.plan",
     "cache": "weft.runtime.cache",
-    "source": "weft.render",
+    "source": "weft.backends.source",
 }
 """The logger of each name. They are modules, so that ``TORCH_LOGS`` and ``torch._logging.set_logs`` know them as well.
 Sources of kernels are long, and are of level DEBUG; all else is of level INFO."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from weft.plan.kernel import Resources
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.options import Options
-    from weft.plan.kernel import Estimate, Kernel, Resources
+    from weft.plan.kernel import Estimate, Kernel
     from weft.plan.schedule import Schedule
     from weft.plan.split import Split
     from weft.runtime.layout import Fitting
@@ -21,112 +24,111 @@ if TYPE_CHECKING:
     from weft.target import Found, Target
 
 
-class Backend(Protocol):
-    """A code generator.
+class Backend(ABC):
+    """A code generator. What a method does by default is right where nobody counts what kernels use.
 
     kind: of the targets that it writes kernels for. device: the type of torch's devices that these run on. needs: a
     package without which their text cannot be compiled, if there is one. Times are in microseconds.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    kind: ClassVar[Literal["cpu", "gpu"]]
+    device: ClassVar[str]
+    needs: ClassVar[str] = ""
 
-    @property
-    def kind(self) -> Literal["cpu", "gpu"]: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def needs(self) -> str: ...
-
+    @abstractmethod
     def parse(self, text: str) -> Schedule | None:
         """The schedule of this backend that prints as ``text``, if one does."""
-        ...
+
+    # plan
 
     def check_row(self, part: Split) -> Refusal | None:
         """A row and all of its column sums have to fit a program, under some schedule."""
-        ...
+        return None
 
     def check_fits(self, part: Split, slack: float = 1.0) -> Refusal | None:
         """What a thread has at a time has to fit its registers under the schedule that a kernel would have. slack: by
         how much it may exceed them."""
-        ...
+        return None
 
+    @abstractmethod
     def choose(self, part: Split) -> Schedule:
         """The schedule with the shortest predicted time."""
-        ...
 
     def candidates(self, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterable[Schedule]:
         """Schedules that the kernel of a split can have, the likeliest first: those that tuning measures, and a stored
         schedule must be one of."""
-        ...
+        return ()
 
     def resources(self, kernel: Kernel, target: Target) -> Resources:
         """What a kernel is predicted to hold."""
-        ...
+        return Resources(None, None, None, "model")
 
+    @abstractmethod
     def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
         """The estimate of a kernel with its times. counts: bytes, workspace and launches. warm: whether caches have
         what it reads."""
-        ...
 
     def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
         """As a well-made kernel does the same work. plain: the kernel's own estimate. splits_sums: whether several
         chunks of rows add to a column sum, so that one more start adds them up."""
-        ...
+        return plain
 
+    @abstractmethod
     def least_us(self, moved: int, target: Target) -> float:
         """What no kernel that moves so many bytes is predicted to undercut, under any schedule."""
-        ...
+
+    def loads_apart(self, kernel: Kernel) -> bool:
+        """Whether each element is loaded by the thread that computes what becomes of it, and by no other: an output may
+        lie where an input lies then."""
+        return True
+
+    @property
+    def fitted(self) -> tuple[str, str]:
+        """The machine that constants of the model of time were fitted on, and these, as text."""
+        return "", ""
+
+    def measure(self, target: Target, device: torch.device, options: Options) -> Found:
+        """Time copies and a few kernels on a device that there are no constants of. target: what is known of it. Raises
+        BuildError if kernels cannot be compiled for it, and what PyTorch raises without memory for that."""
+        raise NotImplementedError(f"{self.name} has no constants to measure")
+
+    # what was compiled
+
+    @property
+    def compiler(self) -> str:
+        """What decides what a kernel uses, and its release; empty if nobody says what it uses."""
+        return ""
 
     def is_missed(self, kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
         """Whether a compiled kernel is not what was planned. used: by it, as its compiler says."""
-        ...
+        return False
 
     def runner_up(
         self, kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
     ) -> Schedule | None:
         """What to take in place of a schedule whose kernel was missed, if there is anything. registers: of a thread, 0
         if it spills. tried: what is not to be taken either."""
-        ...
+        return None
 
     def us_with(self, part: Split, schedule: Schedule, registers: int) -> float:
         """Predicted time under a schedule of a kernel whose threads were given so many registers."""
-        ...
+        raise NotImplementedError(f"{self.name} has no kernels that are missed")
 
-    @property
-    def compiler(self) -> str:
-        """What decides what a kernel uses, and its release; empty if nobody says what it uses."""
-        ...
-
-    def measure(self, target: Target, device: torch.device, options: Options) -> Found:
-        """Time copies and a few kernels on a device that there are no constants of. target: what is known of it. Raises
-        BuildError if kernels cannot be compiled for it, and what PyTorch raises without memory for that."""
-        ...
-
-    @property
-    def fitted(self) -> tuple[str, str]:
-        """The machine that constants of the model of time were fitted on, and these, as text."""
-        ...
-
-    def loads_apart(self, kernel: Kernel) -> bool:
-        """Whether each element is loaded by the thread that computes what becomes of it, and by no other: an output may
-        lie where an input lies then."""
-        ...
+    # text, and what becomes of it
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         """Why this backend cannot write a kernel, or cannot write it for a target."""
-        ...
+        return None
 
+    @abstractmethod
     def render(self, kernel: Kernel) -> Source:
         """The text of a kernel that it supports."""
-        ...
 
     @property
+    @abstractmethod
     def calls(self) -> Calls:
         """How its kernels are built and called."""
-        ...
 
 
 class Calls(Protocol):

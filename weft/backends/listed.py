@@ -14,19 +14,24 @@ if TYPE_CHECKING:
     from weft.plan.kernel import Kernel
     from weft.target import Target
 
-NAMES = ("cpp", "triton")
+BACKENDS = {name: f"weft.backends.{name}.backend" for name in ("cpp", "triton")}
+"""Modules by name, each with a ``BACKEND``."""
 
 
 @cache
+def _backend_in(module: str) -> Backend:
+    """That of a module, which is imported when it is first asked for."""
+    return import_module(module).BACKEND
+
+
 def backend_named(name: str) -> Backend:
-    """One of ``NAMES``. Its folder is imported when it is first asked for."""
-    return import_module(f"weft.backends.{name}.backend").BACKEND
+    """One of ``BACKENDS``."""
+    return _backend_in(BACKENDS[name])
 
 
-@cache
 def backends() -> tuple[Backend, ...]:
     """All of them."""
-    return tuple(map(backend_named, NAMES))
+    return tuple(map(_backend_in, BACKENDS.values()))
 
 
 def backends_of(kind: str) -> tuple[Backend, ...]:

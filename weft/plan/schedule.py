@@ -94,7 +94,7 @@ class Schedule:
     def _fields(cls, text: str) -> Mapping[str, Any]:
         """Fields but the scheme, as they are printed."""
         found: dict[str, Any] = {}
-        for name, value in re.findall(r"(\w+)=(\(.*?\)|\S+)", text):
+        for name, value in re.findall(r"(\w+)=(\(.*?\)|\S+)", text.replace(f" backend={cls.backend}", "")):
             if value.startswith("("):
                 found[name] = tuple(part.strip() for part in value[1:-1].split(",") if part.strip())
             else:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Literal
 
 import torch
 
-from weft.backends.backend import Calls
+from weft.backends.backend import Backend, Calls
 from weft.backends.source import Source
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
@@ -33,13 +32,10 @@ SLACK = 1.5
 expects more of some kernels than the compiler finds."""
 
 
-class TritonBackend:
-    """See ``Backend``."""
+class TritonBackend(Backend):
+    """Registers and time are those of ptxas and of a model that was fitted to sweeps."""
 
-    name = "triton"
-    kind: Literal["gpu"] = "gpu"
-    device = "cuda"
-    needs = "triton"
+    name, kind, device, needs = "triton", "gpu", "cuda", "triton"
 
     def parse(self, text: str) -> TritonSchedule | None:
         return TritonSchedule.parse(text)

@@ -77,9 +77,7 @@ class TritonSchedule(Schedule):
 
     @classmethod
     def _fields(cls, text: str) -> Mapping[str, Any]:
-        found = {
-            name: value for name, value in super()._fields(text).items() if (name, value) != ("backend", cls.backend)
-        }
+        found = dict(super()._fields(text))
         pieces = str(found.pop("pieces", "")).split("x")
         if len(pieces) == 2 and all(map(str.isdecimal, pieces)):
             found["pieces"], found["piece_columns"] = map(int, pieces)
