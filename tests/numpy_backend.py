@@ -28,19 +28,18 @@ OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "
 FUNCTIONS = {"where": "np.where", "exp": "np.exp", "neg": "np.negative", "logical_and": "np.logical_and", "fma": "fma"}
 REDUCTIONS = {"sum": "np.sum", "max": "np.max"}
 SOURCES = ("const", "cast", "iota", "size", "parameter")
-HEAD = '''import numpy as np
+HEAD = """import numpy as np
 
 
 def fma(x, y, z):
     return (x.astype(np.float64) * y + z).astype(np.float32)
 
 
-def rounded(x):
-    """To bfloat16, which NumPy has no type for."""
+def rounded(x):  # to bfloat16, which NumPy has no type for
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
-'''
+"""
 
 
 @hash_once
