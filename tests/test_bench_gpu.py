@@ -16,6 +16,7 @@ from weft.bench import gpu_peers
 from weft.bench.gpu_timing import FLUSH_BYTES, WARM_UP_CALLS, CudaDevice, DeviceClock, clocks_mhz
 from weft.bench.measure import figures_of
 from weft.bench.report import Row, table_of
+from weft.runtime import timing
 from weft.runtime.timing import Candidate, Sample, Spread, interleave
 
 
@@ -146,6 +147,27 @@ def test_the_layer_over_cuda_adds_up_what_ran_on_the_device(monkeypatch: pytest.
     device._buffer.fill_(1)
     device.flush()
     assert not device._buffer.any()
+
+
+def test_one_profile_is_divided_into_turns_by_the_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second round begins with the other run; events come in any order, and a kernel may be called like a flush."""
+    names = ("bitwise_not", "a", "triton_bitwise_not", "bitwise_not", "b", "bitwise_not", "b", "bitwise_not", "a")
+
+    class Turns(FakeProfile):
+        def events(self) -> list[Any]:
+            kernels = [
+                FunctionEvent(0, name, 0, 10.0 * i, 10.0 * i + i, device_type=DeviceType.CUDA)
+                for i, name in enumerate(names)
+            ]
+            return kernels[::-1]
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.profiler, "profile", Turns)
+    monkeypatch.setattr(timing, "FLUSH_BYTES", 1024)
+    ran: list[str] = []
+    runs = [lambda name=name: ran.append(name) for name in "ab"]
+    assert timing.samples_us(runs, 2, torch.device("cpu")) == [[1.0 + 2.0, 8.0], [4.0, 6.0]]
+    assert ran == [*"ab", *"abba"]
 
 
 def test_the_flush_is_larger_than_any_cache() -> None:

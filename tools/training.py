@@ -85,6 +85,11 @@ class Run:
     def median_ms(self) -> float:
         return statistics.median(self.step_ms)
 
+    @property
+    def compile_s(self) -> float:
+        """Time of the first step beyond that of a later one."""
+        return max(0.0, self.first_s - 1e-3 * self.median_ms)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -220,12 +225,12 @@ def requested_bytes(when: Literal["current", "peak"]) -> int:
     return torch.cuda.memory_stats()[f"requested_bytes.all.{when}"]
 
 
-def comparison_of(runs: list[Run]) -> Comparison:
-    """The curves beside eager's."""
+def comparison_of(runs: list[Run], least: float = LEAST) -> Comparison:
+    """The curves beside eager's. least: nats that are always allowed."""
     curves = {run.backend: run.losses for run in runs}
     differences = {b: largest_difference(curves[b], curves["eager"]) for b in curves if b != "eager"}
     noise = [gap for b, gap in differences.items() if b != "weft" and math.isfinite(gap)]
-    return Comparison(runs, differences, max([LEAST, *(FACTOR * gap for gap in noise)]))
+    return Comparison(runs, differences, max([least, *(FACTOR * gap for gap in noise)]))
 
 
 def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:

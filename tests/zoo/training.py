@@ -17,8 +17,8 @@ import weft
 from tests.zoo.entries import Entry
 from tests.zoo.kernels import Line, Profile, launches_of, lines_of
 from tools.training import BACKENDS, Comparison, Run, Setup, Trainee, comparison_of, trained
-from weft.bench.gpu_timing import CudaDevice
 from weft.bench.models import Model
+from weft.runtime.timing import kernels_of
 
 STEPS, WARM_UP = 20, 4
 COMPARED = ("inductor", "weft")
@@ -115,8 +115,7 @@ def wrong_with_weft(runs: Iterable[Run]) -> list[str]:
 
 def profiled(trainee: Trainee, batch: list[Tensor]) -> Profile:
     """Kernels of one forward and backward: of three the one with the least device time."""
-    device = CudaDevice(torch.device("cuda"))
-    found = [device.kernels(lambda: differentiate_anew(trainee, batch)) for _ in range(3)]
+    found = [kernels_of(lambda: differentiate_anew(trainee, batch), torch.device("cuda")) for _ in range(3)]
     return min(found, key=lambda kernels: sum(us for _, us in kernels))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.runtime.timing import FLUSH_BYTES, Candidate, Sample
+from weft.runtime.timing import FLUSH_BYTES, Candidate, Sample, kernels_of
 
 WARM_UP_CALLS = 3
 CLOCKS = ("clocks.sm", "clocks.mem")
@@ -94,22 +94,7 @@ class CudaDevice:
         torch.cuda.synchronize(self.device)
 
     def kernel_durations_us(self, run: Callable[[], Any]) -> list[float]:
-        return [duration_us for _, duration_us in self.kernels(run)]
-
-    def kernels(self, run: Callable[[], Any]) -> list[tuple[str, float]]:
-        """Name and duration in microseconds of each kernel that ``run`` launches, copies and fills among them."""
-        from torch.autograd import DeviceType
-        from torch.profiler import ProfilerActivity, profile
-
-        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-            run()
-            self.synchronise()
-        events = seen.events() or ()
-        return [
-            (event.name, event.time_range.elapsed_us())
-            for event in events
-            if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
-        ]
+        return [duration_us for _, duration_us in kernels_of(run, self.device)]
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], None]:
         stream = torch.cuda.Stream(self.device)

@@ -183,30 +183,26 @@ def times_us(
 def samples_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[list[float]]:
     """Of each run, round by round, the sum of its kernels' durations: all in turn, a flush before each. One profile for
     all of them, which takes a small part of the time of one a sample."""
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
     flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
     for run in runs:
         run()
     torch.cuda.synchronize(device)
     starts = range(0, rounds * ROUND_SHIFT, ROUND_SHIFT)
     orders = [[(i + start) % len(runs) for i in range(len(runs))] for start in starts]
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
+
+    def turns() -> None:
         for order in orders:
             for i in order:
                 flush.bitwise_not_()
                 runs[i]()
             torch.cuda.synchronize(device)
-    found = (e for e in seen.events() or () if e.device_type == DeviceType.CUDA)
-    events = [e for e in found if not getattr(e, "is_user_annotation", False)]
-    events.sort(key=lambda e: e.time_range.start)
+
     sums: list[float] = []
-    for event in events:
-        if "bitwise_not" in event.name and not event.name.startswith("triton"):  # fused ones have such names, too
+    for name, duration_us in kernels_of(turns, device):
+        if "bitwise_not" in name and not name.startswith("triton"):  # fused ones have such names, too
             sums.append(0.0)
         elif sums:
-            sums[-1] += event.time_range.elapsed_us()
+            sums[-1] += duration_us
     of: list[list[float]] = [[] for _ in runs]
     for i, total in zip((i for order in orders for i in order), sums, strict=True):
         of[i].append(total)
@@ -216,6 +212,21 @@ def samples_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.dev
 def medians_us(runs: Sequence[Callable[[], Any]], rounds: int, device: torch.device) -> list[float]:
     """Medians over the rounds of ``samples_us``."""
     return [statistics.median(each) for each in samples_us(runs, rounds, device)]
+
+
+def kernels_of(run: Callable[[], Any], device: torch.device) -> list[tuple[str, float]]:
+    """Name and duration in microseconds of each kernel that ``run`` launches on a GPU, in the order of their starts;
+    copies and fills are among them."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
+        run()
+        torch.cuda.synchronize(device)
+    found = (e for e in seen.events() or () if e.device_type == DeviceType.CUDA)
+    events = [e for e in found if not getattr(e, "is_user_annotation", False)]
+    events.sort(key=lambda e: e.time_range.start)
+    return [(e.name, e.time_range.elapsed_us()) for e in events]
 
 
 def margin_over(noise: float, device: str) -> float:
