@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.plan_cases import CPU, DATA, M, N, interpreted, program
+from weft.ir.builder import Builder
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
-from weft.ir.program import Builder, Dim, Program
+from weft.ir.program import Dim, Program
 from weft.ir.structure import analyse
 from weft.options import Options
 from weft.plan.cuts import cuts

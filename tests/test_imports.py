@@ -1,12 +1,13 @@
-"""Imports point one way: what is installed reads nothing that only a checkout has, and nothing names a backend but the
-list of them."""
+"""Imports point one way: what is installed reads nothing that only a checkout has, nothing names a backend but the list
+of them, and no file needs itself."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 from weft.backends.listed import BACKENDS
@@ -83,3 +84,34 @@ def test_nothing_outside_a_backends_folder_names_it() -> None:
 )
 def test_a_backend_that_is_named_is_found(text: str) -> None:
     assert backends(text) == {"triton"}
+
+
+def needed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a module but for what only annotations need."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from needed(node)
+
+
+def edges(text: str, known: Collection[str]) -> set[str]:
+    """Which of the known modules a module imports, at its head or later."""
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in needed(ast.parse(text))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return {name if name in known else name.rpartition(".")[0] for name in names}.intersection(known)
+
+
+def test_no_module_needs_itself() -> None:
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "weft").rglob("*.py")}
+    graph = nx.DiGraph((name, other) for name, path in files.items() for other in edges(path.read_text(), files))
+    assert graph.number_of_edges() > 500
+    assert [sorted(each) for each in nx.strongly_connected_components(graph) if len(each) > 1] == []
+
+
+def test_what_only_annotations_need_is_no_circle() -> None:
+    text = "from weft.a import b\nif TYPE_CHECKING:\n    from weft.c import d\ndef f():\n    from weft import e"
+    assert edges(text, {"weft.a", "weft.c", "weft.e"}) == {"weft.a", "weft.e"}

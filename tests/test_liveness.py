@@ -11,7 +11,8 @@ from tools.gpu_cells import Cell, parts_of
 from weft.backends.triton.choice import gpu_schedule
 from weft.backends.triton.liveness import liveness
 from weft.bench.workloads import WORKLOADS
-from weft.ir.program import Builder, Dim, Program
+from weft.ir.builder import Builder
+from weft.ir.program import Dim, Program
 from weft.target import Target
 
 NAMES = [name for name in WORKLOADS if "backward" in name and "cross_entropy" not in name]

@@ -6,7 +6,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from weft.ir.program import Builder, Dim, Program
+from weft.ir.builder import Builder
+from weft.ir.program import Dim, Program
 from weft.ir.simplify import simplify
 
 ELEMENTS = (2**26, 2**26, 2**26, 2**25, 2**24, 2**22)

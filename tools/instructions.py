@@ -18,8 +18,9 @@ from weft.backends.triton import text as triton
 from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.backends.triton.instructions import INSTRUCTIONS
 from weft.backends.triton.schedule import TritonSchedule
+from weft.ir.builder import Builder
 from weft.ir.ops import OPS
-from weft.ir.program import Builder, Dim, Program
+from weft.ir.program import Dim, Program
 from weft.options import Options
 from weft.plan.kernel import Kernel
 

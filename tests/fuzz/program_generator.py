@@ -10,8 +10,9 @@ from torch import Tensor
 from tests.fuzz.evaluate import Evaluations, Mode
 from tests.fuzz.memory import input_tensor
 from weft.ir import dtypes
+from weft.ir.builder import Builder
 from weft.ir.ops import EXPENSIVE_COST, LOGICAL, ONLINE, OPS, Op
-from weft.ir.program import Builder, Dim, Program, Size, Value
+from weft.ir.program import Dim, Program, Size, Value
 
 SIZES = (2, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65, 100, 257, 513, 600)
 MOST_ELEMENTS = 30_000

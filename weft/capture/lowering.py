@@ -17,7 +17,8 @@ from weft.capture.opaque import lower_opaque
 from weft.capture.parts import lower_joined, slice_of
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
 from weft.ir import dtypes
-from weft.ir.program import Buffer, Builder, Dim, Program, Size
+from weft.ir.builder import Builder
+from weft.ir.program import Buffer, Dim, Program, Size
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -21,7 +21,8 @@ from weft.commands.subject import (
     parse_target,
     resolve,
 )
-from weft.explain.explanation import PLAN_ONLY, Explanation, explain
+from weft.explain.explained import PLAN_ONLY
+from weft.explain.explanation import Explanation, explain
 from weft.target import Target
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from weft.capture.border import BorderChoice
-from weft.compiler import Compilation, CompiledRegion, build, compile_graph
+from weft.compiler import Compilation, build, compile_graph
 from weft.explain.drawing import size_text
-from weft.explain.graphs import Kind, post_grad_graphs
+from weft.explain.explained import PLAN_ONLY, EqualRegions, ExplainedGraph, border_lines, count_text, exchange_lines
+from weft.explain.graphs import post_grad_graphs
+from weft.explain.html import page
 from weft.explain.inputs import device_of, with_tensors
 from weft.integration.backend import supports_cuda
-from weft.integration.partitioner import Exchanges
 from weft.integration.race import measured, with_known
-from weft.integration.report import Report, ReportedRegion, lines_of, purpose, refusal_lines, region_lines
+from weft.integration.report import refusal_lines, region_lines
 from weft.integration.sizes import symbol_hints
 from weft.options import Options
 from weft.runtime import calibration, tuning
@@ -31,47 +30,7 @@ from weft.target import Target
 if TYPE_CHECKING:
     from rich.table import Table
 
-PLAN_ONLY = "a plan only: without Triton weft writes no code for GPUs, and leaves what runs on one to TorchInductor"
 WIDEST = 400
-
-
-@dataclass(frozen=True)
-class ExplainedGraph:
-    """One graph of the function, and what becomes of it."""
-
-    kind: Kind
-    compilation: Compilation
-    exchanges: Exchanges | None = None
-
-    @cached_property
-    def report(self) -> Report:
-        return Report.of(self.compilation)
-
-
-@dataclass(frozen=True)
-class EqualRegions:
-    """Regions of one graph with the same kernels: the blocks of a model. places: among all regions of the graph."""
-
-    graph: ExplainedGraph
-    places: tuple[int, ...]
-
-    @property
-    def first(self) -> CompiledRegion:
-        return self.graph.compilation.regions[self.places[0]]
-
-    @property
-    def regions(self) -> list[ReportedRegion]:
-        return [self.graph.report.regions[at] for at in self.places]
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The user's lines of all of them."""
-        return lines_of(self.regions)
-
-    @property
-    def purposes(self) -> list[str]:
-        """What each kernel is for."""
-        return [purpose(self.regions, at) for at in range(len(self.first.plan.kernels))]
 
 
 @dataclass(frozen=True)
@@ -103,7 +62,7 @@ class Explanation:
         regions = [c for graph in self.graphs for c in graph.compilation.regions]
         estimates = [e for c in regions for e in c.plan.estimates]
         unmeasured = "" if self.target.measured else " (its figures are not measured)"
-        counted = f"{_count(len(regions), 'region')} in {_count(len(estimates), 'kernel')} of weft's"
+        counted = f"{count_text(len(regions), 'region')} in {count_text(len(estimates), 'kernel')} of weft's"
         if estimates:
             moved = size_text(sum(e.bytes_read + e.bytes_written for e in estimates))
             time = sum(e.predicted_us for e in estimates)
@@ -113,7 +72,7 @@ class Explanation:
             outcomes = [c.race for c in regions if isinstance(c.race, Raced)]
             if outcomes:
                 own, inductor = sum(each.us for each in outcomes), sum(each.inductor_us for each in outcomes)
-                which = "" if len(outcomes) == len(regions) else f" of {_count(len(outcomes), 'region')}"
+                which = "" if len(outcomes) == len(regions) else f" of {count_text(len(outcomes), 'region')}"
                 counted += f"; {own:.0f} us measured{which}, {inductor:.0f} us in Inductor's code"
         return f"{self.name} on {self.target.name}{unmeasured}: {counted}"
 
@@ -156,8 +115,6 @@ class Explanation:
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page that stands alone, folders above it included; returns its path."""
-        from weft.explain.html import page
-
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page(self))
@@ -203,24 +160,6 @@ def explain(
     chosen = at_hand or calibration.at_hand(torch.device(device_of(inputs, keywords)), options)
     shown = name or getattr(function, "__name__", type(function).__name__)
     return Explanation(shown, chosen, explained)
-
-
-def border_lines(borders: BorderChoice | None) -> list[str]:
-    """What is computed again on the other side of a border, and the bytes that saves."""
-    if borders is None or not borders.again:
-        return []
-    moved, stored = size_text(borders.moved_bytes), size_text(borders.stored_bytes)
-    values = _count(len(borders.again), "value")
-    return [f"borders: {values} computed again rather than stored and loaded: {moved} moved in all, not {stored}"]
-
-
-def exchange_lines(exchanges: Exchanges | None) -> list[str]:
-    """What is not kept for a backward, but computed again of what is, and the bytes that saves."""
-    if exchanges is None or not exchanges.values:
-        return []
-    values = _count(exchanges.values, "value")
-    less = f"{size_text(exchanges.moved_bytes)} less moved, {size_text(exchanges.kept_bytes)} less kept"
-    return [f"kept for the backward: {values} computed again from others rather than kept: {less}"]
 
 
 def _target(given: Any) -> Target | None:
@@ -271,7 +210,3 @@ def _rendered(table: Table) -> str:
     text = StringIO()
     Console(file=text, width=WIDEST, force_terminal=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import jinja2
 
 from weft.explain.drawing import Drawing, draw_narrow, draw_wide, size_text
-from weft.explain.explanation import PLAN_ONLY, EqualRegions, Explanation, border_lines, exchange_lines
+from weft.explain.explained import PLAN_ONLY, EqualRegions, border_lines, exchange_lines
 from weft.integration.report import buffer_names, reasons, refusal_groups
 from weft.plan.kernel import Decision
 from weft.rules import RULES
+
+if TYPE_CHECKING:
+    from weft.explain.explanation import Explanation
 
 
 @dataclass(frozen=True)

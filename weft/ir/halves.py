@@ -13,8 +13,9 @@ from functools import lru_cache
 import torch
 
 from weft.ir import dtypes
+from weft.ir.builder import Builder
 from weft.ir.ops import lookup
-from weft.ir.program import Attribute, Builder, Program, Value
+from weft.ir.program import Attribute, Program, Value
 from weft.ir.simplify import drop_unused, rebuilt
 from weft.ir.structure import KEPT
 

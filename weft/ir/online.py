@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from weft.ir.program import Builder, Program, Value
+from weft.ir.builder import Builder
+from weft.ir.program import Program, Value
 from weft.ir.simplify import drop_unused, rebuilt
 from weft.ir.structure import KEPT
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from weft.ir.program import Attribute, Buffer, Program, Value
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.ir.program import Attribute, Buffer, Program, Value
 
 
 def print_program(program: Program) -> str:

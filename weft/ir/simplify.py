@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 
 from weft.ir import dtypes
+from weft.ir.builder import Builder
 from weft.ir.ops import lookup
-from weft.ir.program import Attribute, Builder, Program, Value
+from weft.ir.program import Attribute, Program, Value
 
 Rule = Callable[[Builder, Value, tuple[str, ...]], str | None]
 Made = Callable[[Builder, Value, Mapping[str, str]], str | None]

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
+from weft.ir.builder import Builder
 from weft.ir.ops import lookup
-from weft.ir.program import Builder, Output, Program, Value
+from weft.ir.program import Output, Program, Value
 
 T = TypeVar("T")
 KEPT = 1024

@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import reduce
 from itertools import count
 
+from weft.ir.builder import Builder
 from weft.ir.ops import lookup
-from weft.ir.program import Buffer, Builder, Program, Value
+from weft.ir.program import Buffer, Program, Value
 from weft.ir.simplify import simplify
 
 MOST_UNROLLED = 4

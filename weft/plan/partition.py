@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.ir import dtypes
+from weft.ir.builder import Builder
 from weft.ir.ops import lookup
-from weft.ir.program import Builder, Output, Program, Size
+from weft.ir.program import Output, Program, Size
 from weft.ir.structure import Structure, analyse, is_outer, reachable
 from weft.plan.sizes import Sizes
 
