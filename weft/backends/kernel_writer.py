@@ -1,20 +1,21 @@
-"""What writes the functions of a kernel, in any language."""
+"""A kernel as its text is made of it, in any language: what its loops compute, and the text so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Generic
 
 from weft.backends.source import Writer
 from weft.ir.program import Output
 from weft.ir.structure import loops_of, reachable
-from weft.plan.kernel import Kernel
+from weft.plan.kernel import Kernel, S
 
 
-class KernelWriter:
-    """A kernel whose own names are free, what its loops compute, and the text so far."""
+class KernelView(Generic[S]):
+    """A kernel whose own names are free, and what its loops compute."""
 
-    def __init__(self, kernel: Kernel, writer: Writer) -> None:
-        self.kernel, self.program, self.schedule, self.out = kernel, kernel.program, kernel.schedule, writer
+    def __init__(self, kernel: Kernel[S]) -> None:
+        self.kernel, self.program, self.schedule = kernel, kernel.program, kernel.schedule
         self.rows, self.columns, self.segments = self.schedule.rows, self.schedule.columns, self.schedule.segments
         self.loops = loops_of(self.program, self.rows, self.columns, self.schedule.held)
         self.types = self.program.types()
@@ -34,3 +35,11 @@ class KernelWriter:
             return () if value is None or value in self.outer else value.args
 
         return {*reachable((o.value for o in outputs), operands)}
+
+
+class KernelWriter(KernelView[S]):
+    """That, and the text so far."""
+
+    def __init__(self, kernel: Kernel[S], writer: Writer) -> None:
+        super().__init__(kernel)
+        self.out = writer

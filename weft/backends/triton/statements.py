@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from weft.backends.kernel_writer import KernelWriter
 from weft.backends.source import Writer
 from weft.backends.triton.expressions import (
     TRITON_TYPES,
@@ -13,8 +12,8 @@ from weft.backends.triton.expressions import (
     literal,
     states_of,
 )
-from weft.backends.triton.places import Places
 from weft.backends.triton.schedule import TritonKernel
+from weft.backends.triton.view import View
 from weft.ir.program import Buffer, Output, Value
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 
@@ -22,17 +21,16 @@ LEAST_NORMAL = 2.0**-126
 """Of float32: between it and its inverse a number has an inverse."""
 
 
-class Statements(KernelWriter):
+class Statements(View):
     """Writes statements of one kernel. A value has its own name, with a letter behind it where it has columns and a row
     is several pieces."""
 
     def __init__(self, kernel: TritonKernel, writer: Writer) -> None:
-        super().__init__(kernel, writer)
-        self.places = Places(kernel)
+        super().__init__(kernel)
+        self.out = writer
         self.computed_with = {arg for value in self.program.values for arg in value.args}
         self.rounded_again = is_rounded_again(self.program)
         self.rounded_at_once = rounded_at_once(self.program)
-        self._extents: dict[tuple[str, bool], tuple[bool, bool]] = {}
         self.pointers: dict[str, str] = {}
         """Names of what the rows' part of an address was put into, by buffer."""
         self.masked_columns = True
@@ -41,31 +39,6 @@ class Statements(KernelWriter):
         """Pieces of which all columns are there."""
         self.again = False
         """Whether what is computed has been computed before, and is not to be kept in between."""
-
-    def extent(self, name: str) -> tuple[bool, bool]:
-        """Whether the tensor that is computed for a value has rows, and columns: what is made of expanded inputs alone
-        has none, though the value may vary over them."""
-        return self._extent(name, spread=False)
-
-    def is_spread(self, name: str) -> bool:
-        """Whether the tensor of a value has as many equal rows as a tile, since it is made of what is loaded so."""
-        return not self.extent(name)[0] and self._extent(name, spread=True)[0]
-
-    def _extent(self, name: str, *, spread: bool) -> tuple[bool, bool]:
-        if name in self.inputs:
-            buffer = self.inputs[name]
-            rows, columns = self.places.has_rows(buffer), self.places.has_columns(buffer)
-            rows = rows and not self.places.is_uniform(buffer)
-            return rows or (spread and columns and self.places.spreads_weights), columns
-        if (name, spread) not in self._extents:
-            value = self.by_name[name]
-            if value.op == "iota":
-                found = bool(set(value.dims) & set(self.places.rows)), self.is_vector(name)
-            else:
-                args = [self._extent(arg, spread=spread) for arg in value.args]
-                found = any(rows for rows, _ in args), self.is_vector(name) and any(columns for _, columns in args)
-            self._extents[name, spread] = found
-        return self._extents[name, spread]
 
     def named(self, name: str, piece: int) -> str:
         return name + self.places.suffix(piece) if self.is_vector(name) else name
@@ -213,21 +186,22 @@ class Statements(KernelWriter):
             masked = f", mask={masks} & ~{whole}"
         self.out.line(f"tl.store({address}, {stored}{masked})")
 
-    def epilogue(
-        self, outputs: Sequence[Output], needed: Collection[str], first: str, loaded: Collection[str] = ()
-    ) -> None:
+    def epilogue(self, outputs: Sequence[Output], needed: Collection[str], first: str) -> None:
         """What is done with complete column sums. needed: what these results are made from. first: what holds for one
-        of the programs that have a result without columns. loaded: inputs that are there."""
+        of the programs that have a result without columns."""
         for buffer in self.program.inputs:
-            if buffer.name in needed and buffer.name not in loaded:
+            if buffer.name in needed:
                 self.load(buffer, 0)
         for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
             if name in needed:
                 self.define(name, 0)
         for output in outputs:
-            along = self.is_vector(output.value) or self.places.has_columns(output.buffer)
-            once = self.once(output.buffer.dims, 0, self.schedule.columns)
-            self.store(output, 0, once if along else [first] if first else [])
+            self.store_complete(output, first)
+
+    def store_complete(self, output: Output, first: str) -> None:
+        """A result of complete column sums. first: what holds for one of the programs that have one without columns."""
+        once = self.once(output.buffer.dims, 0, self.schedule.columns)
+        self.store(output, 0, once if self.along_columns(output) else [first] if first else [])
 
     def masks(self, piece: int, *, rows: bool, columns: bool, others: Iterable[str] = ()) -> str:
         """What has to hold for an element to exist; empty if it always does."""

@@ -26,8 +26,9 @@ from weft.backends.triton.launches import (
     lowered,
     outer_values,
 )
+from weft.backends.triton.lower import lower
 from weft.backends.triton.places import Places
-from weft.backends.triton.rows import Rows
+from weft.backends.triton.printer import write_nest
 from weft.backends.triton.schedule import TritonKernel
 from weft.errors import Refusal
 
@@ -114,7 +115,7 @@ def render(kernel: TritonKernel) -> Source:
     name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
     with _function(kernel, entry, writer):
         _chunks(kernel, writer)
-        Rows(kernel, writer).write()
+        write_nest(kernel, lower(kernel), writer)
         if has_finish(kernel) and kernel.schedule.finish == "same":
             writer.line("w.wait_for_all(arrived)")
             writer.line(f"{entry}_finish({_names(kernel)})")

@@ -1,0 +1,1 @@
+"""Between plan and text: what a kernel does, statement by statement."""

@@ -1,0 +1,249 @@
+"""The loop nest of a kernel: typed statements in the order in which they are done, in whatever language.
+
+A statement names values and buffers of the kernel's program. ``piece`` is the part of a row that it is about: a number
+for each piece of columns, 0 where there is one or where a value has no columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+from weft.errors import VerificationError
+from weft.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of all pieces of a program, which stay the same for all of its rows."""
+
+
+@dataclass(frozen=True)
+class Early:
+    """Where the first columns lie before their row begins, so that accesses begin at a sector. of: what the rows are of
+    that begin alike: a chunk or a tile. buffers: without rows, whose addresses that moves."""
+
+    of: str
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The segment whose rows a program has."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a tile, the one of the program if no loop is over tiles."""
+
+    of_program: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the rows of a tile begin in a buffer. shifted: they all begin at the vector that the row begins in."""
+
+    buffers: tuple[str, ...]
+    shifted: bool = False
+
+
+@dataclass(frozen=True)
+class Load:
+    """Elements of an input into registers."""
+
+    buffer: str
+    piece: int = 0
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A pointwise value. again: it was computed before, and was not kept."""
+
+    value: str
+    piece: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Row reductions, in one exchange between the threads of a program. lanes: what each is the reduction of, where
+    threads have added up blocks of columns; empty where it is an operand."""
+
+    values: tuple[str, ...]
+    lanes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Start:
+    """What an outer reduction, or the lanes of a row reduction, is of no elements. lanes: of a row reduction."""
+
+    value: str
+    piece: int = 0
+    lanes: bool = False
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """The rows of a tile into an outer reduction, or a block of columns into the lanes of a row reduction: pieces."""
+
+    value: str
+    pieces: tuple[int, ...] = (0,)
+    lanes: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """An outer reduction of a chunk into the workspace."""
+
+    value: str
+    piece: int = 0
+
+
+@dataclass(frozen=True)
+class Total:
+    """An outer reduction of all rows, which one program has passed over."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """A value into an output. complete: made of complete column sums, of no row."""
+
+    output: str
+    piece: int = 0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A loop over the chunks of rows of all segments that are a program's."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A loop over row tiles: those of a chunk, of all rows that one program has, or every so many of all. ahead: of
+    which loads run ahead."""
+
+    body: tuple[Statement, ...]
+    of: str
+    ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What is done with the rows of a tile; addresses in it are of these rows."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A loop over whole blocks of columns, from the first or the second on."""
+
+    body: tuple[Statement, ...]
+    first: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of columns. start: the head of a row, whole blocks in a loop, or the rest. pieces: that it has. masked:
+    whether some of its columns may not exist. whole: pieces of it all of whose columns do."""
+
+    body: tuple[Statement, ...]
+    start: str
+    pieces: int
+    masked: bool = False
+    whole: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A block of columns behind the whole ones, if there are any. after: the least that lies before."""
+
+    body: tuple[Statement, ...]
+    after: int
+
+
+Statement = (
+    Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Total | Store
+    | Chunks | Tiles | Tile | Blocks | Block | Rest
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What a function of a kernel does. program: whose values the statements name."""
+
+    program: Program
+    body: tuple[Statement, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"nest {self.program.name}", *_lines(self.body, 1), ""])
+
+    def statements(self) -> Iterator[Statement]:
+        """All of them, those of loops behind the loops."""
+        yield from _flat(self.body)
+
+
+def verify_nest(nest: Nest) -> Nest:
+    """What is used was loaded or computed before. Raises VerificationError."""
+    by_name, inputs = nest.program.by_name(), {b.name for b in nest.program.inputs}
+    outputs = {o.buffer.name: o.value for o in nest.program.outputs}
+    known = {name for name, value in by_name.items() if value.op == "const"}
+    picked = {value.args[0] for value in by_name.values() if value.op == "pick"}
+    for each in nest.statements():
+        needs, makes = set[str](), set[str]()
+        match each:
+            case Load(buffer=name):
+                makes = {name}
+                if name not in inputs:
+                    raise VerificationError(f"{nest.program.name}: loads {name}, which is no input")
+            case Compute(value=name):
+                needs, makes = {*by_name[name].args} - picked, {name}
+            case Reduce(values=names):
+                needs, makes = {by_name[name].args[0] for name in names}, {*names}
+            case Accumulate(value=name):
+                needs = {by_name[name].args[0]}
+            case Total(value=name):
+                makes = {name}
+            case Store(output=name):
+                needs = {outputs[name]}
+            case _:
+                pass
+        if missing := needs - known:
+            raise VerificationError(
+                f"{nest.program.name}: {_line(each)}: {', '.join(sorted(missing))} is not there yet"
+            )
+        known |= makes
+    return nest
+
+
+SUBJECTS = ("value", "values", "buffer", "buffers", "output")
+"""Fields that print without their names."""
+
+
+def _flat(body: Iterable[Statement]) -> Iterator[Statement]:
+    for each in body:
+        yield each
+        yield from _flat(getattr(each, "body", ()))
+
+
+def _lines(body: Sequence[Statement], depth: int) -> Iterator[str]:
+    for each in body:
+        yield "  " * depth + _line(each)
+        yield from _lines(getattr(each, "body", ()), depth + 1)
+
+
+def _line(statement: Statement) -> str:
+    """Its kind and its fields, but for those that are as they are by default."""
+    texts = [type(statement).__name__.lower()]
+    for field in fields(statement):
+        value = getattr(statement, field.name)
+        if field.name == "body" or value == field.default:
+            continue
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        texts.append(shown if field.name in SUBJECTS else f"{field.name}={shown}")
+    return " ".join(texts)
