@@ -156,6 +156,16 @@ def test_show_prints_triton_for_a_gpu(run: Any) -> None:
     assert "@triton.jit\ndef weft_row_max_exp_row_sum(arg0, out0):" in out
 
 
+def test_show_prints_a_nest_for_a_gpu(run: Any) -> None:
+    code, out, err = run("show", "softmax_forward", "--shape", "64x256", "--target", "h200", "--stage", "nest")
+    assert (code, err) == (0, "")
+    assert out.startswith("nest row_max_exp_row_sum\n")
+    assert "    reduce sum\n" in out
+    code, _, err = run("show", "softmax_forward", "--target", "cpu", "--stage", "nest")
+    assert code == 2
+    assert err.startswith("weft: kernels in C++ are written without a nest; use a --target that is a GPU")
+
+
 def test_show_without_triton_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "supports_cuda", lambda: False)
     code, _, err = run("show", "softmax_forward", "--target", "h200", "--stage", "source")
@@ -212,7 +222,7 @@ WRONG = {
         ["explain", "softmax_forward", "--target", "h300"],
         "weft: no target named 'h300'; known: a100, b200, cpu, cpu_amd, gb200, h100, h200, l40s, rtx3090, rtx4090, ",
     ),
-    "stage": (["show", "softmax_forward", "--stage", "ptx"], "weft: no stage 'ptx'; one of program, plan, source"),
+    "stage": (["show", "softmax_forward", "--stage", "ptx"], "weft: no stage 'ptx'; one of program, plan, nest, source"),
     "types for a workload": (["explain", "softmax_forward", "f32[4]"], "weft: TYPEs are for functions of a file"),
     "model in f64": (["explain", "gpt2", "--dtype", "f64"], "weft: gpt2 is a model: its dtype is that of autocast"),
     "too long for a model": (

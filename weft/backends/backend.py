@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from weft.backends.source import Source
     from weft.errors import Refusal
+    from weft.lowering.nest import Nest
     from weft.options import Options
     from weft.plan.kernel import Estimate, Kernel
     from weft.plan.schedule import Schedule
@@ -120,6 +121,10 @@ class Backend(ABC):
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         """Why this backend cannot write a kernel, or cannot write it for a target."""
         return None
+
+    def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
+        """What each function of a kernel that it supports does; nothing where text is made without."""
+        return ()
 
     @abstractmethod
     def render(self, kernel: Kernel) -> Source:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from weft.backends.listed import backend_of
 from weft.commands.explain import explained
 from weft.commands.subject import (
     DtypeOption,
@@ -23,7 +24,7 @@ from weft.compiler import CompiledRegion
 from weft.explain.explanation import Explanation
 from weft.integration.backend import supports_cuda
 
-Stage = Literal["program", "plan", "source"]
+Stage = Literal["program", "plan", "nest", "source"]
 
 
 def show_command(
@@ -42,13 +43,15 @@ def show_command(
 
     weft show model.py:block 'f32[512,1024]' --stage source
 
-    weft show layer_norm_backward --stage source --target h200
+    weft show layer_norm_backward --stage nest --target h200
     """
     if stage not in get_args(Stage):
         raise typer.BadParameter(f"no stage {stage!r}; one of {', '.join(get_args(Stage))}")
     chosen = parse_target(target)
     if stage == "source" and chosen.kind == "gpu" and not supports_cuda():
         raise typer.BadParameter(f"code for {chosen.name} needs Triton, `pip install triton`; or use --target cpu")
+    if stage == "nest" and chosen.kind == "cpu":
+        raise typer.BadParameter("kernels in C++ are written without a nest; use a --target that is a GPU, as h200")
     found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
     texts = _texts(found, stage)
     if as_json:
@@ -70,4 +73,6 @@ def _texts(found: Explanation, stage: str) -> list[dict[str, Any]]:
 def _of(compiled: CompiledRegion, stage: str) -> list[str]:
     if stage == "program":
         return [str(compiled.program)]
+    if stage == "nest":
+        return [str(nest) for kernel in compiled.plan.kernels for nest in backend_of(kernel).lower(kernel)]
     return [str(compiled.plan)] if stage == "plan" else [source.text for source in compiled.sources]

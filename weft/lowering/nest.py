@@ -6,11 +6,12 @@ for each piece of columns, 0 where there is one or where a value has no columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from weft.errors import VerificationError
-from weft.ir.program import Program
+from weft.ir.printer import print_value
+from weft.ir.program import Program, Value
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,13 @@ class Keep:
 
 
 @dataclass(frozen=True)
+class Gather:
+    """Outer reductions of all chunks from the workspace, in order; side by side, so that none waits for another."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Total:
     """An outer reduction of all rows, which one program has passed over."""
 
@@ -130,6 +138,14 @@ class Tiles:
     body: tuple[Statement, ...]
     of: str
     ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """A loop over blocks of columns, and all combinations of the segments that are kept, of what is complete then."""
+
+    body: tuple[Statement, ...]
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,8 +184,8 @@ class Rest:
 
 
 Statement = (
-    Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Total | Store
-    | Chunks | Tiles | Tile | Blocks | Block | Rest
+    Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
+    | Store | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest
 )  # fmt: skip
 
 
@@ -181,7 +197,7 @@ class Nest:
     body: tuple[Statement, ...]
 
     def __str__(self) -> str:
-        return "\n".join([f"nest {self.program.name}", *_lines(self.body, 1), ""])
+        return "\n".join([f"nest {self.program.name}", *_lines(self.body, 1, self.program.by_name()), ""])
 
     def statements(self) -> Iterator[Statement]:
         """All of them, those of loops behind the loops."""
@@ -209,6 +225,8 @@ def verify_nest(nest: Nest) -> Nest:
                 needs = {by_name[name].args[0]}
             case Total(value=name):
                 makes = {name}
+            case Gather(values=names):
+                makes = {*names}
             case Store(output=name):
                 needs = {outputs[name]}
             case _:
@@ -231,10 +249,11 @@ def _flat(body: Iterable[Statement]) -> Iterator[Statement]:
         yield from _flat(getattr(each, "body", ()))
 
 
-def _lines(body: Sequence[Statement], depth: int) -> Iterator[str]:
+def _lines(body: Sequence[Statement], depth: int, values: Mapping[str, Value]) -> Iterator[str]:
     for each in body:
-        yield "  " * depth + _line(each)
-        yield from _lines(getattr(each, "body", ()), depth + 1)
+        made = values.get(each.value) if isinstance(each, Compute) else None
+        yield "  " * depth + _line(each) + ("" if made is None else f": {print_value(made).partition(': ')[2]}")
+        yield from _lines(getattr(each, "body", ()), depth + 1, values)
 
 
 def _line(statement: Statement) -> str:

@@ -17,9 +17,11 @@ from weft.backends.triton.beginnings import early_rows_of
 from weft.backends.triton.constants import FITTED, constants, fitted_constants
 from weft.backends.triton.cost import times_us
 from weft.backends.triton.demand import Demand
+from weft.backends.triton.launches import lowered
 from weft.backends.triton.schedule import TritonSchedule
 from weft.errors import Refusal
 from weft.ir.structure import is_outer
+from weft.lowering.nest import Nest
 from weft.options import Options
 from weft.plan.kernel import Estimate, Kernel, Resources
 from weft.plan.schedule import Schedule
@@ -127,6 +129,9 @@ class TritonBackend(Backend):
         return (
             refusal if refusal is not None or target is None else text.check_architecture(kernel, target.architecture)
         )
+
+    def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
+        return text.nests(lowered(kernel))
 
     def render(self, kernel: Kernel) -> Source:
         return text.render(kernel)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.backends.source import Writer
 from weft.backends.triton.expressions import COMBINE, literal, reduction, states_of
 from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks
-from weft.backends.triton.launches import added_segments, finish_blocks, finish_width, partial_name, sum_columns
+from weft.backends.triton.launches import added_segments, finish_width, partial_name, sum_columns
 from weft.backends.triton.places import Places
+from weft.backends.triton.printer import Printer
 from weft.backends.triton.schedule import TritonKernel
-from weft.backends.triton.statements import Statements
 from weft.ir.ops import ONLINE
-from weft.ir.program import Output, Value
+from weft.ir.program import Value
+from weft.lowering.nest import Nest, Store, Tasks
 
 
-def write_finish(kernel: TritonKernel, writer: Writer) -> None:
+def write_finish(kernel: TritonKernel, nest: Nest, writer: Writer) -> None:
     """Everything that happens once the rows are done."""
-    for kept, outputs in finish_blocks(kernel).items():
-        Finish(kernel, writer, kept).write(outputs)
+    for tasks in nest.body:
+        assert isinstance(tasks, Tasks)
+        Finish(kernel, writer, tasks.kept).write_tasks(tasks)
 
 
-class Finish(Statements):
-    """Writes what is done with the sums that keep some segments. Its one piece are the columns of a task."""
+class Finish(Printer):
+    """Prints what is done with the sums that keep some segments. Its one piece are the columns of a task."""
 
     def __init__(self, kernel: TritonKernel, writer: Writer, kept: tuple[str, ...]) -> None:
         self.kept, self.width = kept, finish_width(kernel, kept)
@@ -34,10 +36,12 @@ class Finish(Statements):
         """Whether programs side by side share the tasks with all others."""
         self.places.spreads, self.places.early = False, None
         self.places.splits_columns = True  # a task has a block of columns, as programs have that share a row
+        self.first = ""
+        """What holds for one of the tasks that have a result without columns."""
 
-    def write(self, outputs: list[Output]) -> None:
-        kept, needed = self.kept, self.needed_behind_sums(outputs)
-        vector = any(self.places.has_columns(o.buffer) for o in outputs)
+    def write_tasks(self, loop: Tasks) -> None:
+        kept, stored = self.kept, [self.outputs[each.output] for each in loop.body if isinstance(each, Store)]
+        vector = any(self.places.has_columns(o.buffer) for o in stored)
         count = self.places.count(self.schedule.columns) if vector else 1
         blocks = -(-count // self.width) if isinstance(count, int) else f"tl.cdiv({count}, {self.width})"
         tasks = self.places.times(self.places.count(kept), blocks)
@@ -55,23 +59,17 @@ class Finish(Statements):
                 start = f"{block} * {self.width}" if blocks != 1 else ""
                 self.define_index(self.places.column, self.width, start)
                 self.define_column_mask(0)
-            for alike in self._alike([v for v in self.outer if v.name in needed]):
-                self._totals(alike)
-            self.epilogue(outputs, needed, f"({block} == 0)" if vector and blocks != 1 else "")
+            self.first = f"({block} == 0)" if vector and blocks != 1 else ""
+            self.print(loop.body)
 
-    def _alike(self, values: Iterable[Value]) -> list[list[Value]]:
-        """Values whose partial results lie in the same parts of segments and columns: they are loaded side by side, so
-        that none waits for another one."""
-        groups: dict[object, list[Value]] = {}
-        for value in values:
-            groups.setdefault((self._own(value), sum_columns(self.kernel, value)), []).append(value)
-        return list(groups.values())
+    def first_block(self) -> str:
+        return self.first
 
     def _own(self, value: Value) -> tuple[str, ...]:
         """Segments that a value keeps."""
         return tuple(s for s in self.schedule.segments if s in value.dims)
 
-    def _totals(self, values: Sequence[Value]) -> None:
+    def gather(self, values: Sequence[Value]) -> None:
         """Partial results of all chunks of the segments that values do not keep, several at a time. values: alike."""
         own, columns = self._own(values[0]), sum_columns(self.kernel, values[0])
         others = self.places.count(s for s in self.schedule.segments if s not in own)
@@ -95,16 +93,16 @@ class Finish(Statements):
             with self.out.block(f"for start in {unrolled}(0, {parts}, {together})"):
                 self.out.line(f"part = start + tl.arange(0, {together})[:, None]")
                 for value in values:
-                    self._add(value, place, masks)
+                    self._add_parts(value, place, masks)
         for value in values:
-            self._end(value)
+            self._total_of(value)
 
     def _take(self, value: Value, place: str, masks: str) -> None:
         """All parts of a value."""
         for name, text in zip(self.states(value, 0), self._loads(value, place, masks), strict=True):
             self.out.line(f"{name} = {text}")
 
-    def _add(self, value: Value, place: str, masks: str) -> None:
+    def _add_parts(self, value: Value, place: str, masks: str) -> None:
         """Some parts of a value."""
         loads, states = self._loads(value, place, masks), self.states(value, 0)
         if value.op not in ONLINE:
@@ -123,7 +121,7 @@ class Finish(Statements):
             texts.append(f'tl.load({partial_name(value, number)} + {place}, {masked}cache_modifier=".cg")')
         return texts
 
-    def _end(self, value: Value) -> None:
+    def _total_of(self, value: Value) -> None:
         """A value from all of its parts."""
         states = self.states(value, 0)
         text = f"w.{value.op}_total({', '.join(states)})" if value.op in ONLINE else reduction(value.op, states, 0)

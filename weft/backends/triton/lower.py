@@ -3,13 +3,13 @@ columns, and of rows that are too wide for registers loops over blocks of column
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from weft.backends.triton.launches import completes_sums, is_persistent
+from weft.backends.triton.launches import completes_sums, finish_blocks, is_persistent, sum_columns
 from weft.backends.triton.schedule import TritonKernel
 from weft.backends.triton.view import View
 from weft.ir.ops import ONLINE
-from weft.ir.program import Buffer, Value
+from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
     Accumulate,
     Block,
@@ -18,6 +18,7 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     Early,
+    Gather,
     Keep,
     Load,
     Nest,
@@ -29,6 +30,7 @@ from weft.lowering.nest import (
     Start,
     Statement,
     Store,
+    Tasks,
     Tile,
     Tiles,
     Total,
@@ -42,6 +44,33 @@ MOST_TOGETHER = 4
 def lower(kernel: TritonKernel) -> Nest:
     """The nest of a kernel whose own names are free."""
     return verify_nest(Nest(kernel.program, tuple(Lowering(kernel).body())))
+
+
+def lower_finish(kernel: TritonKernel) -> Nest:
+    """That of what is done once all programs have passed over their rows."""
+    view, body = View(kernel), list[Statement]()
+    for kept, outputs in finish_blocks(kernel).items():
+        needed, groups = view.needed_behind_sums(outputs), dict[object, list[str]]()
+        for value in (v for v in view.outer if v.name in needed):
+            own = tuple(s for s in view.segments if s in value.dims)
+            groups.setdefault((own, sum_columns(kernel, value)), []).append(value.name)
+        gathered = [Gather(tuple(names)) for names in groups.values()]
+        body.append(Tasks((*gathered, *behind_sums(view, outputs, needed)), kept))
+    return verify_nest(Nest(kernel.program, tuple(body)))
+
+
+def behind_sums(
+    view: View, outputs: Iterable[Output], needed: Collection[str], loaded: Collection[str] = ()
+) -> Iterator[Statement]:
+    """What is done with complete column sums. needed: what these results are made from. loaded: inputs that are
+    there."""
+    for buffer in view.program.inputs:
+        if buffer.name in needed and buffer.name not in loaded:
+            yield Load(buffer.name)
+    for name in (*view.loops.epilogue_scalars, *view.loops.epilogue_values):
+        if name in needed and not view.is_const(name):
+            yield Compute(name)
+    yield from (Store(output.buffer.name, complete=True) for output in outputs)
 
 
 class Lowering(View):
@@ -88,14 +117,7 @@ class Lowering(View):
         yield self._tile() if self.places.has_one_tile else Tiles((self._tile(),), "segment", self._runs_ahead())
         yield from (Total(value.name) for value in self.outer)
         stores = self.loops.epilogue_stores
-        needed = self.needed_behind_sums(stores)
-        for buffer in self.program.inputs:
-            if buffer.name in needed and buffer.name not in self.defined:
-                yield Load(buffer.name)
-        for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
-            if name in needed and not self._is_const(name):
-                yield Compute(name)
-        yield from (Store(output.buffer.name, complete=True) for output in stores)
+        yield from behind_sums(self, stores, self.needed_behind_sums(stores), self.defined)
 
     def _runs_ahead(self) -> bool:
         return self.schedule.stages > 1 and not self.looped
@@ -174,14 +196,11 @@ class Lowering(View):
         """Values without columns for which everything is there."""
         for name in self.loops.scalars:
             args = self.by_name[name].args[self.by_name[name].op == "pick" :]  # of an input that is nowhere whole
-            ready = all(a in self.defined or self._is_const(a) for a in args)
+            ready = all(a in self.defined or self.is_const(a) for a in args)
             if name not in self.defined and ready:
                 self.defined.add(name)
-                if not self._is_const(name):
+                if not self.is_const(name):
                     yield Compute(name)
-
-    def _is_const(self, name: str) -> bool:
-        return name in self.by_name and self.by_name[name].op == "const"
 
     def _stage(self, stage: int) -> Iterator[Statement]:
         """What is computed from the results of the row reductions so far, piece by piece. Inputs without rows, which
@@ -192,7 +211,7 @@ class Lowering(View):
         again = self.schedule.keeps != "values" and any(self.loops.inner[:stage])
         new = [n for n in self.loops.values[stage] if again or n not in self.defined]
         for piece in self.pieces():
-            yield from (Compute(name, piece, again) for name in new if not self._is_const(name))
+            yield from (Compute(name, piece, again) for name in new if not self.is_const(name))
             yield from (Store(o.buffer.name, piece) for o in self.loops.stores[stage] if self.along_columns(o))
             yield from (Accumulate(v.name, (piece,)) for v in self._sums(stage) if self.sums_vectors(v))
         self.defined |= set(new)
@@ -274,7 +293,7 @@ class Lowering(View):
                 found += [Load(buffer.name, piece) for piece in pieces]
         stores = [o.buffer.name for o in self.loops.stores[stage] if self.along_columns(o)]
         for piece in pieces:
-            found += [Compute(name, piece) for name in self.loops.values[stage] if not self._is_const(name)]
+            found += [Compute(name, piece) for name in self.loops.values[stage] if not self.is_const(name)]
             found += [Store(name, piece) for name in stores]
         found += [Accumulate(name, tuple(pieces), lanes=True) for name in inner]
         return tuple(found)

@@ -20,6 +20,7 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     Early,
+    Gather,
     Keep,
     Load,
     Nest,
@@ -43,19 +44,22 @@ def write_nest(kernel: TritonKernel, nest: Nest, writer: Writer) -> None:
 
 
 class Printer(Statements):
-    """One method a statement, or a few lines of ``_print``."""
+    """One method a statement, or a few lines of ``_one``."""
+
+    def __init__(self, kernel: TritonKernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
+        self.outputs = {o.buffer.name: o for o in self.program.outputs}
 
     def write(self, nest: Nest) -> None:
-        self.outputs = {o.buffer.name: o for o in self.program.outputs}
         self.blocks = self.places.blocks()
         if isinstance(self.blocks, str):
             self.out.line(f"blocks = tl.cast({self.blocks}, tl.int32)")
             self.blocks = "blocks"
         if self.blocks != 1:
             self.out.line(f"block = tl.program_id(0) % {self.blocks}")
-        self._print(nest.body)
+        self.print(nest.body)
 
-    def _print(self, body: Iterable[Statement]) -> None:
+    def print(self, body: Iterable[Statement]) -> None:
         for statement in body:
             self._one(statement)
 
@@ -91,21 +95,23 @@ class Printer(Statements):
                 self._add(value, statement.pieces[0])
             case Keep() if value is not None:
                 self._keep(value, statement.piece)
+            case Gather():
+                self.gather([self.by_name[name] for name in statement.values])
             case Total() if value is not None:
                 totals = ", ".join(self._chunk_totals(value, 0))
                 self.out.line(f"{value.name} = {f'w.{value.op}_total({totals})' if value.op in ONLINE else totals}")
             case Store(complete=True):
-                self.store_complete(self.outputs[statement.output], self._first_block())
+                self.store_complete(self.outputs[statement.output], self.first_block())
             case Store():
                 self._store(self.outputs[statement.output], statement.piece)
             case Chunks():
                 self._chunks(statement)
             case Tiles():
                 with self.out.block(f"for {self._tiles(statement)}"):
-                    self._print(statement.body)
+                    self.print(statement.body)
             case Tile():
                 pointers = dict(self.pointers)
-                self._print(statement.body)
+                self.print(statement.body)
                 self.pointers = pointers
             case Blocks():
                 self._blocks(statement)
@@ -117,7 +123,7 @@ class Printer(Statements):
                     f"rest = tl.maximum({whole}, {statement.after})" if statement.after else f"rest = {whole}"
                 )
                 with self.out.block(f"if rest < {self._end()}"):
-                    self._print(statement.body)
+                    self.print(statement.body)
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
@@ -129,13 +135,13 @@ class Printer(Statements):
         segments, chunks = self.places.count(self.places.segments), self.places.chunks()
         if not self.places.segments:
             with self.out.block(f"for chunk in range(tl.program_id(0), {chunks}, tl.num_programs(0))"):
-                self._print(loop.body)
+                self.print(loop.body)
             return
         head = f"for part in range(tl.program_id(0), {self.places.times(segments, chunks)}, tl.num_programs(0))"
         with self.out.block(head):
             self._define_segment(f"part // {chunks}")
             self.out.line(f"chunk = part % {chunks}")
-            self._print(loop.body)
+            self.print(loop.body)
 
     def _tiles(self, loop: Tiles) -> str:
         first: str
@@ -300,7 +306,10 @@ class Printer(Statements):
         self.out.line(f"{', '.join(states)} = w.{value.op}_rows({', '.join(states)})")
         return states
 
-    def _first_block(self) -> str:
+    def gather(self, values: Sequence[Value]) -> None:
+        raise AssertionError(f"{values[0].name} is complete before its finish")
+
+    def first_block(self) -> str:
         """What holds for one of the programs that share a row."""
         return f"({self.places.block} == 0)" if self.places.splits_columns else ""
 
@@ -316,7 +325,7 @@ class Printer(Statements):
         if along:
             guard += self.once(output.buffer.dims, piece, self.schedule.columns)
         elif self.places.splits_columns:
-            guard.append(self._first_block())
+            guard.append(self.first_block())
         self.store(output, piece, guard)
 
     # blocks of columns
@@ -332,7 +341,7 @@ class Printer(Statements):
         stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
         head = f"for start in tl.range({loop.first}, {self._whole()}, {self.schedule.tile_columns}{stages})"
         with self.out.block(head):
-            self._print(loop.body)
+            self.print(loop.body)
 
     def _whole(self) -> str:
         """Where whole blocks end."""
@@ -358,7 +367,7 @@ class Printer(Statements):
             for piece in range(block.pieces):
                 if piece not in self.whole_pieces:
                     self._define_masks(piece, block)
-        self._print(block.body)
+        self.print(block.body)
         self.masked_columns = True
 
     def _add_block(self, value: Value, pieces: Sequence[int]) -> None:

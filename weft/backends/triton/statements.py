@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from weft.backends.source import Writer
 from weft.backends.triton.expressions import (
@@ -185,18 +185,6 @@ class Statements(View):
             self.out.line(f"tl.store({address}, {stored}, mask={inner})")
             masked = f", mask={masks} & ~{whole}"
         self.out.line(f"tl.store({address}, {stored}{masked})")
-
-    def epilogue(self, outputs: Sequence[Output], needed: Collection[str], first: str) -> None:
-        """What is done with complete column sums. needed: what these results are made from. first: what holds for one
-        of the programs that have a result without columns."""
-        for buffer in self.program.inputs:
-            if buffer.name in needed:
-                self.load(buffer, 0)
-        for name in (*self.loops.epilogue_scalars, *self.loops.epilogue_values):
-            if name in needed:
-                self.define(name, 0)
-        for output in outputs:
-            self.store_complete(output, first)
 
     def store_complete(self, output: Output, first: str) -> None:
         """A result of complete column sums. first: what holds for one of the programs that have one without columns."""

@@ -26,11 +26,12 @@ from weft.backends.triton.launches import (
     lowered,
     outer_values,
 )
-from weft.backends.triton.lower import lower
+from weft.backends.triton.lower import lower, lower_finish
 from weft.backends.triton.places import Places
 from weft.backends.triton.printer import write_nest
 from weft.backends.triton.schedule import TritonKernel
 from weft.errors import Refusal
+from weft.lowering.nest import Nest
 
 _OURS = (
     "triton tl w tile block blocks chunk chunks part segment row column task kept start row_exists column_exists "
@@ -113,17 +114,23 @@ def render(kernel: TritonKernel) -> Source:
     writer.line("from weft.backends.triton import weft_triton as w")
     entry = entry_of(kernel.name)
     name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
+    first, *finish = nests(kernel)
     with _function(kernel, entry, writer):
         _chunks(kernel, writer)
-        write_nest(kernel, lower(kernel), writer)
+        write_nest(kernel, first, writer)
         if has_finish(kernel) and kernel.schedule.finish == "same":
             writer.line("w.wait_for_all(arrived)")
             writer.line(f"{entry}_finish({_names(kernel)})")
-    if has_finish(kernel):
+    for nest in finish:
         with _function(kernel, f"{entry}_finish", writer):
             _chunks(kernel, writer)
-            write_finish(kernel, writer)
+            write_finish(kernel, nest, writer)
     return Source("triton", name, writer.text())
+
+
+def nests(kernel: TritonKernel) -> tuple[Nest, ...]:
+    """Of its function and, where there is one, of its finish."""
+    return (lower(kernel), lower_finish(kernel)) if has_finish(kernel) else (lower(kernel),)
 
 
 def _names(kernel: TritonKernel) -> str:

@@ -43,6 +43,9 @@ class View(KernelView[TritonSchedule]):
         """Elements of a vector of the smallest ones."""
         return VECTOR_BYTES // min(itemsize(b.dtype) for b in buffers)
 
+    def is_const(self, name: str) -> bool:
+        return name in self.by_name and self.by_name[name].op == "const"
+
     def along_columns(self, output: Output) -> bool:
         """Whether an output is written for each column, or once a row."""
         return self.is_vector(output.value) or self.places.has_columns(output.buffer)

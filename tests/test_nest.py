@@ -1,0 +1,93 @@
+"""Between plan and text: what a nest says is what is printed, and one that uses what is not there yet is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.cases import make_case
+from weft.backends.listed import backend_of, render
+from weft.bench.workloads import WORKLOADS
+from weft.errors import VerificationError
+from weft.lowering.nest import (
+    Accumulate,
+    Compute,
+    Gather,
+    Keep,
+    Load,
+    Nest,
+    Reduce,
+    Store,
+    Tasks,
+    Tile,
+    Tiles,
+    verify_nest,
+)
+from weft.plan.kernel import Kernel, Plan
+from weft.plan.planner import plan
+from weft.target import Target
+
+BOTH = ("rms_norm_forward", "layer_norm_backward", "softmax_forward", "cross_entropy_forward")
+
+
+def kernels_of(name: str, shape: tuple[int, int]) -> tuple[Kernel, ...]:
+    case = make_case(name, WORKLOADS[name].make_inputs(shape, torch.bfloat16), dynamic_rows=False)
+    planned = plan(case.program, Target.named("h200"), {})
+    assert isinstance(planned, Plan)
+    return planned.kernels
+
+
+def nests(name: str, rows: int = 32768) -> tuple[Nest, ...]:
+    (kernel,) = kernels_of(name, (rows, 1024))
+    return backend_of(kernel).lower(kernel)
+
+
+def test_a_backward_adds_up_columns_tile_by_tile_and_finishes_them() -> None:
+    passed, finish = nests("layer_norm_backward")
+    found = list(passed.statements())
+    (tiles,) = (each for each in found if isinstance(each, Tiles))
+    (tile,) = tiles.body
+    assert isinstance(tile, Tile)
+    assert tiles.ahead
+    sums = {each.value for each in tile.body if isinstance(each, Accumulate)}
+    assert sums == {each.value for each in found if isinstance(each, Keep)}
+    (exchange,) = (each for each in found if isinstance(each, Reduce))
+    assert len(exchange.values) == 2  # in one exchange
+    (tasks,) = finish.body
+    assert isinstance(tasks, Tasks)
+    assert {name for each in tasks.body if isinstance(each, Gather) for name in each.values} == sums
+    assert [each.output for each in tasks.body if isinstance(each, Store) and each.complete] == ["out1", "out2"]
+
+
+@pytest.mark.parametrize("columns", [1024, 70000])
+@pytest.mark.parametrize("name", BOTH)
+def test_each_load_and_store_of_a_text_is_one_of_the_nest(name: str, columns: int) -> None:
+    for kernel in kernels_of(name, (512, columns)):
+        first, *_ = backend_of(kernel).lower(kernel)
+        _, function, *_ = render(kernel).text.split("@triton.jit")
+        found, ops = list(first.statements()), {value.name: value.op for value in first.program.values}
+        picked = [each for each in found if isinstance(each, Compute) and ops[each.value] == "pick"]
+        assert function.count("tl.load(") == len(picked) + sum(isinstance(each, Load) for each in found)
+        assert function.count("tl.store(") == sum(isinstance(each, Store | Keep) for each in found)
+
+
+def test_a_nest_prints_its_values_as_the_program_has_them() -> None:
+    passed, _ = nests("layer_norm_backward")
+    lines = str(passed).splitlines()
+    assert lines[0] == "nest layer_norm_backward"
+    assert "        compute mul_2: f32{m} = mul(sum, const)" in lines
+    assert "    keep sum_2" in lines
+
+
+def test_what_is_used_was_loaded_or_computed() -> None:
+    (passed,) = nests("softmax_forward")
+    (tile,) = (each for each in passed.statements() if isinstance(each, Tile))
+    for dropped in (Load, Compute, Reduce):
+        first = next(each for each in tile.body if isinstance(each, dropped))
+        body = tuple(each for each in tile.body if each != first)
+        with pytest.raises(VerificationError, match="is not there yet"):
+            verify_nest(replace(passed, body=(replace(tile, body=body),)))
+    with pytest.raises(VerificationError, match="loads out0, which is no input"):
+        verify_nest(replace(passed, body=(Load("out0"),)))
