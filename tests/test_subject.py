@@ -222,7 +222,10 @@ WRONG = {
         ["explain", "softmax_forward", "--target", "h300"],
         "weft: no target named 'h300'; known: a100, b200, cpu, cpu_amd, gb200, h100, h200, l40s, rtx3090, rtx4090, ",
     ),
-    "stage": (["show", "softmax_forward", "--stage", "ptx"], "weft: no stage 'ptx'; one of program, plan, nest, source"),
+    "stage": (
+        ["show", "softmax_forward", "--stage", "ptx"],
+        "weft: no stage 'ptx'; one of program, plan, nest, source",
+    ),
     "types for a workload": (["explain", "softmax_forward", "f32[4]"], "weft: TYPEs are for functions of a file"),
     "model in f64": (["explain", "gpt2", "--dtype", "f64"], "weft: gpt2 is a model: its dtype is that of autocast"),
     "too long for a model": (
