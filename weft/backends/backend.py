@@ -123,7 +123,7 @@ class Backend(ABC):
         return None
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
-        """What each function of a kernel that it supports does; nothing where text is made without."""
+        """What a kernel that it supports does, function by function; nothing where text is made without."""
         return ()
 
     @abstractmethod

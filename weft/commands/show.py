@@ -50,8 +50,6 @@ def show_command(
     chosen = parse_target(target)
     if stage == "source" and chosen.kind == "gpu" and not supports_cuda():
         raise typer.BadParameter(f"code for {chosen.name} needs Triton, `pip install triton`; or use --target cpu")
-    if stage == "nest" and chosen.kind == "cpu":
-        raise typer.BadParameter("kernels in C++ are written without a nest; use a --target that is a GPU, as h200")
     found = explained(resolve(name, types or (), shape, dtype, grad), chosen)
     texts = _texts(found, stage)
     if as_json:

@@ -6,6 +6,7 @@ for each piece of columns, 0 where there is one or where a value has no columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -156,6 +157,34 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class EachRow:
+    """A loop over the rows of a tile."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class ColumnLoop:
+    """A loop over the columns of a row, a vector at a time. Column sums of a tile start and are kept in it."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A value into memory, for a later loop over the columns."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A value from where an earlier loop over the columns has put it."""
+
+    value: str
+
+
+@dataclass(frozen=True)
 class Blocks:
     """A loop over whole blocks of columns, from the first or the second on."""
 
@@ -185,7 +214,7 @@ class Rest:
 
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
-    | Store | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest
+    | Store | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
 )  # fmt: skip
 
 
@@ -227,6 +256,8 @@ def verify_nest(nest: Nest) -> Nest:
                 makes = {name}
             case Gather(values=names):
                 makes = {*names}
+            case Hold(value=name) | Restore(value=name):
+                needs = {name}
             case Store(output=name):
                 needs = {outputs[name]}
             case _:
@@ -258,7 +289,7 @@ def _lines(body: Sequence[Statement], depth: int, values: Mapping[str, Value]) -
 
 def _line(statement: Statement) -> str:
     """Its kind and its fields, but for those that are as they are by default."""
-    texts = [type(statement).__name__.lower()]
+    texts = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(statement).__name__).lower()]
     for field in fields(statement):
         value = getattr(statement, field.name)
         if field.name == "body" or value == field.default:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from weft.backends.backend import Backend, Calls
 from weft.backends.cpp import cost, schedules, text
+from weft.backends.cpp.lower import lower
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.source import Source
 from weft.errors import Refusal
+from weft.lowering.nest import Nest
 from weft.plan.cost import estimate
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.split import Split
@@ -40,6 +42,9 @@ class CppBackend(Backend):
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         return text.supports(kernel)
+
+    def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
+        return (lower(kernel),)
 
     def render(self, kernel: Kernel) -> Source:
         return text.render(kernel)

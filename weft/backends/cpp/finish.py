@@ -1,35 +1,39 @@
-"""The finish of a C++ kernel: totals of the column sums of all chunks, in order, and the epilogue on them."""
+"""Prints the finish of a C++ kernel: totals of the column sums of all chunks, in order, and the epilogue on them."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from weft.backends.cpp.expressions import C_TYPES, COMBINE
 from weft.backends.cpp.statements import Statements
 from weft.ir.ops import ONLINE
-from weft.ir.program import Output, Value
+from weft.ir.program import Value
+from weft.lowering.nest import ColumnLoop, Compute, Gather, Load, Statement, Store, Tasks, Total
 
 FINISH_COLUMNS = 512
 """Columns of one task of the finish: its totals take 4 KB of the first-level cache, and it reads 2 KB at a time."""
 
 
 class Finish(Statements):
-    """Writes everything that happens once the rows are done."""
+    """Prints everything that happens once the rows are done."""
 
-    def write(self) -> None:
-        """One block for every set of row dimensions that results keep."""
-        if any(set(o.buffer.dims) & set(self.columns) for o in self.loops.epilogue_stores):
+    def write(self, body: Sequence[Statement]) -> None:
+        if any(self._has_vectors(tasks) for tasks in body):
             self.out.line()
             self.out.line(f"constexpr int64_t finish_columns = {FINISH_COLUMNS};")
-        for kept, outputs in self.loops.epilogue_blocks(self.rows).items():
-            self._finish_block(kept, outputs)
+        for tasks in body:
+            assert isinstance(tasks, Tasks)
+            self._tasks(tasks)
 
-    def _finish_block(self, kept: tuple[str, ...], outputs: list[Output]) -> None:
-        needed = self.needed_behind_sums(outputs)
-        vector = [o for o in outputs if set(o.buffer.dims) & set(self.columns)]
-        loops = [f"for (int64_t segment = 0; segment < {self.names.product(kept)}; ++segment)"] if kept else []
-        if vector:
+    def _has_vectors(self, tasks: Statement) -> bool:
+        return isinstance(tasks, Tasks) and any(isinstance(each, ColumnLoop) for each in tasks.body)
+
+    def _tasks(self, tasks: Tasks) -> None:
+        loops = (
+            [f"for (int64_t segment = 0; segment < {self.names.product(tasks.kept)}; ++segment)"] if tasks.kept else []
+        )
+        if self._has_vectors(tasks):
             loops += [self._loop_over(dim) for dim in self.columns[:-1]]
             loops.append(
                 f"for (int64_t block = 0; block < {self.names.size(self.columns[-1])}; block += finish_columns)"
@@ -41,45 +45,66 @@ class Finish(Statements):
         with ExitStack() as stack:
             for head in loops or [""]:
                 stack.enter_context(self.out.block(head))
-            self._row_indices(kept, "segment")
-            self._load_numbers(needed)
-            for value in self.outer:
-                if value.name in needed and not self.is_vector(value.name):
-                    self._combine_numbers(value)
-            for name in self.loops.epilogue_scalars:
-                if name in needed and self.by_name[name].op != "const":
-                    self._define(name, self._expression(self.by_name[name], vector=False))
-            if vector:
-                self._finish_vectors(needed, vector)
-            for output in outputs:
-                if output not in vector:
-                    text = f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};"
-                    self.out.line(text)
+            self._row_indices(tasks.kept, "segment")
+            self.ends = False
+            for statement in tasks.body:
+                self._one(statement)
 
-    def _finish_vectors(self, needed: set[str], outputs: list[Output]) -> None:
-        """Totals of a block of columns, chunk by chunk in order, then the epilogue."""
-        fast = self.columns[-1]
-        vectors = [v for v in self.outer if v.name in needed and self.is_vector(v.name)]
-        self.out.line(f"const int64_t end = std::min(block + finish_columns, {self.names.size(fast)});")
-        for value in vectors:
-            if value.op in ONLINE:
-                self._merge_statistics(value)
-            else:
-                self._combine_vectors(value)
-        with self.out.block(self._columns_head("block", "end"), "});"):
-            self._load_inputs(needed)
-            for value in vectors:
-                here = f"{value.name}_total + {fast} - block"
-                total = f"w::load({here}, lanes)"
+    def _one(self, statement: Statement) -> None:
+        """Outside of the loop over columns."""
+        match statement:
+            case Load(buffer=name):
+                self._define(name, self.names.element(self.inputs[name]))
+            case Gather(values=(name,)) if not self.is_vector(name):
+                self._combine_numbers(self.by_name[name])
+            case Gather(values=(name,)):
+                self._end_of_block()
+                value = self.by_name[name]
                 if value.op in ONLINE:
-                    pair = f"w::Total{{{total}, w::load({here} + finish_columns, lanes)}}"
-                    total = f"{self._statistic(value)}::result({pair})"
-                self._define(value.name, f"w::cast<{C_TYPES[value.dtype]}>({total})")
-            for name in self.loops.epilogue_values:
-                if name in needed:
-                    self._define(name, self._expression(self.by_name[name], vector=True))
-            for output in outputs:
+                    self._merge_statistics(value)
+                else:
+                    self._combine_vectors(value)
+            case Compute(value=name):
+                self._define(name, self._expression(self.by_name[name], vector=False))
+            case ColumnLoop():
+                self._end_of_block()
+                with self.out.block(self._columns_head("block", "end"), "});"):
+                    for each in statement.body:
+                        self._in_columns(each)
+            case Store(output=name):
+                output = self.outputs[name]
+                self.out.line(f"{self.names.element(output.buffer)} = {self._operand(output.value, vector=False)};")
+            case _:
+                raise AssertionError(f"nobody prints {statement}")
+
+    def _end_of_block(self) -> None:
+        """Once a task."""
+        if not self.ends:
+            size = self.names.size(self.columns[-1])
+            self.out.line(f"const int64_t end = std::min(block + finish_columns, {size});")
+        self.ends = True
+
+    def _in_columns(self, statement: Statement) -> None:
+        match statement:
+            case Load(buffer=name):
+                self._define(name, self._load(self.inputs[name]))
+            case Total(value=name):
+                self._total(self.by_name[name])
+            case Compute(value=name):
+                self._define(name, self._expression(self.by_name[name], vector=True))
+            case Store(output=name):
+                output = self.outputs[name]
                 self._guarded(self._store_vector(output), output.buffer.dims, self.columns)
+            case _:
+                raise AssertionError(f"nobody prints {statement}")
+
+    def _total(self, value: Value) -> None:
+        here = f"{value.name}_total + {self.columns[-1]} - block"
+        total = f"w::load({here}, lanes)"
+        if value.op in ONLINE:
+            pair = f"w::Total{{{total}, w::load({here} + finish_columns, lanes)}}"
+            total = f"{self._statistic(value)}::result({pair})"
+        self._define(value.name, f"w::cast<{C_TYPES[value.dtype]}>({total})")
 
     def _combine_numbers(self, value: Value) -> None:
         """The total of an outer reduction without columns."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from weft.backends.cpp.expressions import C_TYPES, expression, literal
 from weft.backends.cpp.names import Names
 from weft.backends.cpp.schedule import CppKernel
-from weft.backends.kernel_writer import KernelWriter
+from weft.backends.cpp.view import View
 from weft.backends.source import Writer
 from weft.ir.ops import ONLINE, identity, states_of
 from weft.ir.program import Buffer, Output, Value
 
 
-class Statements(KernelWriter):
+class Statements(View):
     """Writes statements of one kernel. Index variables have the names of dimensions, values those of the program."""
 
     def __init__(self, kernel: CppKernel, writer: Writer) -> None:
-        super().__init__(kernel, writer)
+        super().__init__(kernel)
+        self.out = writer
+        self.outputs = {o.buffer.name: o for o in self.program.outputs}
         self.names = Names(kernel)
         self.indexed: set[str] = set()
         """Numbers held for every row of a tile, as arrays indexed by ``r``."""
@@ -49,17 +51,6 @@ class Statements(KernelWriter):
             case _:
                 operands = [self._operand(arg, vector) for arg in value.args]
                 return expression(value.op, operands, value.dtype)
-
-    def _load_inputs(self, used: set[str]) -> None:
-        for name, buffer in self.inputs.items():
-            if name in used and self.is_vector(name):
-                self._define(name, self._load(buffer))
-
-    def _load_numbers(self, used: set[str]) -> None:
-        """Inputs without columns, each read once."""
-        for name, buffer in self.inputs.items():
-            if name in used and not self.is_vector(name):
-                self._define(name, self.names.element(buffer))
 
     def _load(self, buffer: Buffer) -> str:
         address, fast, strides = self.names.address(buffer), self.columns[-1], buffer.stride_of

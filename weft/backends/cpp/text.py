@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from weft.backends.cpp.expressions import C_TYPES
 from weft.backends.cpp.finish import Finish
+from weft.backends.cpp.lower import lower
 from weft.backends.cpp.names import DERIVED, TAKEN, Names
 from weft.backends.cpp.rows import Rows
 from weft.backends.cpp.schedule import CppKernel
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
+from weft.lowering.nest import Tasks
 
 
 def supports(kernel: CppKernel) -> Refusal | None:
@@ -36,8 +38,9 @@ def render(kernel: CppKernel) -> Source:
     kernel = with_free_names(kernel, TAKEN, DERIVED)
     with writer.block(signature):
         _declare(kernel, writer)
-        Rows(kernel, writer).write()
-        Finish(kernel, writer).write()
+        body = lower(kernel).body
+        Rows(kernel, writer).write([each for each in body if not isinstance(each, Tasks)])
+        Finish(kernel, writer).write([each for each in body if isinstance(each, Tasks)])
     return Source("cpp", kernel.name, writer.text())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.kernel_writer import KernelView
+from weft.backends.kernel_view import KernelView
 from weft.backends.triton.places import Places
 from weft.backends.triton.schedule import VECTOR_BYTES, TritonKernel, TritonSchedule
 from weft.ir.dtypes import itemsize

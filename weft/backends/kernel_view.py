@@ -1,11 +1,10 @@
-"""A kernel as its text is made of it, in any language: what its loops compute, and the text so far."""
+"""A kernel as its nest and its text are made of it, in any language."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Generic
 
-from weft.backends.source import Writer
 from weft.ir.program import Output
 from weft.ir.structure import loops_of, reachable
 from weft.plan.kernel import Kernel, S
@@ -35,11 +34,3 @@ class KernelView(Generic[S]):
             return () if value is None or value in self.outer else value.args
 
         return {*reachable((o.value for o in outputs), operands)}
-
-
-class KernelWriter(KernelView[S]):
-    """That, and the text so far."""
-
-    def __init__(self, kernel: Kernel[S], writer: Writer) -> None:
-        super().__init__(kernel)
-        self.out = writer
