@@ -222,8 +222,8 @@ FAULTS: dict[str, Fault] = {
         "exact layer_norm_backward",
     ),
     "column sums of a chunk do not begin with zero": Fault(
-        "weft.backends.cpp.rows:Rows._chunks",
-        'line(f"w::fill({value.name}_chunk, {count}, {zero});")',
+        "weft.backends.cpp.rows:Rows._start_chunk",
+        'self.out.line(f"w::fill({value.name}_chunk, {count}, {zero});")',
         "pass",
         "outputs are written whole",
     ),
@@ -234,14 +234,14 @@ FAULTS: dict[str, Fault] = {
         "exact layer_norm_backward",
     ),
     "the sum of a tile replaces that of the tiles before": Fault(
-        "weft.backends.cpp.rows:Rows._stage",
+        "weft.backends.cpp.rows:Rows._keep",
         'combined = COMBINE[value.op].format(f"w::load({at}, lanes)", f"{value.name}_tile")',
         'combined = f"{value.name}_tile"',
         "exact layer_norm_backward",
     ),
     "a value is held for one row of a tile only": Fault(
         "weft.backends.cpp.rows:Rows._held_at",
-        "if self._is_per_row(name) and self.schedule.rows_per_tile > 1:",
+        "if self.is_per_row(name) and self.schedule.rows_per_tile > 1:",
         "if False:",
         "exact softmax_forward",
     ),
@@ -318,8 +318,8 @@ FAULTS: dict[str, Fault] = {
         "column variance",
     ),
     "the second block of columns of the finish begins with the first": Fault(
-        "weft.backends.cpp.finish:Finish._finish_vectors",
-        'here = f"{value.name}_total + {fast} - block"',
+        "weft.backends.cpp.finish:Finish._total",
+        'here = f"{value.name}_total + {self.columns[-1]} - block"',
         'here = f"{value.name}_total"',
         "exact layer_norm_backward",
     ),
@@ -388,7 +388,7 @@ FAULTS: dict[str, Fault] = {
         "casts to bf16 and back",
     ),
     "values of different dtypes are shared": Fault(
-        "weft.ir.program:Builder.op", "for a in attributes), dtype)", "for a in attributes))", "values are shared"
+        "weft.ir.builder:Builder.op", "for a in attributes), dtype)", "for a in attributes))", "values are shared"
     ),
     # capture
     "the parts of a dimension are in the wrong order": Fault(
@@ -404,7 +404,7 @@ FAULTS: dict[str, Fault] = {
         "regions with a gap between rows",
     ),
     "a mean is divided by the padded number of columns": Fault(
-        "weft.ir.program:Builder.count", "number *= size", "number *= -(-size // 16) * 16", "variances"
+        "weft.ir.builder:Builder.count", "number *= size", "number *= -(-size // 16) * 16", "variances"
     ),
     "the step from row to row is left out of positions": Fault(
         "weft.capture.lowering:GroupLowering.positions",
