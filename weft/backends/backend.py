@@ -29,13 +29,16 @@ class Backend(ABC):
     """A code generator. What a method does by default is right where nobody counts what kernels use.
 
     kind: of the targets that it writes kernels for. device: the type of torch's devices that these run on. needs: a
-    package without which their text cannot be compiled, if there is one. Times are in microseconds.
+    package without which their text cannot be compiled, if there is one. compares_parts: whether its times were fitted
+    to kernels of parts of a pass as well, so that a pass is cut where that is predicted to be faster. Times are in
+    microseconds.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Literal["cpu", "gpu"]]
     device: ClassVar[str]
     needs: ClassVar[str] = ""
+    compares_parts: ClassVar[bool] = False
 
     @abstractmethod
     def parse(self, text: str) -> Schedule | None:

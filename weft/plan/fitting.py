@@ -45,11 +45,11 @@ def ways(
     is_wanted: Callable[[Sequence[Split]], bool] = lambda parts: True,
 ) -> Iterator[Sequence[Split]]:
     """Ways to make kernels of a pass: one kernel if that is legal, then with column sums taken out of it, then cut
-    where registers do not hold it. On a CPU one kernel is the only way if it is legal. is_wanted: whether parts are
-    worth being looked into, before they have schedules."""
+    where registers do not hold it. One kernel is the only way if it is legal where parts are not compared.
+    is_wanted: whether parts are worth being looked into, before they have schedules."""
     if check_one_kernel(whole, mixed_order) is None:
         yield (whole,)
-        if whole.target.kind == "cpu":
+        if not compares_parts(whole):
             return
     shares = check_mixed_order(whole, mixed_order) is None
     late = tuple(output.buffer.name for output in late_outputs(whole.program, whole.rows))
@@ -59,7 +59,7 @@ def ways(
         made = [_separated(whole, groups, products, storing=storing) for storing in (False, True)]
         if len(made[0]) == 1 or check_row_fits(made[0][0]) is not None:
             continue
-        if whole.target.kind == "cpu" or [p.program for p in made[0]] == [p.program for p in made[1]]:
+        if not compares_parts(whole) or [p.program for p in made[0]] == [p.program for p in made[1]]:
             made.pop()
         yield from (
             [each for part in map(_widened, way) for each in _cut_again(part, products)]
@@ -70,6 +70,11 @@ def ways(
         yield from _cut(whole, products)
         if shares and check_row_fits(whole) is None:
             yield (whole,)
+
+
+def compares_parts(part: Split) -> bool:
+    """Whether some backend's times say which of several ways to make kernels of a pass is the fastest."""
+    return any(backend.compares_parts for backend in backends_of(part.target.kind))
 
 
 def _cut_again(part: Split, products: Products) -> Sequence[Split]:
@@ -104,7 +109,7 @@ def separated(whole: Split, *, saving: bool = True) -> Sequence[Split]:
     """A pass in kernels of rows or of columns, but not both. saving: also where all that the rows would write are row
     results. What is summed up over rows is computed again, or stored, whichever is predicted to take less time."""
     made = [_separated(whole, None, {}, storing=storing, saving=saving) for storing in (False, True)]
-    if whole.target.kind == "cpu" or len(made[0]) == 1:
+    if not compares_parts(whole) or len(made[0]) == 1:
         return [_widened(part) for part in made[0]]
     return min(([_widened(part) for part in parts] for parts in made), key=predicted_us)
 
@@ -121,7 +126,7 @@ def _widened(part: Split) -> Split:
     """What is only summed up over rows, with all that its sums keep as columns if that is predicted to take less time:
     short rows of neighbouring segments lie beside each other."""
     sums = [value for value in part.program.values if lookup(value.op).kind == "reduction"]
-    if part.target.kind == "cpu" or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
+    if not compares_parts(part) or part.has_inner or not all(set(part.segments) <= set(value.dims) for value in sums):
         return part
     kept = part.program.in_order((*part.segments, *part.columns))
     if kept == part.columns:

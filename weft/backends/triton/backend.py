@@ -37,7 +37,7 @@ expects more of some kernels than the compiler finds."""
 class TritonBackend(Backend):
     """Registers and time are those of ptxas and of a model that was fitted to sweeps."""
 
-    name, kind, device, needs = "triton", "gpu", "cuda", "triton"
+    name, kind, device, needs, compares_parts = "triton", "gpu", "cuda", "triton", True
 
     def parse(self, text: str) -> TritonSchedule | None:
         return TritonSchedule.parse(text)
