@@ -104,7 +104,7 @@ def check_sizes(kernel: TritonKernel, sizes: Mapping[str, int]) -> Refusal | Non
 
 def render(kernel: TritonKernel) -> Source:
     """A module of ``weft_NAME`` and, where there is a finish, ``weft_NAME_finish``, which is launched behind it or
-    called at its end; both take what ``triton_launch.arguments`` says."""
+    called at its end; both take what ``launches.arguments`` says."""
     writer = PythonWriter()
     for line in str(kernel).splitlines():
         writer.line(f"# {line}")
