@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from weft.backends.triton import build as triton_build
-from weft.backends.triton import calls as gpu
-from weft.backends.triton import load as triton_load
+from weft.backends.binary import Binary, Job
+from weft.backends.listed import backend_of
 from weft.backends.triton.backend import TritonBackend
-from weft.backends.triton.build import Binary, GpuTarget, Job
-from weft.backends.triton.load import Loaded
 from weft.options import Options
-from weft.plan.kernel import Kernel
 from weft.runtime import launch
 from weft.runtime.counters import counters
+from weft.runtime.gpu import builds, calls, driver, function
 from weft.runtime.resource_usage import ResourceUsage
 
 STREAM, UNITS, PER_UNIT = 77, 3, 2
-H100 = GpuTarget(90)
+H100 = 90
 
 
 class Driver:
-    """What a GPU is asked to do. started: name, grid, stream and arguments of each start."""
+    """What a GPU is asked to do. started: name, grid, stream and words of each start, and whether it is cooperative."""
 
     def __init__(self) -> None:
-        self.started: list[tuple[str, tuple[int, int, int], int, tuple[int, ...]]] = []
+        self.started: list[tuple[str, tuple[int, int], int, tuple[int, ...], bool]] = []
         self.jobs: list[Job] = []
-        self.told: list[Any] = []
+        self.loaded: list[str] = []
         self.capturing = False
-        self.arguments = 0
         self.error: Exception | None = None
 
     def binaries(self, job: Job, options: Options) -> dict[str, Binary]:
         self.jobs.append(job)
-        entries = [found.entry for found in triton_build._functions(job.kernel)]
-        return {entry: Binary(entry, "{}", b"", ResourceUsage(32, 0, 0, 0)) for entry in entries}
+        entries = [launch.entry for launch in backend_of(job.kernel).abi(job.kernel).launches]
+        return {entry: Binary(entry, b"", 2048, ResourceUsage(32, 0, 0, 0)) for entry in entries}
 
-    def load(self, binary: Binary, kernel: Kernel) -> Loaded:
-        compiled = SimpleNamespace(launch_metadata=lambda grid, stream, *arguments: (binary.entry, grid))
+    def load_function(self, content: bytes, entry: str, shared_bytes: int, device: int) -> int:
+        """A function is the number of its name among those that were loaded, from 1 on."""
+        self.loaded.append(entry)
+        return len(self.loaded)
 
-        def run(x: int, y: int, z: int, stream: int, function: int, packed: Any, *rest: Any) -> None:
-            if self.error is not None:
-                raise self.error
-            told, enter, leave, *arguments = rest
-            assert (function, packed) == (5, ("packed",))
-            if enter is not None:
-                enter(told)
-            self.started.append((binary.entry, (x, y, z), stream, tuple(arguments)))
-            if leave is not None:
-                leave(told)
-
-        cooperative = kernel.schedule.finish == "same"
-        return Loaded(compiled, run, 5, ("packed",), PER_UNIT, 64, 2048, cooperative, self.arguments)
+    def start(
+        self,
+        function: int,
+        grid: tuple[int, int],
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        words: Sequence[int],
+        cooperative: bool,
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        assert shared_bytes == 2048
+        self.started.append((self.loaded[function - 1], grid, stream, tuple(words), cooperative))
 
 
 @pytest.fixture(autouse=True, name="driver")
@@ -64,10 +63,14 @@ def played_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(launch, "_KERNELS", {})
     monkeypatch.setattr(launch, "FOUND_BY_TEXT", [])
     monkeypatch.setattr(TritonBackend, "device", "cpu")
-    monkeypatch.setattr(triton_build, "binaries", played.binaries)
-    monkeypatch.setattr(triton_build, "all_binaries", lambda jobs, o: [played.binaries(job, o) for job in jobs])
-    monkeypatch.setattr(triton_load, "load", played.load)
-    monkeypatch.setattr(gpu, "target_of", lambda _: H100)
+    monkeypatch.setattr(builds, "binaries", played.binaries)
+    monkeypatch.setattr(builds, "all_binaries", lambda jobs, o: [played.binaries(job, o) for job in jobs])
+    monkeypatch.setattr(driver, "load_function", played.load_function)
+    monkeypatch.setattr(driver, "start", played.start)
+    monkeypatch.setattr(driver, "programs_per_unit", lambda *_: PER_UNIT)
+    monkeypatch.setattr(driver, "ensure_context", lambda _: None)
+    for module in (calls, function):
+        monkeypatch.setattr(module, "architecture_of", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: played.capturing)
     properties = SimpleNamespace(multi_processor_count=UNITS)

@@ -28,12 +28,12 @@ import weft
 from tests.cases import SMALL_MODELS, often
 from weft import target
 from weft.backends.triton import build as triton_build
-from weft.backends.triton import load as triton_load
 from weft.bench.models import MODELS
 from weft.integration import backend
 from weft.options import Options
 from weft.runtime.cache import Cache
 from weft.runtime.executable import Executable, digest_of
+from weft.runtime.gpu import calls as gpu_calls
 
 ROOT = Path(__file__).parent.parent
 
@@ -493,11 +493,11 @@ def test_triton_is_hashed_beside_the_tracing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(triton_compat, "triton_key", lambda: hashed.put(current_thread()))
     monkeypatch.setattr(triton_build, "use_torchs_ptxas", lambda: None)
     monkeypatch.setattr(backend.compile_workers, "start", lambda: None)
-    triton_load.hash_beside.cache_clear()
+    gpu_calls._hash_beside.cache_clear()
     for _ in range(2):
         backend.start_workers()
     assert hashed.get(timeout=60) is not current_thread()
-    triton_load.hash_beside.cache_clear()
+    gpu_calls._hash_beside.cache_clear()
     assert hashed.empty()
 
 
@@ -505,7 +505,6 @@ def test_a_gpu_is_known_before_the_keys_of_its_graphs_are_made(monkeypatch: pyte
     """What is measured of it is a part of them, and so is the release of ptxas that TorchInductor finds."""
     happened: list[str] = []
     monkeypatch.setattr(backend.launcher, "load", lambda _: None)
-    monkeypatch.setattr(triton_load, "warm_up", lambda: None)
     monkeypatch.setattr(triton_build, "use_torchs_ptxas", lambda: happened.append("ptxas"))
     monkeypatch.setattr(backend.compile_workers, "start", lambda: happened.append("workers"))
     monkeypatch.setattr(backend, "target_of", lambda device, *_: happened.append(str(device)))

@@ -21,12 +21,10 @@ import triton
 
 from tests.triton_by_hand import SEPARATE, SOURCE, TEXT
 from weft import planning
+from weft.backends.binary import Job, Variant
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.listed import render
 from weft.backends.source import Source
-from weft.backends.triton import build as triton_build
-from weft.backends.triton import calls as gpu
-from weft.backends.triton.build import GpuTarget, Job, Variant, all_binaries, artefacts_in_worker, binaries
 from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
 from weft.errors import BuildError
@@ -35,10 +33,13 @@ from weft.plan.kernel import Kernel
 from weft.runtime import compile_workers, head_start
 from weft.runtime.compile_workers import Task, Tasks, WorkerLostError
 from weft.runtime.counters import counters
+from weft.runtime.gpu import builds
+from weft.runtime.gpu import calls as gpu
+from weft.runtime.gpu.builds import all_binaries, artefacts_in_worker, binaries
 from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
-ALIGNED, H100 = Variant((True, True, True), (True,)), GpuTarget(90)
+ALIGNED, H100 = Variant((True, True, True), (True,)), 90
 H200, USED = Target.named("h200"), ResourceUsage(32, 8, 0, 8)
 INDUCTOR = "torch._inductor.async_compile"
 Answer = Callable[[Callable[..., Any], tuple[Any, ...]], Future[Any]]
@@ -81,7 +82,7 @@ def closed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Future[A
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_build, "_BEGUN", Tasks())
+    monkeypatch.setattr(builds, "_BEGUN", Tasks())
     counters.reset()
 
 
@@ -112,8 +113,8 @@ def made_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise BuildError(f"Triton refused {job.source.name}: a reason")
         return job.source.name.encode()
 
-    monkeypatch.setattr(triton_build, "compile_artefact", make)
-    monkeypatch.setattr(triton_build, "read_artefact", lambda content: content)
+    monkeypatch.setattr(builds, "artefact", make)
+    monkeypatch.setattr(builds, "unpack", lambda content: content)
     return seen
 
 
@@ -130,10 +131,10 @@ JOBS = [job("a"), job("b")]
 
 def test_workers_make_the_same_bytes(real_pool: Any, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_workers.count() >= 2
-    here = [triton_build.compile_artefact(one) for one in JOBS]
+    here = [builds.artefact(one) for one in JOBS]
     monkeypatch.setattr(triton, "compile", None)  # nothing is compiled in this process
-    assert all_binaries(JOBS, options) == [triton_build.read_artefact(content) for content in here]
-    keys = [triton_build._key(one) for one in JOBS]
+    assert all_binaries(JOBS, options) == [builds.unpack(content) for content in here]
+    keys = [builds.key_of(one) for one in JOBS]
     tasks = [compile_workers.submit(artefacts_in_worker, one, key) for one, key in zip(JOBS, keys, strict=True)]
     assert [task.result() for task in tasks if task is not None] == [{k: c} for k, c in zip(keys, here, strict=True)]
     assert (counters.builds, counters.cache_hits) == (2, 0)
@@ -142,9 +143,9 @@ def test_workers_make_the_same_bytes(real_pool: Any, options: Options, monkeypat
 def test_what_triton_says_in_a_worker_is_the_error(real_pool: Any, options: Options) -> None:
     wrong = replace(JOBS[0], source=Source("triton", "a", TEXT.replace("def weft_p(", "def weft_q(")))
     with pytest.raises(BuildError) as here:
-        triton_build.compile_artefact(wrong)
-    triton_build.begin([wrong], options)
-    assert triton_build._key(wrong) in triton_build._BEGUN
+        builds.artefact(wrong)
+    builds.begin([wrong], options)
+    assert builds.key_of(wrong) in builds._BEGUN
     with pytest.raises(BuildError) as there:
         binaries(wrong, options)
     assert str(there.value) == str(here.value) == "Triton refused a: KeyError: 'weft_a'"
@@ -208,7 +209,7 @@ def test_what_no_worker_makes_is_made_here(
     if pool is not None and said.startswith("the pool"):
         codes = iter([None, None, None])  # it lives while it is asked, and once more
         pool.process = SimpleNamespace(poll=lambda: next(codes, -9))
-    with caplog.at_level(logging.INFO, "weft.backends"):
+    with caplog.at_level(logging.INFO, "weft.runtime"):
         assert all_binaries(JOBS, options) == [b"a", b"b"]
     assert sorted(made_here) == ["a", "b"]
     again = [r.message for r in caplog.records if r.message.startswith("compiled again in this process: ")]
@@ -240,12 +241,12 @@ def test_what_a_worker_was_refused_is_refused_here(
 
 def test_what_was_begun_is_fetched(options: Options, use: Callable[[Pool], Pool], made_here: list[str]) -> None:
     pool = use(Pool(done))
-    triton_build.begin(JOBS[:1], options)
-    triton_build.begin(JOBS[:1], options)  # the blocks of a model are the same kernel again
+    builds.begin(JOBS[:1], options)
+    builds.begin(JOBS[:1], options)  # the blocks of a model are the same kernel again
     assert pool.asked == ["a"]
     assert binaries(JOBS[0], options) == b"a"
     assert made_here == ["a"]
-    triton_build.begin(JOBS, options)  # one is in the cache
+    builds.begin(JOBS, options)  # one is in the cache
     assert pool.asked == ["a", "b"]
 
 
@@ -259,10 +260,10 @@ def test_runners_up_of_a_miss_are_made_where_it_is_found(
         asked.append((kernel, used, target, hints))
         assert built(other.kernel) == USED
 
-    monkeypatch.setattr(triton_build, "_usage", lambda content: USED)
-    monkeypatch.setattr(triton_build, "without_miss", missed)
+    monkeypatch.setattr(builds, "_usage", lambda content: USED)
+    monkeypatch.setattr(builds, "without_miss", missed)
     pool = use(Pool(done))
-    triton_build.begin(JOBS[:1], options, H200, [{"s0": 33}])
+    builds.begin(JOBS[:1], options, H200, [{"s0": 33}])
     assert asked == [(JOBS[0].kernel, USED, H200, {"s0": 33})]
     assert (pool.asked, made_here) == (["a"], ["a", "p"])
     assert binaries(JOBS[0], options) == b"a"
@@ -274,11 +275,11 @@ def test_a_runner_up_that_cannot_be_built_is_left_to_whoever_asks_for_it(
     options: Options, use: Callable[[Pool], Pool], made_here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = job("broken").kernel
-    monkeypatch.setattr(triton_build, "_usage", lambda content: USED)
+    monkeypatch.setattr(builds, "_usage", lambda content: USED)
     found: list[Any] = []
-    monkeypatch.setattr(triton_build, "without_miss", lambda *given: found.append(given[-1](broken)))
+    monkeypatch.setattr(builds, "without_miss", lambda *given: found.append(given[-1](broken)))
     use(Pool(done))
-    triton_build.begin(JOBS[:1], options, H200, [{}])
+    builds.begin(JOBS[:1], options, H200, [{}])
     assert found == [None]
     assert binaries(JOBS[0], options) == b"a"
 
@@ -301,7 +302,7 @@ def test_kernels_of_a_gpu_are_begun_as_they_will_be_asked_for(
     options: Options, use: Callable[[Pool], Pool], made_here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = use(Pool(done))
-    monkeypatch.setattr(gpu, "target_of", lambda _: H100)
+    monkeypatch.setattr(gpu, "architecture_of", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(gpu.launcher, "load", lambda _: None)
     on_cpu = replace(SEPARATE, schedule=CppSchedule("STREAM", ("m",), ("n",)))
@@ -366,11 +367,11 @@ def test_only_a_pool_that_is_ready_is_used(
     assert compile_workers.count() == count
     task = compile_workers.submit(len, "xx")
     assert (None if task is None else task.result()) == (2 if count else None)
-    triton_build.wake_workers(options)
-    triton_build.wake_workers(replace(options, build_threads=1))
+    builds.wake_workers(options)
+    builds.wake_workers(replace(options, build_threads=1))
     if count:
         assert module is not None
-        assert module.pool.asked == ["len", "_triton_is_there", "_triton_is_there"]
+        assert module.pool.asked == ["len", "compilers", "compilers"]
 
 
 def test_workers_are_started_as_inductor_would(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,28 +13,24 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from triton import knobs
-
 from tests.gpu_driver import H100, STREAM, Driver, played_driver  # noqa: F401
 from tests.triton_by_hand import PROGRAM, SAME, SEPARATE, SOURCE, render_by_hand
-from weft.backends.triton import load as triton_load
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
 from weft.backends.triton.backend import TritonBackend
-from weft.backends.triton.build import Binary, Job, Variant
-from weft.backends.triton.calls import GpuFunction
 from weft.errors import BuildError, LaunchError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
-from weft.runtime import driver as cuda_driver
 from weft.runtime import executable as weft_executable
 from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable, digest_of
+from weft.runtime.gpu.driver import SPARE_WORDS
+from weft.runtime.gpu.function import GpuFunction
 from weft.runtime.layout import check_tensors
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 ALL = (True,) * 3
@@ -58,8 +53,8 @@ def test_both_functions_get_tensors_partial_results_and_parameters(driver: Drive
     executable()(given, made, [32])
     (first, second) = driver.started
     pointers = tuple(t.data_ptr() for t in (*given, *made))
-    assert first[:3] == ("weft_p", (6, 1, 1), STREAM)  # 8 chunks are shared by the 6 programs that 3 SMs hold
-    assert second[:3] == ("weft_p_finish", (6, 1, 1), STREAM)
+    assert first[:3] == ("weft_p", (6, 1), STREAM)  # 8 chunks are shared by the 6 programs that 3 SMs hold
+    assert second[:3] == ("weft_p_finish", (6, 1), STREAM)
     assert first[3][:3] == pointers
     assert first[3][4:] == (32,)
     assert second[3] == first[3]
@@ -71,7 +66,7 @@ def test_a_kernel_that_waits_gets_a_counter_of_its_stream(driver: Driver, monkey
     for stream in (STREAM, STREAM, STREAM + 1):
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _, s=stream: s)
         run(*tensors(), [32])
-    first, again, other = (arguments[4] for _, _, _, arguments in driver.started)
+    first, again, other = (words[4] for _, _, _, words, _ in driver.started)
     assert first == again  # launches on one stream do not overlap
     assert first != other  # those on two streams do, and must not wait for each other's programs
     assert [ctypes.c_int64.from_address(counter).value for counter in (first, other)] == [0, 0]
@@ -83,7 +78,7 @@ def test_every_place_in_a_graph_has_a_counter_of_its_own(driver: Driver) -> None
     driver.capturing = True
     for _ in range(2):
         run(*tensors(), [32])
-    assert len({arguments[4] for _, _, _, arguments in driver.started}) == 3
+    assert len({words[4] for _, _, _, words, _ in driver.started}) == 3
 
 
 def test_a_margin_leaves_sms_free_and_nothing_else_changes(driver: Driver) -> None:
@@ -91,24 +86,13 @@ def test_a_margin_leaves_sms_free_and_nothing_else_changes(driver: Driver) -> No
     for options in ("off", "off sm_margin=1", "off sm_margin=2", "off sm_margin=99"):
         run(*tensors(), [32], options)
     assert [grid for name, grid, *_ in driver.started if name == "weft_p"] == [
-        (6, 1, 1),
-        (4, 1, 1),
-        (2, 1, 1),
-        (2, 1, 1),
+        (6, 1),
+        (4, 1),
+        (2, 1),
+        (2, 1),
     ]
-    assert {rest[-1] for _, _, _, rest in driver.started} == {32}
+    assert {words[-1] for _, _, _, words, _ in driver.started} == {32}
     assert len(driver.jobs) == 1
-
-
-@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
-def test_a_profiler_is_told(hook: str, driver: Driver) -> None:
-    chain = getattr(knobs.runtime, hook)
-    chain.add(driver.told.append)
-    try:
-        executable()(*tensors(), [32])
-    finally:
-        chain.remove(driver.told.append)
-    assert driver.told == [("weft_p", (6, 1, 1)), ("weft_p_finish", (6, 1, 1))]
 
 
 def test_a_call_that_aten_answers_is_no_first_comparison(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,13 +106,6 @@ def test_a_call_that_aten_answers_is_no_first_comparison(driver: Driver, monkeyp
     assert compared == [2]
 
 
-@pytest.mark.parametrize(("words", "given"), [(16, 2**64 - 3), (0, -3)], ids=["all words", "own types"])
-def test_a_negative_number_is_given_as_the_launcher_takes_it(words: int, given: int, driver: Driver) -> None:
-    loaded = replace(driver.load(Binary("p", "{}", b"", ResourceUsage(32, 0, 0, 0)), SEPARATE), given=words)
-    assert loaded.number(-3) == given
-    assert loaded.number(5) == 5
-
-
 # how the launcher repeats it
 
 
@@ -138,20 +115,19 @@ def repeated(run: Executable, given: list[Tensor], made: list[Tensor], options: 
 
 def test_two_functions_are_repeated_with_their_memory(driver: Driver) -> None:
     run, (given, made) = executable(), tensors()
-    driver.arguments = 3 + 1 + 1 + 2
     run(given, made, [32])
     word, compared, launch_bytes, device, *numbers = repeated(run, given, made)
     assert (word, compared, launch_bytes, device) == ("cpu", "0", str(32 * 64 * 6 + 256), "None")  # the CPU's index
     assert numbers[:5] == ["16", "3", "1", "1", "1"]  # three tensors, all of them aligned
-    counter, stream, arguments, workspace_bytes, slices, first = map(int, numbers[5:11])
-    assert (counter, stream, arguments) == (0, 0, 7)
+    counter, stream, words, workspace_bytes, slices, first = map(int, numbers[5:11])
+    assert (counter, stream, words) == (0, 0, 3 + 1 + 1 + SPARE_WORDS)
     assert (workspace_bytes, slices, first) == (8 * 64 * 4, 1, 0)
-    assert numbers[11:] == ["5", "6", "1", "64", "2048", "0"] * 2
+    starts = [numbers[11:17], numbers[17:]]
+    assert starts == [[function, "6", "1", "128", "2048", "0"] for function in "12"]
 
 
 def test_a_kernel_that_waits_is_repeated_on_its_stream(driver: Driver) -> None:
     run, (given, made) = executable(SAME), tensors()
-    driver.arguments = 3 + 1 + 1 + 1 + 2
     run(given, made, [32])
     counter, stream = repeated(run, given, made)[9:11]
     assert int(counter) == driver.started[0][3][4]
@@ -159,15 +135,12 @@ def test_a_kernel_that_waits_is_repeated_on_its_stream(driver: Driver) -> None:
     assert repeated(run, given, made)[-1] == "1"
 
 
-@pytest.mark.parametrize("reason", ["capture", "profiler", "arguments", "other", "empty", "failed"])
+@pytest.mark.parametrize("reason", ["capture", "other", "empty", "failed"])
 def test_other_calls_are_not_repeated(reason: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     run, (given, made) = executable(), tensors()
-    driver.arguments = 7 + (reason == "arguments")
     run(given, made, [32])
     if reason == "capture":
         driver.capturing = True
-    if reason == "profiler":
-        monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [driver.told.append])
     if reason == "failed":
         monkeypatch.setattr(run, "_function", None)
     if reason == "other":  # margin: such a call was not made
@@ -177,57 +150,6 @@ def test_other_calls_are_not_repeated(reason: str, driver: Driver, monkeypatch: 
         assert run.repeatable([nothing[0]], [nothing[1], made[1]], [0], "off") == ""
     else:
         assert not repeated(run, given, made)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "words", "metadata"),
-    [
-        ((8,) * 7, 7, {}),
-        ((8, 8, 4), 0, {}),
-        ((), 0, {}),
-        ((8,) * 7, 0, {"global_scratch_size": 128}),
-        ((8,) * 7, 0, {"num_ctas": 2}),
-        ((8,) * 7, 0, {"launch_pdl": True}),
-    ],
-)
-def test_functions_that_take_words_alone_are_started_by_the_launcher(
-    sizes: tuple[int, ...], words: int, metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(triton_load, "argument_bytes", lambda _: sizes)
-    plain = {"num_ctas": 1, "global_scratch_size": 0, "profile_scratch_size": 0}
-    assert triton_load._words(5, SimpleNamespace(**{**plain, **metadata})) == words
-
-
-def test_what_triton_starts_functions_with_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For as many arguments as ``load`` asks for, which is a multiple of sixteen."""
-    from triton.runtime import driver
-
-    made: list[dict[str, str]] = []
-    active = SimpleNamespace(launcher_cls=lambda source, metadata: made.append(source.signature))
-    monkeypatch.setattr(driver, "_active", active)
-    triton_load.warm_up.cache_clear()
-    triton_load.warm_up()
-    triton_load.warm_up()
-    assert [(len(each), set(each.values())) for each in made] == [(16, {"*i8"}), (32, {"*i8"})]
-    triton_load.warm_up.cache_clear()
-
-
-def test_nothing_is_compiled_ahead_without_a_driver(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from triton.runtime import driver
-
-    monkeypatch.setattr(driver, "_active", SimpleNamespace())
-    triton_load.warm_up.cache_clear()
-    with caplog.at_level("INFO", "weft.backends"):
-        triton_load.warm_up()
-    assert "nothing is compiled ahead of loading: AttributeError" in caplog.text
-    triton_load.warm_up.cache_clear()
-
-
-def test_an_old_driver_leaves_starts_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "_driver", lambda: SimpleNamespace())
-    assert triton_load._words(5, SimpleNamespace(num_ctas=1)) == 0
 
 
 # which binary
@@ -377,10 +299,11 @@ def test_a_start_that_fails_is_done_on_aten_from_then_on(error: Exception, drive
     assert (driver.started, counters.fallbacks) == ([], 2)
 
 
-def test_the_operator_reaches_a_triton_kernel(driver: Driver) -> None:
+def test_the_operator_reaches_a_triton_kernel(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GpuFunction, "repeat", lambda *_: [])  # the launcher takes these tensors for those of a CPU
     launch.prepare([SEPARATE], [SOURCE], Options.read({}, {}))
     torch.ops.weft.launch(digest_of(SEPARATE), str(SEPARATE), *tensors(), [32], "off sm_margin=2")
-    assert [grid for _, grid, *_ in driver.started] == [(2, 1, 1), (2, 1, 1)]
+    assert [grid for _, grid, *_ in driver.started] == [(2, 1), (2, 1)]
 
 
 # devices

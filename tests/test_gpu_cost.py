@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tools.gpu_cells import Cell, parts_of
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
 from weft.backends.triton.cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
@@ -21,6 +21,7 @@ from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
+from weft.runtime.gpu.builds import binaries
 from weft.target import Target
 
 H200 = Target.named("h200")
@@ -72,7 +73,7 @@ def test_a_statistic_for_each_thread_is_loaded_before_tiles(tile: tuple[int, int
     loads = [line.split(" = ")[0].strip() for line in source.text.splitlines() if "tl.load(" in line]
     assert (loads[0] == "rstd_row") is first
     assert (loads[-1] == "rstd_row") is not first
-    job = Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90))
+    job = Job(kernel, source, Variant.expected(kernel, {}), 90)
     usage = binaries(job, Options.read())[source.entry].usage
     assert usage.shared_bytes <= 4 * tile[1] * warps + 1024
 

@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,18 +14,17 @@ import torch
 
 pytest.importorskip("triton")
 
+
 from tests.gpu_driver import STREAM, Driver, played_driver  # noqa: F401
-from tests.triton_by_hand import SEPARATE
-from weft.backends.triton import launches as triton_launch
-from weft.backends.triton import workspace
-from weft.backends.triton.launches import Launch
-from weft.backends.triton.occupancy import grid_of
-from weft.backends.triton.workspace import Workspace
+from tests.triton_by_hand import SAME, SEPARATE
+from weft.backends.abi import Abi, Launch, at_most, ceil_div, count, largest, product
+from weft.backends.triton import text
 from weft.errors import BuildError
-from weft.ir.interpret import sizes_of
 from weft.ir.parser import parse
+from weft.ir.program import Size
 from weft.options import LaunchOptions, Options
-from weft.runtime import driver as cuda_driver
+from weft.runtime.gpu import workspace
+from weft.runtime.gpu.workspace import Workspace
 
 # the workspace
 
@@ -54,9 +52,9 @@ end
 @pytest.mark.parametrize(("rows", "offsets", "size"), [(32, (0, 256, 512), 896), (1, (0, 128, 256), 384)])
 def test_slices_of_the_workspace_start_at_lines_of_the_cache(rows: int, offsets: tuple[int, ...], size: int) -> None:
     """8 chunks of 5 float32 are 160 bytes, of 5 float64 320."""
-    sizes = sizes_of(TWO_SUMS.program, [rows])
-    assert [p.elements for p in triton_launch.partials(TWO_SUMS, sizes)] == [5 * min(8, -(-rows // 4))] * 3
-    assert Workspace.of(TWO_SUMS, sizes) == Workspace(size, offsets, None)
+    abi, sizes = text.abi(TWO_SUMS), {"s0": rows}
+    assert [count(p.elements, sizes) for p in abi.partials] == [5 * min(8, -(-rows // 4))] * 3
+    assert Workspace.of(abi, sizes) == Workspace(size, offsets, None)
 
 
 def test_addresses_are_in_the_memory_that_is_kept() -> None:
@@ -133,28 +131,49 @@ def test_threads_that_ask_first_share_a_bank(monkeypatch: pytest.MonkeyPatch) ->
 def test_persistent_programs_are_as_many_as_are_resident(
     grid: tuple[int, int], persistent: bool, cooperative: bool, margin: int, expected: tuple[int, int]
 ) -> None:
-    assert grid_of(Launch("weft_p", grid, 4, 2, persistent, cooperative), 2, 132, margin) == expected
+    launch = Launch("weft_p", grid, 128, persistent, cooperative)
+    assert Abi((), (), cooperative, (), (launch,)).grid(launch, {}, 2, 132, margin) == expected
 
 
 def test_programs_that_wait_for_each_other_all_have_to_be_resident() -> None:
     with pytest.raises(BuildError, match=r"^weft_p: 9 programs wait for each other, the GPU holds 8 at a time$"):
-        grid_of(Launch("weft_p", (4, 9), 4, 2, True, True), 2, 4, 0)
+        Abi((), (), True, (), ()).grid(Launch("weft_p", (4, 9), 128, True, True), {}, 2, 4, 0)
 
 
-@pytest.mark.parametrize("error", [0, 400])
-def test_the_driver_says_how_many_programs_fit(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fits(found: Any, function: ctypes.c_void_p, threads: ctypes.c_int, shared: ctypes.c_size_t) -> int:
-        assert (function.value, threads.value, shared.value) == (5, 128, 2048)
-        ctypes.cast(found, ctypes.POINTER(ctypes.c_int))[0] = 9
-        return error
+@pytest.mark.parametrize(
+    ("made", "text", "number"),
+    [
+        (product([3, 4]), 12, 12),
+        (product([3, "s0", "-(-s0 // 4)"]), "s0 * (-(-s0 // 4)) * 3", 10 * 3 * 3),
+        (product(["s0", 0]), 0, 0),
+        (ceil_div(9, 4), 3, 3),
+        (ceil_div("s0", 1), "s0", 10),
+        (ceil_div("s0 * 4", 3), "-(-(s0 * 4) // 3)", 14),
+        (at_most(9, 4), 4, 4),
+        (at_most(0, 4), 1, 1),
+        (at_most("s0", 4), "max(1, min(s0, 4))", 4),
+        (largest([3, 9, 4]), 9, 9),
+        (largest(["s0", 3]), "max(s0, 3)", 10),
+        (largest(["s0", "s0"]), "s0", 10),
+    ],
+)
+def test_counts_are_numbers_where_sizes_are_known(made: Size, text: Size, number: int) -> None:
+    assert made == text
+    assert count(made, {"s0": 10}) == number
 
-    library = SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=fits)
-    monkeypatch.setattr(cuda_driver, "_driver", lambda: library)
-    if error == 0:
-        assert cuda_driver.programs_per_unit(5, 128, 2048) == 9
-    else:
-        with pytest.raises(BuildError, match=r"does not say how many programs fit \(error 400\)$"):
-            cuda_driver.programs_per_unit(5, 128, 2048)
+
+def test_an_abi_prints_what_a_launcher_has_to_know() -> None:
+    assert str(text.abi(SEPARATE)) == (
+        "words x, y, columns, column__partial, s0\n"
+        "partial column__partial: f32 [(max(1, min(-(-s0 // 4), 8))) * 64]\n"
+        "launch weft_p grid=(max(1, min(-(-s0 // 4), 8)), 1) threads=128 persistent\n"
+        "launch weft_p_finish grid=(8, 1) threads=128 persistent\n"
+    )
+    assert str(text.abi(SAME)) == (
+        "words x, y, columns, column__partial, barrier, s0\n"
+        "partial column__partial: f32 [(max(1, min(-(-s0 // 4), 8))) * 64]\n"
+        "launch weft_p grid=(max(1, min(-(-s0 // 4), 8)), 1) threads=128 persistent cooperative\n"
+    )
 
 
 # options
@@ -186,13 +205,3 @@ def test_the_margin_is_an_option_that_only_gpus_see() -> None:
 def test_a_margin_that_is_no_number_of_sms_is_an_error(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^the SMs to leave free \(sm_margin, WEFT_SM_MARGIN\) are a number of SMs"):
         Options.read({"sm_margin": wrong}, {})
-
-
-def test_the_driver_is_looked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    cuda_driver._driver.cache_clear()
-    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", missing)
-    with pytest.raises(BuildError, match=r"^no CUDA driver: libcuda\.so\.1: cannot open"):
-        cuda_driver.programs_per_unit(5, 128, 0)

@@ -14,13 +14,12 @@ from torch import Tensor
 from weft.options import Options
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
-from weft.runtime.driver import argument_bytes
 from weft.runtime.executable import Executable
 
 DIGEST, TEXT = "0123456789abcdef01234567", "a kernel of two functions"
 DEVICE, STREAM, COUNTER, FUNCTION, FINISH = 3, 0x7700, 0x5550, 0xF1, 0xF2
 WORKSPACE_BYTES, SLICES = 1024, (0, 384)
-TRITONS_OWN = 2
+SPARE = 16
 OPERATOR = torch.ops.weft.launch.default
 call: Callable[..., Any] = OPERATOR
 
@@ -86,7 +85,7 @@ class Played:
         self.calls.append(options)
         if self.error is not None:
             raise self.error
-        self.driver.arguments = 3 + len(self.slices) + self.counter + len(parameters) + TRITONS_OWN
+        self.driver.arguments = 3 + len(self.slices) + self.counter + len(parameters) + SPARE
 
     def answer(self, *_: Any) -> str:
         if not self.repeatable:
@@ -146,10 +145,10 @@ def test_the_second_call_is_started_from_cpp(driver: Driver, python: Played) -> 
     first, second = driver.started
     assert first[:6] == (FUNCTION, 132, 2, 128, 2048, STREAM)
     assert second[:6] == (FINISH, 16, 1, 64, 0, STREAM)
-    *tensors, one, other, parameter, mine, also = first[6]
+    tensors, (one, other, parameter, *others) = first[6][:3], first[6][3:]
     assert tensors == addresses
     assert other - one == SLICES[1] - SLICES[0]
-    assert (parameter, mine, also) == (5, None, None)
+    assert [parameter, *others] == [5, *[None] * SPARE]
     assert second[6] == first[6]
     assert driver.together == []
     assert (counters.launches, counters.launch_bytes) == (1, 4096)  # the first one is counted by Python
@@ -167,7 +166,7 @@ def test_a_kernel_without_partial_results_has_no_memory_for_them(driver: Driver,
     python.slices = ()
     run()
     addresses = run()
-    assert driver.started[0][6] == [*addresses, 5, None, None]
+    assert driver.started[0][6] == [*addresses, 5, *[None] * SPARE]
 
 
 def test_without_a_counter_any_stream_will_do(driver: Driver, python: Played) -> None:
@@ -264,18 +263,3 @@ def test_no_memory_for_partial_results_is_pythons(
     run()
     assert len(python.calls) == 2
     assert not driver.started
-
-
-def test_arguments_are_counted_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Library:
-        @staticmethod
-        def cuFuncGetParamInfo(function: Any, at: Any, offset: Any, size: Any) -> int:
-            assert function.value == FUNCTION
-            sizes = [8, 8, 4]
-            if at.value >= len(sizes):
-                return 1
-            size._obj.value = sizes[at.value]
-            return 0
-
-    monkeypatch.setattr("weft.runtime.driver._driver", lambda: Library)
-    assert argument_bytes(FUNCTION) == (8, 8, 4)

@@ -22,7 +22,7 @@ from weft.backends.triton.candidates import MOST_PIECES, can_keep_tiles, candida
 from weft.backends.triton.choice import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
 from weft.backends.triton.cost import programs_per_sm
 from weft.backends.triton.demand import Demand
-from weft.backends.triton.launches import launches
+from weft.backends.triton.division import launches
 from weft.backends.triton.resources import spills, wanted_registers
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.workloads import WORKLOADS

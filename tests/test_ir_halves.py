@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
 from weft.ir.halves import in_halves
@@ -20,6 +20,7 @@ from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.runtime.gpu.builds import binaries
 
 BODY = """
   wide_x: f32{{m}} = cast(x)
@@ -124,5 +125,5 @@ def test_a_number_of_one_row_is_computed_too(rows: int) -> None:
     kernel = Kernel(parse(ROW), schedule)
     source = triton.render(kernel)
     assert "w.mul_halves(a_row, b_row)" in source.text
-    (binary,) = binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), Options.read()).values()
+    (binary,) = binaries(Job(kernel, source, Variant.expected(kernel, {}), 90), Options.read()).values()
     assert binary.usage.spill_bytes == 0

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,12 @@ from triton import knobs
 from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
+from weft.backends.binary import Job, Variant
 from weft.backends.source import Source
 from weft.backends.triton import build as triton_build
 from weft.backends.triton import files as triton_files
-from weft.backends.triton.build import GpuTarget, Job, Variant, all_binaries, attributes, binaries, signature
+from weft.backends.triton.build import attributes, signature
 from weft.backends.triton.front_end import functions_of
-from weft.backends.triton.load import restore
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.options import Options
@@ -35,11 +36,13 @@ from weft.plan.kernel import Kernel
 from weft.runtime import cache, resource_usage
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
+from weft.runtime.gpu import builds
+from weft.runtime.gpu.builds import all_binaries, binaries
 from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
 
 ALL, NONE = (True,) * 3, (False,) * 3
 ALIGNED = Variant(ALL, (True,))
-H100, B200 = GpuTarget(90), GpuTarget(100)
+H100, B200 = 90, 100
 JOB = Job(SEPARATE, SOURCE, ALIGNED, H100)
 
 
@@ -53,6 +56,20 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
     return Options.read({"cache_dir": str(tmp_path / "cache"), "build_threads": 2}, {})
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Options of what Triton was asked to compile."""
+    seen: list[dict[str, Any]] = []
+    original = triton.compile
+
+    def spy(source: Any, **others: Any) -> Any:
+        seen.append(others["options"])
+        return original(source, **others)
+
+    monkeypatch.setattr(triton, "compile", spy)
+    return seen
 
 
 @pytest.fixture
@@ -72,29 +89,45 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # the artefact
 
 
-@pytest.mark.parametrize("target", [H100, B200], ids=["sm_90", "sm_100"])
-def test_both_functions_are_compiled_without_a_gpu(target: GpuTarget, options: Options) -> None:
-    made = binaries(replace(JOB, target=target), options)
+@pytest.mark.parametrize("architecture", [H100, B200], ids=["sm_90", "sm_100"])
+def test_both_functions_are_compiled_without_a_gpu(architecture: int, options: Options) -> None:
+    made = binaries(replace(JOB, architecture=architecture), options)
     assert [*made] == ["weft_p", "weft_p_finish"]
     for entry, binary in made.items():
         assert binary.content.startswith(b"\x7fELF")
-        compiled = restore(binary, signature(SEPARATE))
-        assert compiled.name == binary.entry == entry
-        assert compiled.kernel == binary.content
-        assert compiled.packed_metadata == (4, 1, compiled.metadata.shared)
-        assert (compiled.metadata.target.arch, compiled.metadata.launch_cooperative_grid) == (target.arch, False)
-        assert compiled.metadata.enable_fp_fusion is triton_build.CONTRACTED
+        assert binary.entry == entry
         assert 0 < binary.usage.registers <= 255
         assert binary.usage.spill_bytes == binary.usage.stack_bytes == 0
+        assert binary.shared_bytes <= binary.usage.shared_bytes
 
 
-def test_a_kernel_that_finishes_in_the_same_launch_is_cooperative(options: Options) -> None:
+def test_a_kernel_that_finishes_in_the_same_launch_is_cooperative(options: Options, told: list[dict[str, Any]]) -> None:
     text = TEXT[: TEXT.index("@triton.jit\ndef weft_p_finish")].replace(
         "column_partial, s0", "column_partial, arrived, s0"
     )
-    made = binaries(Job(SAME, Source("triton", "p", text), ALIGNED, H100), options)
-    assert [*made] == ["weft_p"]
-    assert restore(made["weft_p"], signature(SAME)).metadata.launch_cooperative_grid is True
+    assert [*binaries(Job(SAME, Source("triton", "p", text), ALIGNED, H100), options)] == ["weft_p"]
+    assert [*binaries(JOB, options)] == ["weft_p", "weft_p_finish"]
+    assert [each["launch_cooperative_grid"] for each in told] == [True, False, False]
+    assert {each["enable_fp_fusion"] for each in told} == {triton_build.CONTRACTED}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("global_scratch_size", 128), ("num_ctas", 2), ("launch_pdl", True), ("profile_scratch_size", 8)],
+)
+def test_a_function_that_takes_more_than_its_words_is_refused(
+    name: str, found: int, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would give it memory of Triton's own, or start it in clusters."""
+    original = triton.compile
+
+    def other(source: Any, **others: Any) -> Any:
+        made = original(source, **others)
+        return SimpleNamespace(asm=made.asm, metadata=SimpleNamespace(**{**made.metadata._asdict(), name: found}))
+
+    monkeypatch.setattr(triton, "compile", other)
+    with pytest.raises(BuildError, match=f"^weft_p is not started with its words alone: {{'{name}': {found}}}$"):
+        binaries(JOB, options)
 
 
 def test_what_was_compiled_once_is_found(options: Options, compiles: list[str]) -> None:
@@ -127,13 +160,13 @@ def test_a_damaged_artefact_is_made_anew(
 
 def test_the_same_job_gives_the_same_bytes() -> None:
     """So that machines may compare and share artefacts."""
-    assert triton_build.compile_artefact(JOB) == triton_build.compile_artefact(JOB)
+    assert builds.artefact(JOB) == builds.artefact(JOB)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(JOB, target=B200),
+        replace(JOB, architecture=B200),
         replace(JOB, variant=Variant(NONE, (True,))),
         replace(JOB, variant=Variant(ALL, (False,))),
         replace(JOB, source=replace(SOURCE, text=TEXT + "\n")),
@@ -143,7 +176,7 @@ def test_the_same_job_gives_the_same_bytes() -> None:
     ids=["target", "alignment", "parameter", "text", "warps", "stages"],
 )
 def test_whatever_changes_the_code_changes_the_key(other: Job) -> None:
-    assert triton_build._key(other) != triton_build._key(JOB)
+    assert builds.key_of(other) != builds.key_of(JOB)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +194,9 @@ def test_whatever_changes_the_code_changes_the_key(other: Job) -> None:
 def test_whatever_changes_the_compiler_changes_the_key(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = triton_build._key(JOB)
+    before = builds.key_of(JOB)
     change(monkeypatch)
-    assert triton_build._key(JOB) != before
+    assert builds.key_of(JOB) != before
 
 
 _PARSE_OPTIONS = CUDABackend.parse_options
@@ -189,7 +222,7 @@ def test_torchs_ptxas_is_named_before_a_key_is_made(tmp_path: Path, monkeypatch:
     before = get_ptxas_version(90)
     triton_build.use_torchs_ptxas.cache_clear()
     try:
-        triton_build._key(JOB)
+        builds.key_of(JOB)
         assert "13.7" in get_ptxas_version(90) != before
     finally:
         monkeypatch.undo()
@@ -305,10 +338,8 @@ def test_a_traceback_shows_the_text_of_the_kernel() -> None:
 
 
 def test_arguments_have_tritons_types() -> None:
-    expected = {"x": "*bf16", "y": "*fp32", "columns": "*fp32", "column_partial": "*fp32", "s0": "i64"}
-    assert signature(SEPARATE) == expected
-    assert [*signature(SAME)] == ["x", "y", "columns", "column_partial", "arrived", "s0"]
-    assert signature(SAME)["arrived"] == "*i64"
+    assert signature(SEPARATE) == ["*bf16", "*fp32", "*fp32", "*fp32", "i64"]
+    assert signature(SAME) == ["*bf16", "*fp32", "*fp32", "*fp32", "*i64", "i64"]
 
 
 @pytest.mark.parametrize(

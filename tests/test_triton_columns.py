@@ -7,12 +7,13 @@ import pytest
 
 pytest.importorskip("triton")
 
+from weft.backends.binary import Job, Variant, unpack
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant, compile_artefact, read_artefact
 from weft.ir.parser import parse
 from weft.ir.program import Program
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
+from weft.runtime.gpu.builds import artefact
 from weft.target import Target
 
 SOFTMAX = """program softmax({parameters})
@@ -68,13 +69,13 @@ def kernels(text: str, sizes: str) -> tuple[Kernel, ...]:
 def test_a_row_of_any_length_compiles(sizes: str) -> None:
     (kernel,) = kernels(SOFTMAX, sizes)
     assert kernel.schedule.scheme == "LOOP"
-    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(90))
-    (binary,) = read_artefact(compile_artefact(job)).values()
+    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), 90)
+    (binary,) = unpack(artefact(job)).values()
     assert binary.usage.spill_bytes == 0
 
 
 @pytest.mark.parametrize("sizes", ["columns", "rows and columns"])
 def test_rows_and_columns_of_any_length_compile(sizes: str) -> None:
     for kernel in kernels(BACKWARD, sizes):
-        job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(90))
-        assert read_artefact(compile_artefact(job))
+        job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), 90)
+        assert unpack(artefact(job))

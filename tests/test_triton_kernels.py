@@ -15,12 +15,13 @@ import pytest
 from tests.cases import NAMES
 from tests.fuzz.pool import run_seeds
 from tests.triton_programs import PROGRAMS
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.ir.parser import parse
 from weft.options import Options
 from weft.plan.kernel import Plan
 from weft.plan.planner import plan_split
+from weft.runtime.gpu.builds import binaries
 from weft.target import Target
 
 pytestmark = pytest.mark.skipif(
@@ -133,7 +134,7 @@ def test_part_of_a_tile_of_any_dtype_is_loaded(dtype: str, tmp_path: Path) -> No
     source = triton.render(kernel)
     assert "mask=" in source.text
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
-    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), options)
+    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), 90), options)
 
 
 @pytest.mark.parametrize(("rows", "wide"), [(3_000_000_000, True), (3_000_000, False)])
@@ -147,7 +148,7 @@ def test_rows_that_32_bits_cannot_count_are_counted_in_64(rows: int, wide: bool,
     source = triton.render(kernel)
     assert ("m = tl.cast(tile, tl.int64) * " in source.text, "m = tile * " in source.text) == (wide, not wide)
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
-    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), GpuTarget(90)), options)
+    assert binaries(Job(kernel, source, Variant.expected(kernel, {}), 90), options)
 
 
 def test_random_programs_agree_with_float64(tmp_path: Path) -> None:
@@ -167,5 +168,5 @@ def test_what_is_peculiar_compiles_for_a_gpu(name: str, tmp_path: Path) -> None:
     assert isinstance(chosen, Plan)
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
     for kernel in chosen.kernels:
-        made = binaries(Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(90)), options)
+        made = binaries(Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), 90), options)
         assert all(binary.content for binary in made.values())

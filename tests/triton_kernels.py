@@ -27,7 +27,7 @@ from tests.sweep.layouts import LAYOUTS, lay_out
 from tests.triton_programs import FAR, PROGRAMS, Written
 from tests.triton_runner import run_plan
 from tests.triton_schedules import alternatives, drawn, in_pieces
-from weft.backends.triton.launches import is_persistent
+from weft.backends.triton.division import is_persistent
 from weft.backends.triton.places import Places
 from weft.bench.workloads import WORKLOADS
 from weft.errors import Refusal

@@ -26,7 +26,7 @@ from tests import triton_interpreted  # noqa: F401  (puts in place what the inte
 from tests.fuzz.memory import GUARD, poison
 from tests.fuzz.outcome import Mismatch
 from tests.triton_schedules import sizes_with
-from weft.backends.triton import launches as triton_launch
+from weft.backends.abi import count
 from weft.backends.triton import text as renderer
 from weft.backends.triton import weft_triton
 from weft.ir.dtypes import TORCH_DTYPES
@@ -67,19 +67,21 @@ def run(
     for output, tensor in zip(kernel.program.outputs, outputs, strict=True):
         for name in overwritable(kernel).get(output.buffer.name, ()):
             memory.overwrite(tensors[name], tensor)
-    partials = {p.name: p for p in triton_launch.partials(kernel, sizes)}
-    for name, kind in triton_launch.arguments(kernel)[len(inputs) + len(outputs) :]:
-        if name in partials:
-            arguments.append(memory.partial(partials[name].elements, TORCH_DTYPES[kind.removeprefix("*")]))
-        elif kind != "i64":
-            arguments.append(torch.zeros(1, dtype=TORCH_DTYPES[kind.removeprefix("*")]))
+    abi = renderer.abi(kernel)
+    numbers_by_name = dict(zip(abi.parameters, parameters, strict=True))
+    for partial in abi.partials:
+        elements = count(partial.elements, numbers_by_name)
+        arguments.append(memory.partial(elements, TORCH_DTYPES[partial.dtype]))
+    if abi.barrier:
+        arguments.append(torch.zeros(1, dtype=torch.int64))
     arguments[len(inputs) : len(inputs)] = outputs
     numbers = [tl.tensor(TensorHandle(np.array([p], np.int64), tl.int64), tl.int64) for p in parameters]
     functions = _functions(renderer.render(kernel).text)
     with memory.watched(), _plain_errors(), np.errstate(all="ignore"):
-        for launch in triton_launch.launches(kernel, sizes):
+        for launch in abi.launches:
             memory.begin()
-            grid = (min(programs, launch.grid[0]) if launch.persistent else launch.grid[0], launch.grid[1])
+            first, second = (count(extent, numbers_by_name) for extent in launch.grid)
+            grid = (min(programs, first) if launch.persistent else first, second)
             if launch.cooperative:
                 _one_after_the_other(functions, launch.entry, grid, (*arguments, *numbers))
                 memory.begin()

@@ -10,7 +10,7 @@ from math import prod
 
 from weft.backends.triton.candidates import can_complete_sums, can_keep_tiles, power_of_two
 from weft.backends.triton.demand import Demand
-from weft.backends.triton.launches import finish_width, splits_columns, tiled_rows
+from weft.backends.triton.division import finish_width, splits_columns, tiled_rows
 from weft.backends.triton.schedule import Keeps
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of

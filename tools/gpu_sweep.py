@@ -33,11 +33,9 @@ from tools.arguments import add_workloads, require_gpu
 from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
 from tools.swept import COLUMNS, TARGET, line
-from weft.backends.triton import build as triton_build
-from weft.backends.triton import calls as gpu
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
-from weft.backends.triton.build import GpuTarget, Job, Variant
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
 from weft.backends.triton.schedule import TritonSchedule
@@ -48,6 +46,8 @@ from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.plan.kernel import Kernel, parse_kernel
 from weft.plan.split import Split
+from weft.runtime.gpu import function as gpu
+from weft.runtime.gpu.builds import binaries
 from weft.runtime.timing import medians_us
 
 FIRST = 0.5
@@ -172,8 +172,8 @@ def _compile(job: tuple[str, int]) -> str:
     text, arch = job
     kernel = parse_kernel(text)
     try:
-        found = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
-        triton_build.binaries(found, Options.read())
+        found = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), arch)
+        binaries(found, Options.read())
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return ""
@@ -195,7 +195,7 @@ def _measure(
             continue
         try:
             run = KernelRun(kernel, inputs, outputs, (), options)
-            binaries = run.function.binaries(Variant.expected(kernel, {}), gpu.target_of(device))
+            binaries = run.function.binaries(Variant.expected(kernel, {}), gpu.architecture_of(device))
             usage = binaries[triton.render(kernel).entry].usage
             row["arch"] = 10 * capability[0] + capability[1]
             row |= {key: getattr(usage, key) for key in ("registers", "spill_bytes", "shared_bytes")}

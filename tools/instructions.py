@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant, binaries
 from weft.backends.triton.instructions import INSTRUCTIONS
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.builder import Builder
@@ -23,6 +23,7 @@ from weft.ir.ops import OPS
 from weft.ir.program import Dim, Program
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.runtime.gpu.builds import binaries
 
 SPECIAL = 8.0
 """Instructions that the others' units compute while the one for special functions computes one."""
@@ -63,7 +64,7 @@ def _counts(program: Program) -> tuple[int, int]:
     from triton import knobs
 
     kernel = Kernel(program, SCHEDULE)
-    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(90))
+    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), 90)
     (binary,) = binaries(job, Options.read()).values()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"

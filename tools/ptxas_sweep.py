@@ -24,9 +24,9 @@ from tools.arguments import add_workloads
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.swept import COLUMNS, TARGET, line
-from weft.backends.triton import build as triton_build
+from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.build import GpuTarget, Job, Variant
+from weft.backends.triton.build import compile_functions
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
@@ -89,9 +89,8 @@ def used(text: str, arch: int) -> list[dict[str, int]] | str:
 
 def usages(kernel: Kernel, arch: int) -> list[ResourceUsage]:
     """What each function of a kernel uses, compiled anew. Raises BuildError."""
-    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), GpuTarget(arch))
-    made = triton_build.read_artefact(triton_build.compile_artefact(job))
-    return [binary.usage for binary in made.values()]
+    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), arch)
+    return [binary.usage for binary in compile_functions(job)]
 
 
 if __name__ == "__main__":

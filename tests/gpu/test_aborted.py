@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +13,15 @@ import weft
 from tests.accuracy import rms
 from tests.gpu.workloads import MIXED, compiled, equal, expected, inputs_of, plan_of, program_of
 from weft.backends.listed import render
-from weft.backends.triton.calls import GpuFunction
-from weft.backends.triton.workspace import Workspace
 from weft.bench.workloads import WORKLOADS
 from weft.errors import LaunchError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.runtime import launch
 from weft.runtime.executable import digest_of
+from weft.runtime.gpu import driver
+from weft.runtime.gpu.function import GpuFunction
+from weft.runtime.gpu.workspace import Workspace
 from weft.runtime.layout import allocate
 
 
@@ -27,11 +29,9 @@ def _stopped(*_: object) -> None:
     raise RuntimeError("stopped by a test")
 
 
-@pytest.mark.parametrize("when", ["launch_enter_hook", "launch_exit_hook"])
-def test_an_error_around_a_launch_leaves_the_barrier_right(when: str) -> None:
-    """Triton's hooks fail: before anything was started, and behind it."""
-    from triton import knobs
-
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_an_error_around_a_launch_leaves_the_barrier_right(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start fails: before anything was started, and behind it."""
     inputs = inputs_of(MIXED, torch.bfloat16)
     case = program_of(MIXED, inputs)
     (kernel,) = plan_of(case, inputs).kernels
@@ -46,14 +46,17 @@ def test_an_error_around_a_launch_leaves_the_barrier_right(when: str) -> None:
         assert function(inputs[0].device, addresses, (), 0)
         return [t.clone() for t in outputs]
 
-    first, hooks = called(), getattr(knobs.runtime, when)
+    def stopped(*given: Any) -> None:
+        if when == "behind":
+            start(*given)
+        raise RuntimeError("stopped by a test")
+
+    first, start = called(), driver.start
     for _ in range(3):
-        hooks.add(_stopped)
-        try:
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "start", stopped)
             with pytest.raises(RuntimeError, match="stopped by a test"):
                 called()
-        finally:
-            hooks.remove(_stopped)
         assert equal(first, called())
     for mine, exact in zip(first, expected(case, inputs), strict=True):
         assert rms(mine.double() - exact) <= 0.01 * rms(exact)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from weft.backends.abi import Abi
+    from weft.backends.binary import Binary, Job
     from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.lowering.nest import Nest
@@ -119,7 +121,7 @@ class Backend(ABC):
         """Predicted time under a schedule of a kernel whose threads were given so many registers."""
         raise NotImplementedError(f"{self.name} has no kernels that are missed")
 
-    # text, and what becomes of it
+    # text
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         """Why this backend cannot write a kernel, or cannot write it for a target."""
@@ -133,14 +135,37 @@ class Backend(ABC):
     def render(self, kernel: Kernel) -> Source:
         """The text of a kernel that it supports."""
 
+    # binaries, of backends for GPUs
+
+    def abi(self, kernel: Kernel) -> Abi:
+        """How the functions of a kernel are called."""
+        raise NotImplementedError(f"{self.name} has no binaries")
+
+    def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
+        """A launch can have what these sizes ask for. sizes: of dimensions and parameters, by name."""
+        return None
+
+    def settle(self) -> None:
+        """Settle, before compile processes are started, what its compiler looks at in them."""
+        return None
+
+    def key(self, job: Job) -> str:
+        """Everything that binaries depend on."""
+        raise NotImplementedError(f"{self.name} has no binaries")
+
+    def compile(self, job: Job) -> Sequence[Binary]:
+        """The functions of a source, in the order of the launches of its ``Abi``; no GPU is needed. Raises
+        BuildError with what the compiler says."""
+        raise NotImplementedError(f"{self.name} has no binaries")
+
     @property
     @abstractmethod
     def calls(self) -> Calls:
-        """How its kernels are built and called."""
+        """How kernels are built and called on its device: for all backends of GPUs ``weft.runtime.gpu.calls``."""
 
 
 class Calls(Protocol):
-    """How kernels of a backend are built and called: a module."""
+    """How kernels are built and called on a device: a module."""
 
     @staticmethod
     def build_all(
@@ -165,11 +190,6 @@ class Calls(Protocol):
     def around_workers() -> AbstractContextManager[None]:
         """While compile processes are started: before, what they look at is settled, and then what takes long and
         depends on no graph is begun with."""
-        ...
-
-    @staticmethod
-    def warm_up() -> None:
-        """Begin, on a thread, with what the first kernel will need, while a graph is traced."""
         ...
 
     @staticmethod

@@ -187,8 +187,6 @@ def weft_backend(
 
     if "cuda" in devices:
         Thread(target=launcher.load, args=(chosen,), daemon=True).start()  # 3 s of g++, beside the tracing
-        for backend in backends_on("cuda"):
-            backend.calls.warm_up()
         for device in {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}:
             target_of(device, "graph", chosen)  # measures a GPU that nothing is known of: the keys of graphs have that
     try:

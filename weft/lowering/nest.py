@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from weft.errors import VerificationError
 from weft.ir.printer import print_value
@@ -125,6 +125,11 @@ class Store:
 
 
 @dataclass(frozen=True)
+class GridSync:
+    """All programs have come here: what they have put into the workspace can be gathered."""
+
+
+@dataclass(frozen=True)
 class Chunks:
     """A loop over the chunks of rows of all segments that are a program's."""
 
@@ -214,7 +219,7 @@ class Rest:
 
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
-    | Store | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
+    | Store | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
 )  # fmt: skip
 
 
@@ -231,6 +236,12 @@ class Nest:
     def statements(self) -> Iterator[Statement]:
         """All of them, those of loops behind the loops."""
         yield from _flat(self.body)
+
+    def phases(self) -> tuple[Nest, ...]:
+        """What is done before all programs wait for each other, and what behind that."""
+        at = [i for i, each in enumerate(self.body) if isinstance(each, GridSync)]
+        starts, ends = [0, *(i + 1 for i in at)], [*at, len(self.body)]
+        return tuple(replace(self, body=self.body[i:j]) for i, j in zip(starts, ends, strict=True))
 
 
 def verify_nest(nest: Nest) -> Nest:

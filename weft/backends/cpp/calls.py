@@ -62,10 +62,6 @@ def around_workers() -> Generator[None]:
     yield
 
 
-def warm_up() -> None:
-    """Nothing."""
-
-
 def expect(options: Options) -> None:
     """The header is precompiled beside capture and plan."""
     Thread(target=build.warm_up, args=(options,), daemon=True).start()

@@ -8,7 +8,9 @@ from dataclasses import asdict, replace
 
 import torch
 
+from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
+from weft.backends.binary import Binary, Job
 from weft.backends.source import Source
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
@@ -17,7 +19,6 @@ from weft.backends.triton.beginnings import early_rows_of
 from weft.backends.triton.constants import FITTED, constants, fitted_constants
 from weft.backends.triton.cost import times_us
 from weft.backends.triton.demand import Demand
-from weft.backends.triton.launches import lowered
 from weft.backends.triton.schedule import TritonSchedule
 from weft.errors import Refusal
 from weft.ir.structure import is_outer
@@ -131,16 +132,37 @@ class TritonBackend(Backend):
         )
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
-        return text.nests(lowered(kernel))
+        return text.lowered(kernel)[1]
+
+    def abi(self, kernel: Kernel) -> Abi:
+        return text.abi(kernel)
+
+    def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
+        return text.check_sizes(kernel, sizes)
+
+    def settle(self) -> None:
+        from weft.backends.triton import build
+
+        build.use_torchs_ptxas()
+
+    def key(self, job: Job) -> str:
+        from weft.backends.triton import build
+
+        return build.key(job)
+
+    def compile(self, job: Job) -> list[Binary]:
+        from weft.backends.triton import build
+
+        return build.compile_functions(job)
 
     def render(self, kernel: Kernel) -> Source:
         return text.render(kernel)
 
     @property
     def calls(self) -> Calls:
-        from weft.backends.triton import calls as gpu
+        from weft.runtime.gpu import calls
 
-        return gpu
+        return calls
 
 
 BACKEND = TritonBackend()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.backends.source import Writer
+from weft.backends.triton.division import added_segments, finish_width, partial_name, sum_columns
 from weft.backends.triton.expressions import COMBINE, literal, reduction, states_of
 from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks
-from weft.backends.triton.launches import added_segments, finish_width, partial_name, sum_columns
 from weft.backends.triton.places import Places
 from weft.backends.triton.printer import Printer
 from weft.backends.triton.schedule import TritonKernel

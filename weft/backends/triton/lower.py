@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from weft.backends.triton.launches import completes_sums, finish_blocks, is_persistent, sum_columns
+from weft.backends.triton.division import completes_sums, finish_blocks, has_finish, is_persistent, sum_columns
 from weft.backends.triton.schedule import TritonKernel
 from weft.backends.triton.view import View
 from weft.ir.ops import ONLINE
@@ -19,6 +19,7 @@ from weft.lowering.nest import (
     Compute,
     Early,
     Gather,
+    GridSync,
     Keep,
     Load,
     Nest,
@@ -41,22 +42,29 @@ MOST_TOGETHER = 4
 """Sums that are exchanged at once."""
 
 
-def lower(kernel: TritonKernel) -> Nest:
-    """The nest of a kernel whose own names are free."""
-    return verify_nest(Nest(kernel.program, tuple(Lowering(kernel).body())))
+def lower(kernel: TritonKernel) -> tuple[Nest, ...]:
+    """The nests of the functions of a kernel whose own names are free: one for all, or one for the finish, where that
+    is launched by itself."""
+    body = tuple(Lowering(kernel).body())
+    if not has_finish(kernel):
+        bodies = [body]
+    elif kernel.schedule.finish == "same":
+        bodies = [(*body, GridSync(), *_finish(kernel))]
+    else:
+        bodies = [body, tuple(_finish(kernel))]
+    return tuple(verify_nest(Nest(kernel.program, one)) for one in bodies)
 
 
-def lower_finish(kernel: TritonKernel) -> Nest:
-    """That of what is done once all programs have passed over their rows."""
-    view, body = View(kernel), list[Statement]()
+def _finish(kernel: TritonKernel) -> Iterator[Statement]:
+    """What is done once all programs have passed over their rows."""
+    view = View(kernel)
     for kept, outputs in finish_blocks(kernel).items():
         needed, groups = view.needed_behind_sums(outputs), dict[object, list[str]]()
         for value in (v for v in view.outer if v.name in needed):
             own = tuple(s for s in view.segments if s in value.dims)
             groups.setdefault((own, sum_columns(kernel, value)), []).append(value.name)
         gathered = [Gather(tuple(names)) for names in groups.values()]
-        body.append(Tasks((*gathered, *behind_sums(view, outputs, needed)), kept))
-    return verify_nest(Nest(kernel.program, tuple(body)))
+        yield Tasks((*gathered, *behind_sums(view, outputs, needed)), kept)
 
 
 def behind_sums(

@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from weft.backends.triton.beginnings import alternating_tiles, early_rows_of
 from weft.backends.triton.demand import spreads_once
-from weft.backends.triton.launches import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
+from weft.backends.triton.division import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 from weft.backends.triton.schedule import VECTOR, TritonKernel
 from weft.ir.program import Buffer, Size
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from weft.backends.source import Writer
 from weft.backends.triton.column_blocks import ColumnBlocks
+from weft.backends.triton.division import partial_name, sum_columns
 from weft.backends.triton.expressions import COMBINE, reduction
-from weft.backends.triton.launches import partial_name, sum_columns
 from weft.backends.triton.schedule import TritonKernel
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer, Output, Size, Value

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.backends.listed import render
-from weft.backends.triton import calls as gpu
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.constants import fitted_constants, scaled
 from weft.backends.triton.cost import Load, times_us, way_of
@@ -31,6 +30,7 @@ from weft.ir.program import Program
 from weft.options import Options
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
+from weft.runtime.gpu import calls as gpu
 from weft.runtime.layout import Fitting, allocate
 from weft.target import Found, Target
 

@@ -10,27 +10,26 @@ from __future__ import annotations
 import keyword
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
+from weft.backends.abi import Abi, count
 from weft.backends.free_names import with_free_names
 from weft.backends.source import PythonWriter, Source, entry_of
+from weft.backends.triton.abi import abi_of, arguments
+from weft.backends.triton.division import blocks_in_turn, column_blocks, finish_blocks, is_persistent, outer_values
 from weft.backends.triton.expressions import STATES, TRITON_TYPES
 from weft.backends.triton.finish import write_finish
-from weft.backends.triton.launches import (
-    arguments,
-    blocks_in_turn,
-    column_blocks,
-    finish_blocks,
-    has_finish,
-    is_persistent,
-    lowered,
-    outer_values,
-)
-from weft.backends.triton.lower import lower, lower_finish
+from weft.backends.triton.lower import lower
 from weft.backends.triton.places import Places
 from weft.backends.triton.printer import write_nest
 from weft.backends.triton.schedule import TritonKernel
 from weft.errors import Refusal
+from weft.ir.halves import in_halves
+from weft.ir.interpret import sizes_of
+from weft.ir.online import online_along_rows
+from weft.ir.structure import KEPT
 from weft.lowering.nest import Nest
 
 _OURS = (
@@ -75,7 +74,7 @@ def supports(kernel: TritonKernel) -> Refusal | None:
         if some not in ((), schedule.segments):
             message = f"keeps {', '.join(some)} of the segments ({', '.join(schedule.segments)}), not all or none"
             return Refusal("triton_segments", kernel.name, message, len(some), len(schedule.segments))
-    return check_sizes(kernel, {d.name: d.size if isinstance(d.size, int) else 1 for d in program.dims})
+    return check_sizes(kernel, sizes_of(program, [1] * len(program.parameters)))
 
 
 def check_architecture(kernel: TritonKernel, architecture: int) -> Refusal | None:
@@ -91,20 +90,41 @@ def check_architecture(kernel: TritonKernel, architecture: int) -> Refusal | Non
 
 def check_sizes(kernel: TritonKernel, sizes: Mapping[str, int]) -> Refusal | None:
     """A launch has the programs that these sizes ask for, and indices of the tiles that they make have the bits."""
-    if (blocks := column_blocks(kernel, sizes)) > MOST_BLOCKS and not blocks_in_turn(kernel):
+    if (blocks := count(column_blocks(kernel), sizes)) > MOST_BLOCKS and not blocks_in_turn(kernel):
         message = "has more programs side by side along its columns than a launch can have"
         return Refusal("triton_grid", kernel.name, message, blocks, MOST_BLOCKS)
     places = Places(kernel)
     for dims, is_wide in ((kernel.schedule.columns, places.has_wide_columns), (places.rows, places.is_wide)):
-        if not is_wide and (count := prod(sizes[d] for d in dims)) > MOST_COUNTED:
+        if not is_wide and (elements := prod(sizes[d] for d in dims)) > MOST_COUNTED:
             message = f"counts along {', '.join(dims)} in 32 bits"
-            return Refusal("triton_index", kernel.name, message, count, MOST_COUNTED)
+            return Refusal("triton_index", kernel.name, message, elements, MOST_COUNTED)
     return None
+
+
+@lru_cache(maxsize=KEPT)
+def lowered(kernel: TritonKernel) -> tuple[TritonKernel, tuple[Nest, ...]]:
+    """A kernel as it is printed, and the nests of its functions. Its names are free, and some things it computes
+    otherwise than its program says: floats of 16 bits in pairs, and statistics of rows that are looped over in one
+    loop."""
+    is_looped, program = kernel.schedule.scheme == "LOOP", kernel.program
+    program = in_halves(online_along_rows(program, kernel.schedule.columns) if is_looped else program)
+    plain = with_free_names(replace(kernel, program=program), TAKEN, DERIVED)
+    return plain, lower(plain)
+
+
+def abi(kernel: TritonKernel) -> Abi:
+    """How its functions are called."""
+    return abi_of(*lowered(kernel), entry_of(kernel.name))
+
+
+def types(kernel: TritonKernel) -> tuple[tuple[str, str], ...]:
+    """Names and types of the arguments of its functions."""
+    return arguments(*lowered(kernel))
 
 
 def render(kernel: TritonKernel) -> Source:
     """A module of ``weft_NAME`` and, where there is a finish, ``weft_NAME_finish``, which is launched behind it or
-    called at its end; both take what ``launches.arguments`` says."""
+    called at its end; both take the words of the kernel's ``Abi``."""
     writer = PythonWriter()
     for line in str(kernel).splitlines():
         writer.line(f"# {line}")
@@ -113,36 +133,28 @@ def render(kernel: TritonKernel) -> Source:
     writer.line()
     writer.line("from weft.backends.triton import weft_triton as w")
     entry = entry_of(kernel.name)
-    name, kernel = kernel.name, with_free_names(lowered(kernel), TAKEN, DERIVED)
-    first, *finish = nests(kernel)
-    with _function(kernel, entry, writer):
-        _chunks(kernel, writer)
-        write_nest(kernel, first, writer)
-        if has_finish(kernel) and kernel.schedule.finish == "same":
+    plain, nests = lowered(kernel)
+    words = ", ".join(name for name, _ in types(kernel))
+    (first, *synced), *launched = (nest.phases() for nest in nests)
+    with _function(entry, words, writer):
+        _chunks(plain, writer)
+        write_nest(plain, first, writer)
+        for _ in synced:
             writer.line("w.wait_for_all(arrived)")
-            writer.line(f"{entry}_finish({_names(kernel)})")
-    for nest in finish:
-        with _function(kernel, f"{entry}_finish", writer):
-            _chunks(kernel, writer)
-            write_finish(kernel, nest, writer)
-    return Source("triton", name, writer.text())
-
-
-def nests(kernel: TritonKernel) -> tuple[Nest, ...]:
-    """Of its function and, where there is one, of its finish."""
-    return (lower(kernel), lower_finish(kernel)) if has_finish(kernel) else (lower(kernel),)
-
-
-def _names(kernel: TritonKernel) -> str:
-    return ", ".join(name for name, _ in arguments(kernel))
+            writer.line(f"{entry}_finish({words})")
+    for nest in (*synced, *(phase for phases in launched for phase in phases)):
+        with _function(f"{entry}_finish", words, writer):
+            _chunks(plain, writer)
+            write_finish(plain, nest, writer)
+    return Source("triton", kernel.name, writer.text())
 
 
 @contextmanager
-def _function(kernel: TritonKernel, entry: str, writer: PythonWriter) -> Generator[None]:
+def _function(entry: str, words: str, writer: PythonWriter) -> Generator[None]:
     writer.line()
     writer.line()
     writer.line("@triton.jit")
-    with writer.block(f"def {entry}({_names(kernel)})"):
+    with writer.block(f"def {entry}({words})"):
         yield
 
 

@@ -1,4 +1,4 @@
-// Calls of kernels of a GPU, as weft/backends/triton/calls.py makes them.
+// Calls of kernels of a GPU, as weft/runtime/gpu/function.py makes them.
 
 #pragma once
 
@@ -46,7 +46,7 @@ class Workspace {
   AtenTensorHandle tensor_ = nullptr;
 };
 
-/// Functions of a GPU, as weft/backends/triton/calls.py starts them.
+/// Functions of a GPU, as weft/runtime/gpu/function.py starts them.
 struct GpuFitting : Fitting {
   struct Start {
     void* function;

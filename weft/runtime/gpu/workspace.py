@@ -10,14 +10,10 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from weft.backends.triton import launches as triton_launch
-from weft.backends.triton.schedule import TritonKernel
-from weft.ir import dtypes
+from weft.backends.abi import Abi
 
 COUNTERS, COUNTER_BYTES = 4096, 32
 """Of a block of counters: their number, and how far apart they are, a sector of the cache."""
-SLICE_BYTES = 128
-"""Slices start at a multiple of it: a line of the cache holds no two of them."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,9 @@ class Workspace:
     counters: Counters | None
 
     @staticmethod
-    def of(kernel: TritonKernel, sizes: Mapping[str, int]) -> Workspace:
-        """sizes: of dimensions and run-time parameters, by name."""
-        offsets: list[int] = []
-        end = 0
-        for partial in triton_launch.partials(kernel, sizes):
-            offsets.append(end)
-            end += -(-partial.elements * dtypes.itemsize(partial.dtype) // SLICE_BYTES) * SLICE_BYTES
-        return Workspace(end, tuple(offsets), Counters() if kernel.schedule.finish == "same" else None)
+    def of(abi: Abi, sizes: Mapping[str, int]) -> Workspace:
+        """sizes: of run-time parameters, by name."""
+        return Workspace(*abi.workspace(sizes), Counters() if abi.barrier else None)
 
     @property
     def words(self) -> int:

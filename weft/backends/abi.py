@@ -1,0 +1,142 @@
+"""How the functions of a GPU kernel are called: all that whoever loads and starts binaries knows of a kernel.
+
+All functions of a kernel take the same arguments, each a word of 64 bits: addresses of the inputs and the outputs, of
+the partial results in the workspace, of the barrier counter if there is one, and the run-time parameters. Behind them a
+compiler may have put words of its own, which are null.
+
+A count is a number, or the Python text of one made of run-time parameters: ``min(264, -(-s0 // 4))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from types import CodeType
+from typing import Any
+
+from weft.errors import BuildError
+from weft.ir import dtypes
+from weft.ir.program import Size
+
+SLICE_BYTES = 128
+"""Partial results start at a multiple of it: a line of the cache holds no two of them."""
+_FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "min": min, "max": max}
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A slice of the workspace for partial results of an outer reduction: ``elements`` numbers of ``dtype``."""
+
+    name: str
+    dtype: str
+    elements: Size
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a function. grid: programs along two axes. threads: of a program. persistent: programs loop over
+    what there is to do, so that fewer along the first axis do it as well. cooperative: they wait for each other, so
+    that all of them have to be resident."""
+
+    entry: str
+    grid: tuple[Size, Size]
+    threads: int
+    persistent: bool = False
+    cooperative: bool = False
+
+    def __str__(self) -> str:
+        kinds = [word for word in ("persistent", "cooperative") if getattr(self, word)]
+        return " ".join([f"launch {self.entry} grid=({self.grid[0]}, {self.grid[1]}) threads={self.threads}", *kinds])
+
+
+@dataclass(frozen=True)
+class Abi:
+    """Everything that calls of a kernel need besides its binaries. tensors: inputs and outputs, in order. barrier:
+    whether programs of a launch wait for each other, and so need a counter."""
+
+    tensors: tuple[str, ...]
+    partials: tuple[Partial, ...]
+    barrier: bool
+    parameters: tuple[str, ...]
+    launches: tuple[Launch, ...]
+
+    def __str__(self) -> str:
+        words = [*self.tensors, *(p.name for p in self.partials), *["barrier"] * self.barrier, *self.parameters]
+        lines = [f"words {', '.join(words)}"]
+        lines += [f"partial {p.name}: {p.dtype} [{p.elements}]" for p in self.partials]
+        return "\n".join([*lines, *map(str, self.launches), ""])
+
+    def workspace(self, sizes: Mapping[str, int]) -> tuple[int, tuple[int, ...]]:
+        """Its bytes, and where in it the partial results are. sizes: of the parameters, by name."""
+        offsets, end = list[int](), 0
+        for partial in self.partials:
+            offsets.append(end)
+            elements = count(partial.elements, sizes)
+            end += -(-elements * dtypes.itemsize(partial.dtype) // SLICE_BYTES) * SLICE_BYTES
+        return end, tuple(offsets)
+
+    def grid(
+        self, launch: Launch, sizes: Mapping[str, int], per_unit: int, units: int, sm_margin: int
+    ) -> tuple[int, int]:
+        """Programs to start along two axes. per_unit: programs that an SM holds; units: SMs; sm_margin: SMs to leave
+        free, of which one at least is taken.
+
+        Programs of a persistent launch share out what there is to do: as many are started as are resident. What they
+        add up together is fixed by the schedule, so that results do not depend on it. Raises BuildError if programs
+        that wait for each other are more than can be resident.
+        """
+        first, second = (count(extent, sizes) for extent in launch.grid)
+        if not launch.persistent or first * second == 0:
+            return first, second
+        resident = per_unit * max(1, units - sm_margin)
+        if launch.cooperative and resident < second:
+            raise BuildError(
+                f"{launch.entry}: {second} programs wait for each other, the GPU holds {resident} at a time"
+            )
+        return min(first, max(1, resident // second)), second
+
+
+def count(size: Size, sizes: Mapping[str, int]) -> int:
+    """The number that a count is. sizes: of the parameters, by name."""
+    return size if isinstance(size, int) else eval(_code(size), _FUNCTIONS, dict(sizes))
+
+
+@cache
+def _code(text: str) -> CodeType:
+    return compile(text, "<count>", "eval")
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """Of counts."""
+    number = prod(size for size in sizes if isinstance(size, int))
+    texts = [size for size in sizes if isinstance(size, str)]
+    if number == 0 or not texts:
+        return number
+    factors = [*texts, *([str(number)] if number != 1 else [])]
+    return " * ".join(map(_factor, factors)) if len(factors) > 1 else factors[0]
+
+
+def _factor(text: str) -> str:
+    return text if text.isalnum() or text.isidentifier() else f"({text})"
+
+
+def ceil_div(size: Size, by: int) -> Size:
+    """A count over a number, rounded up."""
+    if isinstance(size, int):
+        return -(-size // by)
+    return size if by == 1 else f"-(-{_factor(size)} // {by})"
+
+
+def at_most(size: Size, most: int) -> Size:
+    """The lesser of a count and a number, one at the least."""
+    return max(1, min(size, most)) if isinstance(size, int) else f"max(1, min({size}, {most}))"
+
+
+def largest(sizes: Sequence[Size]) -> Size:
+    """Of counts."""
+    if all(isinstance(size, int) for size in sizes):
+        return max(size for size in sizes if isinstance(size, int))
+    distinct = list(dict.fromkeys(map(str, sizes)))
+    return distinct[0] if len(distinct) == 1 else f"max({', '.join(distinct)})"

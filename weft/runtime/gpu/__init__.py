@@ -1,0 +1,1 @@
+"""Binaries on a GPU: whoever compiled them, they are loaded and started here."""
