@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from weft.backends.backend import Backend, Calls
 from weft.backends.cpp import cost, schedules, text
-from weft.backends.cpp.lower import lower
+from weft.backends.cpp.lower import CppLowering
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.source import Source
 from weft.errors import Refusal
@@ -44,7 +44,7 @@ class CppBackend(Backend):
         return text.supports(kernel)
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
-        return (lower(kernel),)
+        return (CppLowering(kernel).nest(),)
 
     def render(self, kernel: Kernel) -> Source:
         return text.render(kernel)

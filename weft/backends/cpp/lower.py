@@ -6,12 +6,13 @@ and their column sums meet in registers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from weft.backends.cpp.schedule import CppKernel
+from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.cpp.view import View
 from weft.ir.program import Output, Value
-from weft.ir.structure import analyse, place_in_output
+from weft.ir.structure import place_in_output
+from weft.lowering.lower import Lowering
 from weft.lowering.nest import (
     Accumulate,
     Chunks,
@@ -22,57 +23,37 @@ from weft.lowering.nest import (
     Hold,
     Keep,
     Load,
-    Nest,
-    Reduce,
     Restore,
     Start,
     Statement,
     Store,
-    Tasks,
-    Tile,
     Tiles,
     Total,
-    verify_nest,
 )
 
 
-def lower(kernel: CppKernel) -> Nest:
-    """The nest of a kernel whose own names are free."""
-    found = Lowering(kernel)
-    return verify_nest(Nest(kernel.program, (*found.passes(), *found.finish())))
-
-
-class Lowering(View):
+class CppLowering(Lowering[CppSchedule], View):
     """Statements in order."""
-
-    def __init__(self, kernel: CppKernel) -> None:
-        super().__init__(kernel)
-        self.stages = analyse(self.program, self.rows).stages
 
     # the pass over rows
 
-    def passes(self) -> Iterator[Statement]:
-        if not self.outer and not any(self.loops.stores):
-            return
-        tile = Tile(tuple(self._of_tile()))
-        if self.fast_row is None and not self.outer:
-            yield tile
-        else:
-            yield Chunks((*(Start(value.name) for value in self.outer), Tiles((tile,), "chunk")))
+    def body(self) -> Iterator[Statement]:
+        if self.outer or any(self.loops.stores):
+            tile = self.tile()
+            if self.fast_row is None and not self.outer:
+                yield tile
+            else:
+                yield Chunks((*self.start_sums(), Tiles((tile,), "chunk")))
+        yield from self.finish()
 
-    def _of_tile(self) -> Iterator[Statement]:
+    def of_tile(self) -> Iterator[Statement]:
         """Numbers of each row, then a loop over the columns, stage by stage."""
-        used = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
-        loads = (b.name for b in self.program.inputs if b.name in used and not self.is_vector(b.name))
-        yield from self._numbers((*map(Load, loads), *self._scalars(0)))
-        for stage in range(len(self.loops.values)):
-            yield from self._stage(stage)
-            stores = (o for o in self.loops.stores[stage] if not self.along_columns(o))
-            sums = (self.by_name[name] for name in self.loops.outer[stage])
-            body: list[Statement] = [Reduce((name,)) for name in self.loops.inner[stage]]
-            body += [Store(output.buffer.name) for output in stores]
-            body += [Accumulate(value.name) for value in sums if not self.sums_vectors(value)]
-            yield from self._numbers((*body, *self._scalars(stage + 1)))
+        loads = [load for b in self.used_inputs() if not self.is_vector(b.name) for load in self.load(b)]
+        yield from self._numbers((*loads, *self.scalars()))
+        yield from self.stages()
+
+    def results(self, stage: int) -> Iterator[Statement]:
+        yield from self._numbers(tuple(super().results(stage)))
 
     @staticmethod
     def _numbers(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -80,18 +61,11 @@ class Lowering(View):
         if body:
             yield EachRow(body)
 
-    def _scalars(self, stage: int) -> Iterator[Statement]:
-        """Numbers that are known before the loop of a stage."""
-        for name in self.loops.scalars:
-            if self.stages[name] == stage and self.by_name[name].op != "const":
-                yield Compute(name)
-
-    def _stage(self, stage: int) -> Iterator[Statement]:
+    def columns_of(self, stage: int) -> Iterator[Statement]:
         """The loop over the columns: what the rows share, then each row, then the column sums of the tile."""
         loops, inner = self.loops, self.loops.inner[stage]
-        outer = [self.by_name[name] for name in loops.outer[stage]]
-        sums = [value.name for value in outer if self.sums_vectors(value)]
-        stores = [o.buffer.name for o in loops.stores[stage] if self.along_columns(o)]
+        sums = [value.name for value in self.sums(stage) if self.sums_vectors(value)]
+        stores = [output.buffer.name for output in self.stores(stage)]
         if not (loops.values[stage] or inner or sums or stores):
             return
         yield from (Start(name, lanes=True) for name in inner)
@@ -122,21 +96,16 @@ class Lowering(View):
 
     # the finish
 
-    def finish(self) -> Iterator[Statement]:
-        """A loop for every set of row dimensions that results keep."""
-        for kept, outputs in self.loops.epilogue_blocks(self.rows).items():
-            yield Tasks(tuple(self._of_tasks(outputs)), kept)
-
-    def _of_tasks(self, outputs: list[Output]) -> Iterator[Statement]:
+    def of_tasks(self, outputs: Sequence[Output]) -> Iterator[Statement]:
         """Totals of the column sums of all chunks, in order, and the epilogue on them."""
         needed = self.needed_behind_sums(outputs)
         sums = [value for value in self.outer if value.name in needed]
         yield from (Load(name) for name in self.inputs if name in needed and not self.is_vector(name))
         yield from (Gather((value.name,)) for value in sums if not self.is_vector(value.name))
         for name in self.loops.epilogue_scalars:
-            if name in needed and self.by_name[name].op != "const":
+            if name in needed and not self.is_const(name):
                 yield Compute(name)
-        vector = [output for output in outputs if set(output.buffer.dims) & set(self.columns)]
+        vector = [output for output in outputs if self.along_columns(output)]
         if vector:
             vectors = [value for value in sums if self.is_vector(value.name)]
             yield from (Gather((value.name,)) for value in vectors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.backends.cpp.expressions import C_TYPES
 from weft.backends.cpp.finish import Finish
-from weft.backends.cpp.lower import lower
+from weft.backends.cpp.lower import CppLowering
 from weft.backends.cpp.names import DERIVED, TAKEN, Names
 from weft.backends.cpp.rows import Rows
 from weft.backends.cpp.schedule import CppKernel
@@ -38,7 +38,7 @@ def render(kernel: CppKernel) -> Source:
     kernel = with_free_names(kernel, TAKEN, DERIVED)
     with writer.block(signature):
         _declare(kernel, writer)
-        body = lower(kernel).body
+        body = CppLowering(kernel).nest().body
         Rows(kernel, writer).write([each for each in body if not isinstance(each, Tasks)])
         Finish(kernel, writer).write([each for each in body if isinstance(each, Tasks)])
     return Source("cpp", kernel.name, writer.text())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.cpp.schedule import CppKernel, CppSchedule
-from weft.backends.kernel_view import KernelView
-from weft.ir.program import Output, Value
+from weft.lowering.view import KernelView
 
 
 class View(KernelView[CppSchedule]):
@@ -18,11 +17,3 @@ class View(KernelView[CppSchedule]):
     def is_per_row(self, name: str) -> bool:
         """Whether a value differs from row to row of a tile."""
         return self.fast_row is not None and self.fast_row in self.types[name][1]
-
-    def along_columns(self, output: Output) -> bool:
-        """Whether an output has an element for each column."""
-        return bool(set(output.buffer.dims) & set(self.columns))
-
-    def sums_vectors(self, value: Value) -> bool:
-        """Whether a reduction is of elements for each column."""
-        return self.is_vector(value.args[0])

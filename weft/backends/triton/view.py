@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.kernel_view import KernelView
 from weft.backends.triton.places import Places
 from weft.backends.triton.schedule import VECTOR_BYTES, TritonKernel, TritonSchedule
 from weft.ir.dtypes import itemsize
-from weft.ir.program import Buffer, Output, Value
+from weft.ir.program import Buffer, Output
+from weft.lowering.view import KernelView
 
 
 class View(KernelView[TritonSchedule]):
@@ -23,14 +23,9 @@ class View(KernelView[TritonSchedule]):
         """Of a row."""
         return range(self.schedule.pieces) if self.schedule.columns else range(1)
 
-    def sums_vectors(self, value: Value) -> bool:
-        """Whether a reduction is of elements for each column."""
-        return self.is_vector(value.args[0])
-
-    def used_inputs(self) -> list[Buffer]:
-        """Inputs that are needed while passing over the rows."""
-        names = {a for n in self.loops.scalars for a in self.by_name[n].args}.union(*self.loops.used)
-        return [b for b in self.program.inputs if b.name in names]
+    def has_columns(self, buffer: Buffer) -> bool:
+        """Whether its address changes along columns."""
+        return self.places.has_columns(buffer)
 
     def row_buffers(self) -> list[Buffer]:
         """Tensors with rows and columns, whose address is that of a row's beginning and a column's place in it."""
@@ -43,12 +38,9 @@ class View(KernelView[TritonSchedule]):
         """Elements of a vector of the smallest ones."""
         return VECTOR_BYTES // min(itemsize(b.dtype) for b in buffers)
 
-    def is_const(self, name: str) -> bool:
-        return name in self.by_name and self.by_name[name].op == "const"
-
     def along_columns(self, output: Output) -> bool:
         """Whether an output is written for each column, or once a row."""
-        return self.is_vector(output.value) or self.places.has_columns(output.buffer)
+        return self.is_vector(output.value) or super().along_columns(output)
 
     def extent(self, name: str) -> tuple[bool, bool]:
         """Whether the tensor that is computed for a value has rows, and columns: what is made of expanded inputs alone
