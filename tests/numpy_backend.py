@@ -1,4 +1,4 @@
-"""A backend that prints NumPy: all rows and columns of a kernel at once. It is what weft asks of a backend, no more."""
+"""A backend that prints NumPy from a nest: all rows and columns of a kernel at once. It is what weft asks of a backend, no more."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from weft.errors import Refusal
 from weft.hashing import hash_once
 from weft.ir.interpret import bind, sizes_of
 from weft.ir.program import Buffer, Program, Value
+from weft.lowering.nest import Accumulate, Compute, Reduce
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
@@ -75,14 +76,15 @@ class NumpyBackend(Backend):
         return Refusal("numpy_op", kernel.name, f"no NumPy for {', '.join(sorted(unknown))}") if unknown else None
 
     def render(self, kernel: Kernel) -> Source:
-        program = kernel.program
+        program, values, (nest,) = kernel.program, kernel.program.by_name(), self.lower(kernel)
         arguments = ", ".join([*program.parameters, *(b.name for b in program.inputs)])
-        lines = [
-            *(f"# {line}" for line in str(kernel).splitlines()),
-            HEAD,
-            f"def {entry_of(program.name)}({arguments}):",
-        ]
-        lines += [f"    {value.name} = {expression(value, program)}" for value in program.values]
+        lines = [*(f"# {line}" for line in str(kernel).splitlines()), HEAD]
+        lines.append(f"def {entry_of(program.name)}({arguments}):")
+        computed = [value.name for value in program.values if value.op == "const"]
+        for each in nest.statements():
+            computed += [each.value] if isinstance(each, Compute | Accumulate) else []
+            computed += each.values if isinstance(each, Reduce) else []
+        lines += [f"    {name} = {expression(values[name], program)}" for name in computed]
         lines.append(f"    return [{', '.join(output.value for output in program.outputs)}]\n")
         return Source("numpy", program.name, "\n".join(lines))
 
@@ -115,9 +117,7 @@ def expression(value: Value, program: Program) -> str:
 class NumpyCalls(Calls):
     @staticmethod
     def build_all(kernels: Sequence[Kernel], sources: Sequence[Source], hints: Any, options: Any) -> list[Any]:
-        return [
-            NumpyCalls.load_function(kernel, source, options) for kernel, source in zip(kernels, sources, strict=True)
-        ]
+        return [NumpyCalls.load_function(k, s, options) for k, s in zip(kernels, sources, strict=True)]
 
     @staticmethod
     def load_function(kernel: Kernel, source: Source, options: Any) -> Any:

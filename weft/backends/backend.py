@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from weft.lowering.lower import Lowering
 from weft.plan.kernel import Resources
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ class Backend(ABC):
         return None
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
-        """What a kernel that it supports does, function by function; nothing where text is made without."""
-        return ()
+        """What a kernel that it supports does, function by function; as it stands, one program does everything."""
+        return (Lowering(kernel).nest(),)
 
     @abstractmethod
     def render(self, kernel: Kernel) -> Source:
