@@ -1,4 +1,4 @@
-"""A backend that prints NumPy from a nest: all rows and columns of a kernel at once. It is what weft asks of a backend, no more."""
+"""A backend that prints NumPy from a nest, all rows and columns at once: what weft asks of a backend, no more."""
 
 from __future__ import annotations
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from tests.cases import make_case
+from weft.backends.abi import count
 from weft.backends.listed import backend_of, render
 from weft.bench.workloads import WORKLOADS
 from weft.errors import VerificationError
+from weft.ir.dtypes import itemsize
 from weft.lowering.nest import (
     Accumulate,
     Compute,
@@ -26,6 +29,7 @@ from weft.lowering.nest import (
     Tiles,
     verify_nest,
 )
+from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan
 from weft.target import Target
@@ -33,6 +37,7 @@ from weft.target import Target
 BOTH = ("rms_norm_forward", "layer_norm_backward", "softmax_forward", "cross_entropy_forward")
 
 
+@cache
 def kernels_of(name: str, shape: tuple[int, int]) -> tuple[Kernel, ...]:
     case = make_case(name, WORKLOADS[name].make_inputs(shape, torch.bfloat16), dynamic_rows=False)
     planned = plan(case.program, Target.named("h200"), {})
@@ -40,7 +45,7 @@ def kernels_of(name: str, shape: tuple[int, int]) -> tuple[Kernel, ...]:
     return planned.kernels
 
 
-def nests(name: str, rows: int = 32768) -> tuple[Nest, ...]:
+def nests(name: str, rows: int = 4096) -> tuple[Nest, ...]:
     (kernel,) = kernels_of(name, (rows, 1024))
     return backend_of(kernel).lower(kernel)
 
@@ -94,3 +99,16 @@ def test_what_is_used_was_loaded_or_computed() -> None:
             verify_nest(replace(passed, body=(replace(tile, body=body),)))
     with pytest.raises(VerificationError, match="loads out0, which is no input"):
         verify_nest(replace(passed, body=(Load("out0"),)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [*((name, (512, 1024)) for name in WORKLOADS), *((name, (16, 70000)) for name in BOTH)]
+)
+def test_what_is_priced_is_what_the_nest_says(name: str, shape: tuple[int, int]) -> None:
+    """Launches and workspace of the model of time, which prices thousands of schedules that are never lowered."""
+    for kernel in kernels_of(name, shape):
+        abi = backend_of(kernel).abi(kernel)
+        priced = estimate(kernel, Target.named("h200"), {})
+        assert priced.launches == len(abi.launches)
+        elements = [count(partial.elements, {}) * itemsize(partial.dtype) for partial in abi.partials]
+        assert priced.workspace_bytes == sum(elements)
