@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tools.gpu_cells import Cell, parts_of
 from weft import compiler
+from weft.backends.listed import backend_of
 from weft.backends.triton import choice as gpu_schedules
 from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
@@ -22,7 +23,6 @@ from weft.backends.triton.candidates import MOST_PIECES, can_keep_tiles, candida
 from weft.backends.triton.choice import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
 from weft.backends.triton.cost import programs_per_sm
 from weft.backends.triton.demand import Demand
-from weft.backends.triton.division import launches
 from weft.backends.triton.resources import spills, wanted_registers
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.workloads import WORKLOADS
@@ -123,7 +123,7 @@ def test_of_a_few_short_rows_one_program_has_all(name: str) -> None:
     chosen = gpu_schedule(split_of(name, 512, 3))
     assert (chosen.scheme, chosen.finish, chosen.chunks) == ("STREAM", "none", 1)
     kernel = Kernel(split_of(name, 512, 3).program, chosen)
-    (launch,) = launches(kernel, {"m": 3, "n": 512})
+    (launch,) = backend_of(kernel).abi(kernel).launches
     assert (launch.grid, launch.cooperative) == ((1, 1), False)
 
 

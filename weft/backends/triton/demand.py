@@ -9,11 +9,13 @@ from math import prod
 
 from weft.backends.triton.beginnings import Beginnings, beginnings, early_rows
 from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks, finish_columns
-from weft.backends.triton.liveness import NOTHING, Amount, Liveness, liveness
+from weft.backends.triton.least_alive import NOTHING, Amount
+from weft.backends.triton.liveness import Liveness, liveness
 from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Keeps, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
+from weft.plan.schedule import Scheme
 
 MOST_BLOCKS = 4
 """Blocks of a loop over columns that ptxas has in flight at most."""
@@ -44,8 +46,8 @@ class Demand:
     @staticmethod
     def of(program: Program, schedule: TritonSchedule) -> Demand:
         """Of all schedules with this scheme and this split that keep the same of a row."""
-        own, scheme = schedule, schedule.scheme
-        return _demand(program, own.rows, own.columns, own.segments, scheme == "LOOP", own.keeps, scheme == "STREAM")
+        scheme = schedule.scheme if schedule.scheme in ("LOOP", "STREAM") else "ONE_SHOT"
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, scheme, schedule.keeps)
 
 
 @lru_cache(maxsize=KEPT)
@@ -54,11 +56,10 @@ def _demand(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     segments: tuple[str, ...],
-    looped: bool,
+    scheme: Scheme,
     keeps: Keeps,
-    persistent: bool,
 ) -> Demand:
-    live = liveness(program, rows, columns, segments, looped, keeps, persistent)
+    live = liveness(program, rows, columns, segments, scheme, keeps)
     sizes = {d.name: d.size for d in program.dims}
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None

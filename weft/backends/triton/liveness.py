@@ -1,4 +1,4 @@
-"""What the threads of a Triton kernel hold at the same time: one scan of the statements of ``backends/triton/rows.py``.
+"""What the threads of a Triton kernel hold at the same time: one scan of the statements that it is lowered to.
 
 Triton, LLVM and ptxas compute nothing again that is not written twice: a value lives from where it is computed to its
 last use, and so does a float32 copy of an input. What stands between two exchanges of threads they put in an order of
@@ -10,21 +10,21 @@ and how many of these a thread has depends on the schedule. So amounts are kept 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
 
-from weft.backends.triton.schedule import Keeps
+from weft.backends.triton.least_alive import Amount, Key, Step, alive_over_time, largest, plus, total, with_least_alive
+from weft.backends.triton.schedule import Keeps, TritonKernel, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
-from weft.ir.program import Buffer, Program
-from weft.ir.structure import Loops, loops_of, reachable
+from weft.ir.program import Buffer, Program, Value
+from weft.ir.structure import reachable
+from weft.lowering.lower import Lowering
+from weft.lowering.nest import Accumulate, Compute, Load, Reduce, Statement, Store
+from weft.plan.kernel import Kernel
+from weft.plan.schedule import Scheme
 
-Amount = tuple[float, float, float, float]
-"""Registers: for each element of a row tile, for each column of it, for each row of it, and for all of it."""
-NOTHING: Amount = (0.0, 0.0, 0.0, 0.0)
 _PREDICATE_BITS = 8
 """Of a bool that waits: it is packed, or compared again."""
 _FOLDED = ("const", "iota")
@@ -59,74 +59,50 @@ class Liveness:
     exchanges: int
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """kind: load, last (a load for all rows), value, use, reduce or result (of a reduction)."""
-
-    kind: str
-    defined: str
-    used: tuple[str, ...] = ()
-    stage: int = 0
-
-
 def liveness(
     program: Program,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     segments: tuple[str, ...] = (),
-    looped: bool = False,
+    scheme: Scheme = "ONE_SHOT",
     keeps: Keeps = "values",
-    persistent: bool = False,
 ) -> Liveness:
-    """looped: whether each reduction has a loop over blocks of columns of its own, from which nothing with columns is
-    kept; statistics are online then. keeps: as of a schedule; but for values, those with columns are computed again
-    behind each exchange, from what was loaded. persistent: whether a program passes over many row tiles."""
-    program = online_along_rows(program, columns) if looped else program
-    loops = loops_of(program, rows, columns)
-    return _Scan(program, loops, set(rows) - set(segments), set(columns), looped, keeps, persistent).found()
+    """scheme: as of a schedule. Where rows are looped over, each reduction has a loop over blocks of columns of its
+    own, from which nothing with columns is kept, and statistics are online; streamed rows are many tiles of a program.
+    keeps: as of a schedule; but for values, those with columns are computed again behind each exchange, from what was
+    loaded."""
+    program = online_along_rows(program, columns) if scheme == "LOOP" else program
+    return _Scan(Kernel(program, TritonSchedule(scheme, rows, columns, segments, keeps=keeps))).found()
 
 
-@dataclass(eq=False)
-class _Scan:
-    program: Program
-    loops: Loops
-    rows: set[str]
-    columns: set[str]
-    looped: bool
-    keeps: Keeps
-    persistent: bool
+class _Scan(Lowering[TritonSchedule]):
+    """The statements of a tile in one piece, whatever is loaded when."""
 
-    def __post_init__(self) -> None:
-        self.types, self.by_name = self.program.types(), self.program.by_name()
-        self.is_input = {b.name for b in self.program.inputs}
+    def __init__(self, kernel: TritonKernel) -> None:
+        super().__init__(kernel)
+        self.looped, self.keeps = self.schedule.scheme == "LOOP", self.schedule.keeps
+        self.persistent = self.schedule.scheme == "STREAM" or bool(self.outer)
+        self.used = self.used_inputs()
+        self.inside = set(self.rows) - set(self.segments)
+        self.stored = {output.buffer.name: output.value for output in self.program.outputs}
 
     def found(self) -> Liveness:
-        statements = self._with_least_alive(list(self._statements()))
-        born: dict[tuple[str, int], int] = {}
-        last: dict[tuple[str, int], int] = {}
-        for at, statement in enumerate(statements):
-            if statement.defined and statement.kind != "last":
-                born.setdefault(self._key(statement.defined, statement.stage), at)
-            for name in statement.used:
-                last[self._key(name, statement.stage)] = at
-        spans = [(start, last.get(key, start), self._registers(key[0])) for key, start in born.items()]
-        alive, ended = _over_time(spans, len(statements))
-        reduced = [at for at, statement in enumerate(statements) if statement.kind == "reduce"]
-        columns = [b for b in self.used if set(b.dims) & self.columns]
-        outputs = [o.buffer for stores in self.loops.stores for o in stores if set(o.buffer.dims) & self.columns]
-        outer = [self.by_name[name] for names in self.loops.outer for name in names]
+        steps = with_least_alive(self._steps(), self._registers)
+        alive, ended = alive_over_time(steps, self._registers)
+        columns = [b for b in self.used if self.has_columns(b)]
+        outputs = [output.buffer for stage in range(len(self.loops.values)) for output in self.stores(stage)]
         return Liveness(
-            across=_unique(_plus(alive[at], ended[at], -1) for at in reduced),
-            alive=_unique(iter(alive)),
+            across=largest(plus(alive[at], ended[at], -1) for at, step in enumerate(steps) if step.kind == "reduce"),
+            alive=largest(alive),
             sums=max(map(self._accumulators, self._added())),
-            invariant=_total(self._staying(s.defined) for s in statements if s.kind == "last"),
-            tiles=tuple(b for b in columns if set(b.dims) & self.rows),
-            row_inputs=tuple(b for b in self.used if b not in columns and set(b.dims) & self.rows),
-            lasting=tuple(b for b in columns if not set(b.dims) & self.rows),
+            invariant=total(self._staying(s.defined[0]) for s in steps if s.kind == "last" and s.defined),
+            tiles=tuple(b for b in columns if self._has_rows(b)),
+            row_inputs=tuple(b for b in self.used if b not in columns and self._has_rows(b)),
+            lasting=tuple(b for b in columns if not self._has_rows(b)),
             vectors=(*columns, *outputs),
             loops=tuple(tuple(b for b in columns if b.name in used) for used in self.loops.used),
             stores=len(outputs),
-            outer=len(outer),
+            outer=len(self.outer),
             inner=sum(map(len, self.loops.inner)),
             exchanges=sum(map(bool, self.loops.inner)),
             detached=sum(not self._is_attached(n) for names in self.loops.inner for n in names),
@@ -134,202 +110,106 @@ class _Scan:
 
     def _added(self) -> list[list[str]]:
         """Reductions that are added up at the same time: those over rows, and along each loop over the columns."""
-        outer = [name for names in self.loops.outer for name in names]
+        outer = [value.name for value in self.outer]
         return [[*outer, *names] for names in self.loops.inner] if self.looped else [outer]
 
     def _accumulators(self, names: list[str]) -> Amount:
         values = [self.by_name[name] for name in names]
-        return _total(self._amount(v.args[0], v.dtype, states_of(v.op)) for v in values)
+        return total(self._amount(v.args[0], v.dtype, states_of(v.op)) for v in values)
 
     def _is_attached(self, name: str) -> bool:
         """Whether some input with columns is behind a reduction."""
 
-        def is_vector(name: str) -> bool:
-            return bool(set(self.types[name][1]) & self.columns)
-
         def vectors(name: str) -> Iterable[str]:
-            return filter(is_vector, self.by_name[name].args if name in self.by_name else ())
+            return filter(self.is_vector, self.by_name[name].args if name in self.by_name else ())
 
-        return not self.is_input.isdisjoint(reachable(vectors(name), vectors))
+        return not self.inputs.keys().isdisjoint(reachable(vectors(name), vectors))
 
-    def _key(self, name: str, stage: int) -> tuple[str, int]:
-        """What has columns is another value in each loop over them, and where it is computed again."""
-        new = self.looped or (self.keeps != "values" and name not in self.is_input)
-        return name, stage if new and set(self.types[name][1]) & self.columns else -1
-
-    @cached_property
-    def used(self) -> tuple[Buffer, ...]:
-        names = {a for n in self.loops.scalars for a in self.by_name[n].args}
-        names = names.union(*self.loops.used)
-        return tuple(b for b in self.program.inputs if b.name in names)
-
-    def _statements(self) -> Iterator[_Statement]:
-        done: set[str] = set()
+    def _steps(self) -> Iterator[Step]:
         for buffer in self.used:
-            if set(buffer.dims) & self.columns and (self.looped or self._is_late(buffer)):
-                continue
-            yield _Statement("last" if self._stays(buffer) else "load", buffer.name)
-            done.add(buffer.name)
-        yield from self._scalars(done)
-        for stage, names in enumerate(self.loops.values):
-            for buffer in self.used:
-                if not (set(buffer.dims) & self.columns and buffer.name in self.loops.used[stage]):
-                    continue
-                if self.looped or buffer.name not in done:
-                    yield _Statement("load", buffer.name, (), stage)
-                    done.add(buffer.name)
-            for name in names:
-                if (self.looped or self.keeps != "values" or name not in done) and self.by_name[name].op not in _FOLDED:
-                    yield _Statement("value", name, self._operands(name), stage)
-            done |= set(names)
-            for output in self.loops.stores[stage]:
-                yield _Statement("use", "", (output.value,), stage)
-            for name in self.loops.outer[stage]:
-                yield _Statement("use", "", self.by_name[name].args, stage)
-            for names in self._together(stage):
-                yield _Statement("reduce", "", tuple(self.by_name[n].args[0] for n in names), stage)
-                yield from (_Statement("result", name, (), stage) for name in names)
-                done |= set(names)
-            yield from self._scalars(done)
+            if not (self.has_columns(buffer) and (self.looped or self._is_late(buffer))):
+                yield from self._of(self.load(buffer), 0)
+        yield from self._of(self.scalars(), 0)
+        for stage in range(len(self.loops.values)):
+            if self.looped:  # nothing with columns is kept from loop to loop
+                self.defined = {name for name in self.defined if not self.is_vector(name)}
+            yield from self._of(self.columns_of(stage), stage)
+            # numbers are stored and added up as soon as they are there
+            results = sorted(self.results(stage), key=lambda each: not isinstance(each, Store | Accumulate))
+            yield from self._of(results, stage)
 
-    def _with_least_alive(self, statements: list[_Statement]) -> list[_Statement]:
-        """The same statements. Between two exchanges loads are first; then comes, with all that it takes, what nothing
-        else there uses, each time the one after which least is alive."""
-        uses = Counter(self._key(name, s.stage) for s in statements for name in set(s.used))
-        waiting: list[_Statement] = []
-        found: list[_Statement] = []
-        for statement in statements:
-            if statement.kind in ("value", "use"):
-                waiting.append(statement)
-                continue
-            if statement.kind == "reduce":
-                found.extend(self._ordered(waiting, uses))
-                waiting = []
-            found.append(statement)
-            uses.subtract({self._key(name, statement.stage) for name in statement.used})
-        return [*found, *self._ordered(waiting, uses)]
+    def _of(self, statements: Iterable[Statement], stage: int) -> Iterator[Step]:
+        """What statements of a stage define and use."""
 
-    def _ordered(self, waiting: list[_Statement], uses: Counter[tuple[str, int]]) -> list[_Statement]:
-        """Statements between two exchanges. uses: how often each value is used from there on, counted down here."""
-        by_key = {self._key(s.defined, s.stage): s for s in waiting if s.defined}
-        inside = {self._key(n, s.stage) for s in waiting for n in s.used}
-        ends = [s for s in waiting if not s.defined or self._key(s.defined, s.stage) not in inside]
-        operands = {id(s): [by_key[key] for n in s.used if (key := self._key(n, s.stage)) in by_key] for s in waiting}
-        height = dict[int, int]()
-        for s in waiting:
-            height[id(s)] = 1 + max((height[id(each)] for each in operands[id(s)]), default=0)
-        found: list[_Statement] = []
-        done: set[int] = set()
+        def keys(*names: str) -> tuple[Key, ...]:
+            return tuple(self._key(name, stage) for name in names)
 
-        def needed(statement: _Statement, seen: set[int]) -> list[_Statement]:
-            """What is to be computed for it, and itself: of its operands first the one with most steps behind it."""
-            chain: list[_Statement] = []
-            stack = [(statement, iter([] if id(statement) in seen else [statement]))]
-            while stack:
-                outer, rest = stack[-1]
-                each = next((s for s in rest if id(s) not in seen), None)
-                if each is None:
-                    chain.append(outer)
-                    stack.pop()
-                else:
-                    seen.add(id(each))
-                    stack.append((each, iter(sorted(operands[id(each)], key=lambda s: -height[id(s)]))))
-            return chain[:-1]
+        for each in statements:
+            match each:
+                case Load(buffer=name):
+                    kind = "last" if self._stays(self.inputs[name]) else "load"
+                    yield Step(kind, self._key(name, stage))
+                case Compute(value=name) if self.by_name[name].op not in _FOLDED or not self.is_vector(name):
+                    yield Step("value", self._key(name, stage), keys(*self._operands(name)))
+                case Store(output=name):
+                    yield Step("use", None, keys(self.stored[name]))
+                case Accumulate(value=name):
+                    yield Step("use", None, keys(*self.by_name[name].args))
+                case Reduce(values=names):
+                    yield Step("reduce", None, keys(*(self.by_name[name].args[0] for name in names)))
+                    yield from (Step("result", key) for key in keys(*names))
+                case _:
+                    pass
 
-        def alive(chain: list[_Statement]) -> tuple[Amount, Amount]:
-            """By how much more is alive after some statements, and at most meanwhile."""
-            left, grown, most = Counter[tuple[str, int]](), NOTHING, NOTHING
-            for statement in chain:
-                grown = _plus(grown, self._registers(statement.defined) if statement.defined else NOTHING)
-                most = max(most, grown)
-                for name in set(statement.used):
-                    key = self._key(name, statement.stage)
-                    left[key] += 1
-                    if left[key] == uses[key]:
-                        grown = _plus(grown, self._registers(name), -1)
-            return grown, most
+    def _key(self, name: str, stage: int) -> Key:
+        """What has columns is another value in each loop over them, and where it is computed again."""
+        new = self.looped or (self.keeps != "values" and name not in self.inputs)
+        return name, stage if new and self.is_vector(name) else -1
 
-        while ends:
-            chains = [needed(end, set(done)) for end in ends]
-            taken = min(chains, key=alive)
-            ends.remove(taken[-1])
-            done.update(map(id, taken))
-            found.extend(taken)
-            for statement in taken:
-                uses.subtract({self._key(n, statement.stage) for n in statement.used})
-        return sorted(found, key=lambda s: s.kind == "use")  # what is stored and added up is so at the end
+    def recomputes(self, stage: int) -> bool:
+        return self.keeps != "values"
 
-    def _together(self, stage: int) -> list[list[str]]:
-        """Row reductions of a stage, those in one exchange between threads together: sums of one type and shape."""
-        groups: dict[tuple[object, ...], list[str]] = {}
-        for name in self.loops.inner[stage]:
-            value = self.by_name[name]
-            alone = name if value.op != "sum" or self.looped else ""
-            groups.setdefault((value.dtype, frozenset(self.types[value.args[0]][1]), alone), []).append(name)
-        return list(groups.values())
+    def is_const(self, name: str) -> bool:
+        """Weights of registers were fitted with constants counted where they are written."""
+        return False
+
+    def exchanges(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+        """Sums of one type and shape together, however many."""
+        groups: dict[tuple[object, ...], list[Value]] = {}
+        for value in values:
+            alone = value.name if value.op != "sum" or self.looped else ""
+            groups.setdefault((value.dtype, frozenset(self.types[value.args[0]][1]), alone), []).append(value)
+        yield from groups.values()
 
     def _is_late(self, buffer: Buffer) -> bool:
         """Whether an input without rows is loaded where it is needed first: no loop over rows keeps it."""
-        return not (any(self.loops.outer) or set(buffer.dims) & self.rows or self._stays(buffer))
+        return not (self.outer or self._has_rows(buffer) or self._stays(buffer))
 
     def _stays(self, buffer: Buffer) -> bool:
         """Whether an input is loaded once for all rows."""
-        passes_over_rows = self.persistent or any(self.loops.outer)
-        return passes_over_rows and self.keeps != "tiles" and not set(buffer.dims) & self.rows
+        again = self.keeps == "tiles" or (self.looped and self.has_columns(buffer))
+        return self.persistent and not again and not self._has_rows(buffer)
+
+    def _has_rows(self, buffer: Buffer) -> bool:
+        """Whether rows of a tile have elements of their own."""
+        return bool(self.inside.intersection(buffer.dims))
 
     def _staying(self, name: str) -> Amount:
         """What an input takes that stays for all rows."""
         return self._amount(name, self.types[name][0] if self.keeps == "inputs" else "f32")
 
-    def _scalars(self, done: set[str]) -> Iterator[_Statement]:
-        for name in self.loops.scalars:
-            operands = self._operands(name)
-            if name not in done and done.issuperset(operands):
-                yield _Statement("value", name, operands)
-                done.add(name)
-
     def _operands(self, name: str) -> tuple[str, ...]:
         args = self.by_name[name].args[self.by_name[name].op == "pick" :]  # the first one is nowhere whole
-        return tuple(a for a in args if a in self.is_input or self.by_name[a].op not in _FOLDED)
+        return tuple(a for a in args if a in self.inputs or self.by_name[a].op not in _FOLDED)
 
-    def _registers(self, name: str) -> Amount:
-        return self._amount(name, self.types[name][0])
+    def _registers(self, key: Key) -> Amount:
+        return self._amount(key[0], self.types[key[0]][0])
 
     def _amount(self, name: str, dtype: str, states: int = 1) -> Amount:
         dims = set(self.types[name][1])
         bits = _PREDICATE_BITS if dtype == "bool" else 8 * dtypes.itemsize(dtype)
-        place = (0 if dims & self.rows else 1) if dims & self.columns else 2 if dims & self.rows else 3
+        rows, columns = not dims.isdisjoint(self.inside), not dims.isdisjoint(self.columns)
+        place = (0 if rows else 1) if columns else 2 if rows else 3
         found = [0.0] * 4
         found[place] = states * bits / 32
         return found[0], found[1], found[2], found[3]
-
-
-def _total(amounts: Iterator[Amount]) -> Amount:
-    return reduce(_plus, amounts, NOTHING)
-
-
-def _over_time(spans: Iterable[tuple[int, int, Amount]], count: int) -> tuple[list[Amount], list[Amount]]:
-    """What is alive at each moment, and what of it is used for the last time there."""
-    begun, ended, alive = [NOTHING] * count, [NOTHING] * count, list[Amount]()
-    for start, end, amount in spans:
-        begun[start], ended[end] = _plus(begun[start], amount), _plus(ended[end], amount)
-    now = NOTHING
-    for at in range(count):
-        now = _plus(now, begun[at])
-        alive.append(now)
-        now = _plus(now, ended[at], -1)
-    return alive, ended
-
-
-def _plus(one: Amount, other: Amount, times: int = 1) -> Amount:
-    return tuple(a + times * b for a, b in zip(one, other, strict=True))  # type: ignore[return-value]
-
-
-def _unique(amounts: Iterator[Amount]) -> tuple[Amount, ...]:
-    """Each once, and none that is nowhere more than another one."""
-    found = set(amounts)
-    return tuple(
-        a
-        for a in sorted(found, reverse=True)
-        if not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for b in found)
-    )
