@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from weft.backends.triton.candidates import can_complete_sums, can_keep_tiles, power_of_two
+from weft.backends.triton.candidates import can_keep_tiles
+from weft.backends.triton.column_schedules import can_complete_sums, power_of_two
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.division import finish_width, splits_columns, tiled_rows
 from weft.backends.triton.schedule import Keeps
