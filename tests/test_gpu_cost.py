@@ -10,9 +10,10 @@ import pytest
 from tools.gpu_cells import Cell, parts_of
 from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
+from weft.backends.triton.accesses import FILLED_BYTES, SECTOR_COST, bank_turns, sectors_bytes
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
-from weft.backends.triton.cost import FILLED_BYTES, SECTOR_COST, Load, bank_turns, sectors_bytes, times_us
+from weft.backends.triton.cost import Load, times_us
 from weft.backends.triton.demand import Demand, share_of
 from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.backends.triton.work import Work

@@ -27,8 +27,8 @@ from weft.lowering.nest import (
     Tasks,
     Tile,
     Tiles,
-    verify_nest,
 )
+from weft.lowering.verify import verify_nest
 from weft.plan.cost import estimate
 from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan

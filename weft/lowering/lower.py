@@ -23,8 +23,8 @@ from weft.lowering.nest import (
     Tasks,
     Tile,
     Total,
-    verify_nest,
 )
+from weft.lowering.verify import verify_nest
 from weft.lowering.view import KernelView
 from weft.plan.kernel import Kernel, S
 

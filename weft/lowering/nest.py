@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from weft.errors import VerificationError
 from weft.ir.printer import print_value
 from weft.ir.program import Program, Value
 
@@ -244,43 +243,6 @@ class Nest:
         return tuple(replace(self, body=self.body[i:j]) for i, j in zip(starts, ends, strict=True))
 
 
-def verify_nest(nest: Nest) -> Nest:
-    """What is used was loaded or computed before. Raises VerificationError."""
-    by_name, inputs = nest.program.by_name(), {b.name for b in nest.program.inputs}
-    outputs = {o.buffer.name: o.value for o in nest.program.outputs}
-    known = {name for name, value in by_name.items() if value.op == "const"}
-    picked = {value.args[0] for value in by_name.values() if value.op == "pick"}
-    for each in nest.statements():
-        needs, makes = set[str](), set[str]()
-        match each:
-            case Load(buffer=name):
-                makes = {name}
-                if name not in inputs:
-                    raise VerificationError(f"{nest.program.name}: loads {name}, which is no input")
-            case Compute(value=name):
-                needs, makes = {*by_name[name].args} - picked, {name}
-            case Reduce(values=names):
-                needs, makes = {by_name[name].args[0] for name in names}, {*names}
-            case Accumulate(value=name):
-                needs = {by_name[name].args[0]}
-            case Total(value=name):
-                makes = {name}
-            case Gather(values=names):
-                makes = {*names}
-            case Hold(value=name) | Restore(value=name):
-                needs = {name}
-            case Store(output=name):
-                needs = {outputs[name]}
-            case _:
-                pass
-        if missing := needs - known:
-            raise VerificationError(
-                f"{nest.program.name}: {_line(each)}: {', '.join(sorted(missing))} is not there yet"
-            )
-        known |= makes
-    return nest
-
-
 SUBJECTS = ("value", "values", "buffer", "buffers", "output")
 """Fields that print without their names."""
 
@@ -294,11 +256,11 @@ def _flat(body: Iterable[Statement]) -> Iterator[Statement]:
 def _lines(body: Sequence[Statement], depth: int, values: Mapping[str, Value]) -> Iterator[str]:
     for each in body:
         made = values.get(each.value) if isinstance(each, Compute) else None
-        yield "  " * depth + _line(each) + ("" if made is None else f": {print_value(made).partition(': ')[2]}")
+        yield "  " * depth + line(each) + ("" if made is None else f": {print_value(made).partition(': ')[2]}")
         yield from _lines(getattr(each, "body", ()), depth + 1, values)
 
 
-def _line(statement: Statement) -> str:
+def line(statement: Statement) -> str:
     """Its kind and its fields, but for those that are as they are by default."""
     texts = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(statement).__name__).lower()]
     for field in fields(statement):

@@ -23,12 +23,28 @@ class ColumnBlocks(Statements):
     def print(self, body: Iterable[Statement]) -> None:
         raise NotImplementedError
 
+    def _shift(self, buffers: Sequence[Buffer]) -> None:
+        """Where a row begins, in vectors, and by how many columns that is too early."""
+        row = buffers[0].stride_of[self.places.rows[0]]
+        offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
+        self.out.line(f"start_of_row = {offset}{self.places.tile} * {row}")
+        self.out.line(f"early = tl.cast(start_of_row % {self.aligned(buffers)}, tl.int32)")
+        self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {self.aligned(buffers)})")
+        for buffer in buffers:
+            self.pointers[buffer.name] = f"{buffer.name}_at"
+            self.out.line(f"{buffer.name}_at = {buffer.name} + aligned")
+        self.places.shifted = True
+
     def _start_lanes(self, value: Value) -> None:
         if value.op in ONLINE:
             self.start_states(value, self.schedule.rows_per_tile, None, alike=False)
             return
         shape, kind = f"[{self.schedule.rows_per_tile}, {self.schedule.piece_columns}]", TRITON_TYPES[value.dtype]
         self.out.line(f"{value.name}_lanes = tl.full({shape}, {self._nothing(value)}, {kind})")
+
+    def _lanes(self, value: Value, own: str) -> str:
+        """What threads have of a row reduction: lanes of its own, or the centre of another one that needs it."""
+        return f"{own}_lanes" if own == value.name else self.states(self.by_name[own], None)[0]
 
     def _blocks(self, loop: Blocks) -> None:
         stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""

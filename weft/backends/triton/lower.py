@@ -32,8 +32,8 @@ from weft.lowering.nest import (
     Statement,
     Store,
     Tiles,
-    verify_nest,
 )
+from weft.lowering.verify import verify_nest
 
 MOST_TOGETHER = 4
 """Sums that are exchanged at once."""

@@ -10,7 +10,7 @@ from weft.backends.triton.division import partial_name, sum_columns
 from weft.backends.triton.expressions import COMBINE, reduction
 from weft.backends.triton.schedule import TritonKernel
 from weft.ir.ops import ONLINE
-from weft.ir.program import Buffer, Output, Size, Value
+from weft.ir.program import Output, Size, Value
 from weft.lowering.nest import (
     Accumulate,
     Block,
@@ -204,18 +204,6 @@ class Printer(ColumnBlocks):
                 self.out.line(f"{name} = {buffer.name} + {offset}")
             self.pointers[buffer.name] = name
 
-    def _shift(self, buffers: Sequence[Buffer]) -> None:
-        """Where a row begins, in vectors, and by how many columns that is too early."""
-        row = buffers[0].stride_of[self.places.rows[0]]
-        offset = f"{buffers[0].offset} + " if buffers[0].offset else ""
-        self.out.line(f"start_of_row = {offset}{self.places.tile} * {row}")
-        self.out.line(f"early = tl.cast(start_of_row % {self.aligned(buffers)}, tl.int32)")
-        self.out.line(f"aligned = tl.multiple_of(start_of_row - early, {self.aligned(buffers)})")
-        for buffer in buffers:
-            self.pointers[buffer.name] = f"{buffer.name}_at"
-            self.out.line(f"{buffer.name}_at = {buffer.name} + aligned")
-        self.places.shifted = True
-
     # row reductions
 
     def _reduce(self, values: list[Value], lanes: Sequence[str]) -> None:
@@ -236,10 +224,6 @@ class Printer(ColumnBlocks):
                 text = COMBINE[op].format(text, other)
             combined.append(text)
         self.out.line(f"{names} = {reduction(op, combined, 1)}")
-
-    def _lanes(self, value: Value, own: str) -> str:
-        """What threads have of a row reduction: lanes of its own, or the centre of another one that needs it."""
-        return f"{own}_lanes" if own == value.name else self.states(self.by_name[own], None)[0]
 
     def _reduced(self, value: Value, piece: int) -> str:
         """What a row reduction reduces of a piece."""

@@ -1,0 +1,41 @@
+"""Checks of a nest: what is used was made before."""
+
+from __future__ import annotations
+
+from weft.errors import VerificationError
+from weft.lowering.nest import Accumulate, Compute, Gather, Hold, Load, Nest, Reduce, Restore, Store, Total, line
+
+
+def verify_nest(nest: Nest) -> Nest:
+    """What is used was loaded or computed before. Raises VerificationError."""
+    by_name, inputs = nest.program.by_name(), {b.name for b in nest.program.inputs}
+    outputs = {o.buffer.name: o.value for o in nest.program.outputs}
+    known = {name for name, value in by_name.items() if value.op == "const"}
+    picked = {value.args[0] for value in by_name.values() if value.op == "pick"}
+    for each in nest.statements():
+        needs, makes = set[str](), set[str]()
+        match each:
+            case Load(buffer=name):
+                makes = {name}
+                if name not in inputs:
+                    raise VerificationError(f"{nest.program.name}: loads {name}, which is no input")
+            case Compute(value=name):
+                needs, makes = {*by_name[name].args} - picked, {name}
+            case Reduce(values=names):
+                needs, makes = {by_name[name].args[0] for name in names}, {*names}
+            case Accumulate(value=name):
+                needs = {by_name[name].args[0]}
+            case Total(value=name):
+                makes = {name}
+            case Gather(values=names):
+                makes = {*names}
+            case Hold(value=name) | Restore(value=name):
+                needs = {name}
+            case Store(output=name):
+                needs = {outputs[name]}
+            case _:
+                pass
+        if missing := needs - known:
+            raise VerificationError(f"{nest.program.name}: {line(each)}: {', '.join(sorted(missing))} is not there yet")
+        known |= makes
+    return nest
