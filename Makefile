@@ -26,8 +26,12 @@ demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; 
 # the processes share the cores: threads that wait for work leave them to others (8 % less time on two cores)
 test test-all check: export OMP_WAIT_POLICY = PASSIVE
 
+# tests of tools, and of constants that tools have fitted, run where one of the files they are about has changed;
+# `make test CHANGED=` runs them all the same, as continuous integration does
+CHANGED ?= --where-changed
+
 test: $(VENV)/.installed  ## run the tests but for the slow ones, as many at a time as there are cores
-	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25 -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25 -m "not slow" $(CHANGED)
 
 test-all: $(VENV)/.installed  ## run all tests
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=25
@@ -47,7 +51,7 @@ check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(CHANGED)
 
 format: $(VENV)/.installed  ## format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

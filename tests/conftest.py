@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -16,15 +16,18 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+from filelock import FileLock
 from torch._inductor import cpu_vec_isa
 
+from tests.changed import have_changed
+from tests.together import build_together
 from weft.options import Options
 from weft.runtime import build, failures, launcher
 from weft.runtime.cache import Cache
 
 _SHARED = {path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if not path.stem.startswith("test_")}
 # modules that tests share say what they compared, too
-pytest.register_assert_rewrite(*(f"tests.{name}" for name in sorted(_SHARED - {"conftest"})))
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in sorted(_SHARED - {"changed", "conftest", "together"})))
 
 GENERATED_WITH = "2.13"
 """The release of torch that the golden files and the pages' outputs are kept for: others trace other graphs."""
@@ -33,6 +36,23 @@ GENERATED_WITH = "2.13"
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "write golden files and the outputs shown in the documentation anew instead of comparing with them"
     parser.addoption("--update-golden", action="store_true", help=text)
+    text = "leave tests out that are marked with paths, where no file of these has changed, nor that of the test"
+    parser.addoption("--where-changed", action="store_true", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that are left out are counted as deselected."""
+    if not config.getoption("--where-changed"):
+        return
+    changed = cache(lambda *paths: have_changed(paths, config.rootpath))
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("where_changed")
+        needed = mark is None or changed(*mark.args, str(item.path))
+        (kept if needed else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,6 +111,20 @@ def _seed() -> None:
     torch.manual_seed(0)
     failures.forget()
     launcher.forget()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built(request: pytest.FixtureRequest) -> None:
+    """Kernels of the tests of a module that are marked so, compiled together; by one process, for which others wait."""
+    cases: list[tuple[Callable[[], object], int]] = []
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.module is request.module:
+            for mark in item.iter_markers("built_together"):
+                given = item.callspec.params if hasattr(item, "callspec") else {}
+                cases.append((partial(item.obj, **given), *mark.args))
+    if cases:
+        with FileLock(f"{Options.read().cache_dir}.{request.module.__name__}.lock"):
+            build_together(cases)
 
 
 class CommandResult(NamedTuple):

@@ -44,6 +44,7 @@ class Fault:
 
 
 CHECKS: dict[str, Callable[[], None]] = {
+    "exact row_column_sum": partial(test_workload_kernels.check_exact, "row_column_sum", "f32", *LEFTOVERS),
     "exact layer_norm_backward": partial(test_workload_kernels.check_exact, "layer_norm_backward", "f32", *LEFTOVERS),
     "exact layer_norm_forward": partial(test_workload_kernels.check_exact, "layer_norm_forward", "f32", *LEFTOVERS),
     "exact rms_norm_backward, even": partial(
@@ -60,6 +61,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "every split of long_rows": partial(test_functions.test_every_legal_split_computes_the_same, "long_rows"),
     "few rows": partial(test_functions.test_few_rows_or_none, 1),
     "NaN and infinity": test_functions.test_nan_and_infinity_travel_as_in_eager_mode,
+    "NaN and infinity in elements": partial(test_functions.check_special, test_functions.special_of_elements),
     "column softmax": partial(test_online.test_one_pass_is_as_accurate_as_eager, 0, 0.0),
     "column variance": partial(test_online.test_one_pass_is_as_accurate_as_eager, 2, 0.0),
     "column variance around 1000": partial(test_online.test_one_pass_is_as_accurate_as_eager, 2, 1000.0),
@@ -105,13 +107,13 @@ FAULTS: dict[str, Fault] = {
         "exact layer_norm_forward",
     ),
     "columns beyond the last whole vector are left out": Fault(
-        HEADER, "if (column < end) body(", "if (column > end) body(", "exact layer_norm_backward"
+        HEADER, "if (column < end) body(", "if (column > end) body(", "exact row_column_sum"
     ),
     "the last whole vector of a row is left out": Fault(
         HEADER, "column + W <= end;", "column + W < end;", "exact rms_norm_backward, even"
     ),
     "rows beyond the last whole tile are left out": Fault(
-        HEADER, "for (; row < border; ++row) body(row, Tile<1>{});", "row = border;", "exact layer_norm_backward"
+        HEADER, "for (; row < border; ++row) body(row, Tile<1>{});", "row = border;", "exact row_column_sum"
     ),
     "a tile crosses the border of a batch element": Fault(
         HEADER, "std::min(end, (row / size + 1) * size)", "end", "exact qk_norm_forward"
@@ -122,13 +124,16 @@ FAULTS: dict[str, Fault] = {
         HEADER,
         "const double middle = add_lanes(middle_[0]) + add_lanes(middle_[1]);",
         "const double middle = add_lanes(middle_[0]);",
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "half of the lanes are left out of a row's largest": Fault(
-        HEADER, "across_register(combine(v[0], v[1]), combine)", "across_register(v[0], combine)", "NaN and infinity"
+        HEADER,
+        "across_register(combine(v[0], v[1]), combine)",
+        "across_register(v[0], combine)",
+        "NaN and infinity",
     ),
     "the middle level of a sum is overwritten": Fault(
-        HEADER, "middle_ = middle_ + low_;", "middle_ = low_;", "exact layer_norm_backward"
+        HEADER, "middle_ = middle_ + low_;", "middle_ = low_;", "exact row_column_sum"
     ),
     "the upper level of a sum is overwritten": Fault(
         HEADER, "high_ = high_ + middle_;", "high_ = middle_;", "every split of long_rows"
@@ -141,7 +146,7 @@ FAULTS: dict[str, Fault] = {
         "maximum(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return at::vec::maximum(x, y); }",
         "maximum(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) {\n"
         "  return VectorizedN<T, N>::blendv(y, x, x > y);\n}",
-        "NaN and infinity",
+        "NaN and infinity in elements",
     ),
     "the smaller of two numbers loses NaN": Fault(
         HEADER, "{ return x != x || x < y ? x : y; }", "{ return x < y ? x : y; }", "NaN and infinity"
@@ -151,7 +156,7 @@ FAULTS: dict[str, Fault] = {
         "WEFT_COMPARE(ge, >=)",
         "template <class T, int N>\n"
         "inline Mask ge(const VectorizedN<T, N>& x, const VectorizedN<T, N>& y) { return ~lt(x, y); }",
-        "NaN and infinity",
+        "NaN and infinity in elements",
     ),
     "a cast to bfloat16 cuts digits off": Fault(
         HEADER,
@@ -195,13 +200,13 @@ FAULTS: dict[str, Fault] = {
         "weft.backends.cpp.rows:Rows._chunk_sizes",
         "w::chunks_of(rows, rows_per_chunk)",
         "rows / rows_per_chunk",
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "the rows of a chunk begin one too early": Fault(
         "weft.backends.cpp.rows:Rows._chunks",
         "first = {number} * rows_per_chunk;",
         "first = std::max<int64_t>({number} * rows_per_chunk - 1, 0);",
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "chunks are not counted from the beginning of their segment": Fault(
         "weft.backends.cpp.rows:Rows._chunks",
@@ -219,7 +224,7 @@ FAULTS: dict[str, Fault] = {
         "weft.backends.cpp.rows:Rows._each_row",
         'f"{first} + r"',
         'f"{first} + (r > 0 ? r - 1 : 0)"',
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "column sums of a chunk do not begin with zero": Fault(
         "weft.backends.cpp.rows:Rows._start_chunk",
@@ -237,7 +242,7 @@ FAULTS: dict[str, Fault] = {
         "weft.backends.cpp.rows:Rows._keep",
         'combined = COMBINE[value.op].format(f"w::load({at}, lanes)", f"{value.name}_tile")',
         'combined = f"{value.name}_tile"',
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "a value is held for one row of a tile only": Fault(
         "weft.backends.cpp.rows:Rows._held_at",
@@ -303,7 +308,7 @@ FAULTS: dict[str, Fault] = {
         "weft.backends.cpp.finish:Finish._chunks_in_order",
         "int64_t chunk = 0;",
         "int64_t chunk = 1;",
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "the finish takes the chunks of another segment": Fault(
         "weft.backends.cpp.finish:Finish._chunks_in_order",
@@ -321,7 +326,7 @@ FAULTS: dict[str, Fault] = {
         "weft.backends.cpp.finish:Finish._total",
         'here = f"{value.name}_total + {self.columns[-1]} - block"',
         'here = f"{value.name}_total"',
-        "exact layer_norm_backward",
+        "exact row_column_sum",
     ),
     "chunks are added up in single precision": Fault(
         "weft.backends.cpp.finish:Finish._wide",

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from tests.cases import SMALL_MODELS, often
+from tests.forked import run_forked
 from weft import target
 from weft.backends.triton import build as triton_build
 from weft.bench.models import MODELS
@@ -45,9 +46,12 @@ def fresh() -> None:
     weft.clear_reports()
 
 
-def run_python(code: str, folder: Path, *, with_launcher: bool = True, **environment: str) -> dict[str, Any]:
+def run_python(
+    code: str, folder: Path, *, with_launcher: bool = True, forked: bool = False, **environment: str
+) -> dict[str, Any]:
     """Run a script in a process of its own, with caches in ``folder`` unless the environment names others, where the
     precompiled header is and, if asked for, the launcher, which take seconds to make; it prints one line of JSON last.
+    forked: the process has its imports from one that others share, for a second one that finds what a first has made.
     """
     start_cache(folder / "weft", with_launcher)
     env = {
@@ -57,9 +61,11 @@ def run_python(code: str, folder: Path, *, with_launcher: bool = True, **environ
         "PYTHONPATH": str(ROOT),
         **environment,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
-    )
+    code = textwrap.dedent(code)
+    if forked:
+        done = run_forked(code, env)
+    else:
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
 
@@ -106,7 +112,7 @@ class First:
         shutil.copytree(self.folder / "weft", folder / "weft")
         for file in (folder / "weft").rglob(without) if without else ():
             file.unlink()
-        return run_python(code, folder, TORCHINDUCTOR_CACHE_DIR=str(self.folder / "inductor"))
+        return run_python(code, folder, forked=True, TORCHINDUCTOR_CACHE_DIR=str(self.folder / "inductor"))
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +167,7 @@ def test_saved_artifacts_are_found_in_another_home_with_other_folders_and_cores(
             "XDG_CACHE_HOME": str(home / "cache"),
             "WEFT_CACHE_BYTES": f"{threads}000000000",
         }
-        found.append(run_python(code, home, **variables))
+        found.append(run_python(code, home, forked=process == "other", **variables))
     saved, loaded = found
     assert (saved["pass_calls"], saved["hits"]) == (2, 0)
     assert (loaded["pass_calls"], loaded["hits"]) == (0, 1)

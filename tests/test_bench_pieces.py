@@ -10,6 +10,8 @@ import weft
 from tools import pieces
 from tools.pieces import Piece, trained, wrong_of
 
+pytestmark = pytest.mark.where_changed("tools")
+
 
 def small(name: str) -> Piece:
     return pieces.pieces(2, 6, 3, 16, 40, "cpu")[name]

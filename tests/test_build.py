@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import run_forked
 from weft.backends.source import Source
 from weft.errors import BuildError
 from weft.options import Options
@@ -446,9 +446,7 @@ def test_a_function_is_fused_in_a_process_whose_cache_cannot_be_created(tmp_path
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "PYTHONPATH": str(ROOT),
     }
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    done = run_forked(SCRIPT, env)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()[-1]
     assert shown.count("weft:") == 1

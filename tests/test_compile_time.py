@@ -9,6 +9,8 @@ import pytest
 
 from tools import compile_time
 
+pytestmark = pytest.mark.where_changed("tools")
+
 
 def test_pairs_are_interleaved_and_begin_with_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cold run comes before the warm one with the same folder."""

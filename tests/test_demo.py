@@ -10,6 +10,8 @@ from rich.console import Console
 from tools import demo
 from tools.training import Run, comparison_of
 
+pytestmark = pytest.mark.where_changed("tools")
+
 
 def found_of(weft: float, inductor: float) -> demo.Found:
     """Runs whose last losses are eager's and so much more."""

@@ -354,11 +354,11 @@ def test_the_check_is_done_in_a_process_that_takes_its_graphs_from_inductors_cac
     given: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     cold = run_python(CHECKED, tmp_path, OPTIONS=given, **environment)
-    warm = run_python(CHECKED, tmp_path, OPTIONS=given, **environment)
+    warm = run_python(CHECKED, tmp_path, forked=True, OPTIONS=given, **environment)
     assert (cold["pass_calls"], warm["pass_calls"]) == (1, 0)
     for process in (cold, warm):
         assert (process["compared"], process["right"], process["fallbacks"], process["launches"]) == (1, True, 0, 3)
-    damaged = run_python(CHECKED, tmp_path, OPTIONS=given, DAMAGE="1", **environment)
+    damaged = run_python(CHECKED, tmp_path, forked=True, OPTIONS=given, DAMAGE="1", **environment)
     assert (damaged["pass_calls"], damaged["compared"], damaged["right"], damaged["fallbacks"]) == (0, 1, True, 3)
     assert damaged["stderr"].count("reproduce.py shows it") == 1
 

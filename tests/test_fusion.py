@@ -44,6 +44,8 @@ from weft.plan.kernel import Plan
 from weft.plan.planner import plan
 from weft.target import Target
 
+pytestmark = pytest.mark.where_changed("tools")
+
 H200, CPU = Target.named("h200"), Target.named("cpu")
 ROOT = Path(__file__).parent.parent
 OVER = Cell("over", "mix_backward_14", 98304, 512, 14)

@@ -13,6 +13,8 @@ from tools.swept import TIMED
 from weft.backends.triton.constants import constants
 from weft.target import Target
 
+pytestmark = pytest.mark.where_changed("tools", "weft/backends/triton", "weft/ir", "weft/lowering", "weft/plan")
+
 H200 = Target.named("h200")
 
 

@@ -25,6 +25,8 @@ from weft.runtime import launch
 from weft.runtime.executable import digest_of
 from weft.target import Target
 
+pytestmark = pytest.mark.where_changed("tools")
+
 H200 = Target.named("h200")
 
 

@@ -14,6 +14,8 @@ from tools import host_time
 from tools.host_time import HostClock, Line
 from weft.runtime.timing import Candidate, Spread
 
+pytestmark = pytest.mark.where_changed("tools")
+
 
 def test_a_sample_begins_with_an_idle_device_and_ends_when_calls_return(monkeypatch: pytest.MonkeyPatch) -> None:
     now, seen = [0.0], list[str]()

@@ -119,6 +119,7 @@ def test_a_column_sum_overwrites_nothing() -> None:
     assert overwritable(kernel(body, "input x: f32 [m:8, n:1]\n  input y: f32 [n:1]")) == {}
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_write_the_same_bits_in_place(name: str) -> None:
     """Every kernel, with every output that may overwrite an input in the place of one."""

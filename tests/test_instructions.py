@@ -18,18 +18,21 @@ needs_triton = pytest.mark.skipif(
 )
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton")
 @needs_triton
 @pytest.mark.parametrize("op", ["exp", "tanh", "rsqrt", "erf", "exp2", "div"])
 def test_the_compiler_makes_as_many_instructions(op: str) -> None:
     assert instructions(op, "f32") == pytest.approx(INSTRUCTIONS[op], rel=0.15)
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton")
 @needs_triton
 @pytest.mark.parametrize("op", ["exp", "reciprocal", "tanh"])
 def test_it_makes_fewer_of_what_is_rounded(op: str) -> None:
     assert instructions(op, "bf16") == pytest.approx(ROUGH_INSTRUCTIONS[op], rel=0.15)
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton")
 @needs_triton
 def test_the_command_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--op", "exp2"]) == 0

@@ -478,7 +478,7 @@ def test_a_process_that_takes_its_graphs_from_inductors_cache_launches_without_p
 def test_without_the_launcher_every_call_is_pythons_and_the_log_says_why(
     what: str, reason: str, tmp_path: Path
 ) -> None:
-    found = run_python(MODEL, tmp_path, with_launcher=False, REFUSE=what)
+    found = run_python(MODEL, tmp_path, with_launcher=False, forked=True, REFUSE=what)
     assert (found["right"], found["loaded"], found["entered"]) == (True, False, 4)
     assert (found["launches"], found["fallbacks"]) == (4, 0)
     assert found["stderr"].count(f"weft::launch runs in Python: {reason}") == 1

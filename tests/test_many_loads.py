@@ -17,6 +17,7 @@ REGIONS = [(1, 34, 1640), (2, 12, 8032), (3, 20, 4096), (4, 40, 256), (5, 38, 64
 """Seeds, loads and columns: one of 30 loads and more, and a row that is wide."""
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton", "weft/ir", "weft/lowering", "weft/plan")
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize(("seed", "loads", "columns"), often(REGIONS, REGIONS[:2]))
 def test_no_kernel_of_many_loads_spills(seed: int, loads: int, columns: int, target: str) -> None:

@@ -76,6 +76,7 @@ def check_runs(names: Sequence[str]) -> str:
     return cpp.render(kernel).text
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
 def test_names_that_the_kernel_text_needs_itself(names: list[str]) -> None:
     text = check_runs(names)
@@ -98,6 +99,7 @@ def test_other_names_stay() -> None:
     assert "tokens_" not in text.replace("tokens_size", "")
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize("name", C_FUNCTIONS)
 def test_kernels_called_like_functions_of_c(name: str) -> None:
     program = parse(f"""

@@ -65,6 +65,7 @@ CASES: list[tuple[Callable[..., object], tuple[tuple[int, ...], ...], str]] = [
 ]
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize("index", range(len(CASES)))
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 def test_one_pass_is_as_accurate_as_eager(index: int, offset: float) -> None:

@@ -190,7 +190,7 @@ def check_bits(dtype: str, only: Collection[str] = ()) -> None:
         assert torch.equal(mine.isnan(), theirs.isnan()), name
 
 
-@pytest.mark.parametrize("dtype", list(FLOATS))
+@pytest.mark.parametrize("dtype", often(FLOATS, ("f32", "bf16")))
 def test_functions_are_as_near_to_float64_as_eager(dtype: str) -> None:
     inputs = operands(FLOATS[dtype])
     fn = together(FUNCTIONS)

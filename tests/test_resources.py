@@ -161,6 +161,7 @@ def test_loads_of_the_last_row_cost_the_others_no_registers(pool: ProcessPoolExe
     assert usage["spill_bytes"] == usage["shared_bytes"] == 0
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton", "weft/ir", "weft/lowering", "weft/plan")
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
     swept = map(ptxas_kernels.counted, read([TIMED, COMPILED], every=every))
@@ -186,6 +187,7 @@ def test_the_weights_are_those_of_the_sweeps(every: int) -> None:
         assert refused < 0.15 * len(own)
 
 
+@pytest.mark.where_changed("tools", "weft/backends/triton", "weft/ir", "weft/lowering", "weft/plan")
 def test_a_weight_that_is_off_is_moved_until_it_meets_all_kernels() -> None:
     """Of kernels whose registers are made of two weights, of which the search is given one as half of what it is."""
     right, wrong = {"rows": 9.0, "alive": 0.4}, {"rows": 9.0, "alive": 0.2}

@@ -62,6 +62,7 @@ def _settled() -> Generator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize("text", often(STATIC, OFTEN))
 def test_kernels_for_one_size(text: str) -> None:
     outcome = check(SweepCase.parse(text))

@@ -13,6 +13,8 @@ from tools import training
 from tools.training import Comparison, Run, Setup, Trainee, comparison_of
 from weft.bench.models import MODELS, Model
 
+pytestmark = pytest.mark.where_changed("tools")
+
 
 def test_all_backends_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has the same weights and batches, step by step; what is compiled is eager here."""

@@ -35,25 +35,31 @@ needs_triton = pytest.mark.skipif(
 )
 POINTWISE = [op for op in OPS.values() if op.kind == "pointwise"]
 Findings = dict[str, dict[str, str | None]]
+OLDEST_AND_TUNED, OTHERS = ("sm_80", "sm_90"), ("sm_86", "sm_89", "sm_100", "sm_120")
+"""Targets of every run of the tests, compiled for in one process, and those of all tests, in another."""
 
 
 @functools.cache
-def findings(kind: str) -> Findings:
+def findings(kind: str, *targets: str) -> Findings:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     if kind == "interpret":
         environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "tests.triton_cases", kind]
+    command = [sys.executable, "-m", "tests.triton_cases", kind, *targets]
     root = Path(__file__).parent.parent
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def wrong(kind: str, check: str, prefix: str = "") -> dict[str, str]:
-    """What was found wrong among what begins with a word; something must have been looked at."""
-    looked_at = {
-        name: text for name, text in findings(kind)[check].items() if name.split(" ")[0] == prefix or not prefix
-    }
+def wrong(check: str, prefix: str = "") -> dict[str, str]:
+    """What the interpreter does wrong among what begins with a word."""
+    return wrong_of(
+        {n: text for n, text in findings("interpret")[check].items() if n.split(" ")[0] == prefix or not prefix}
+    )
+
+
+def wrong_of(looked_at: dict[str, str | None]) -> dict[str, str]:
+    """What was found wrong; something must have been looked at."""
     assert looked_at
     return {name: text for name, text in looked_at.items() if text is not None}
 
@@ -61,42 +67,43 @@ def wrong(kind: str, check: str, prefix: str = "") -> dict[str, str]:
 @needs_triton
 @pytest.mark.parametrize("op", [op.name for op in POINTWISE if op.name != "cast"])
 def test_an_operation_computes_what_torch_does(op: str) -> None:
-    assert wrong("interpret", "values", op) == {}
+    assert wrong("values", op) == {}
 
 
 @needs_triton
 @pytest.mark.parametrize("source", list(TORCH_DTYPES))
 def test_casts_round_as_torch_does(source: str) -> None:
-    assert wrong("interpret", "casts", source) == {}
+    assert wrong("casts", source) == {}
 
 
 @needs_triton
 def test_what_becomes_a_number_of_16_bits_is_off_by_a_few_units_of_32() -> None:
-    assert wrong("interpret", "roundings") == {}
+    assert wrong("roundings") == {}
 
 
 @needs_triton
 def test_eight_bits_are_nan_or_the_largest_number_beyond_it() -> None:
-    assert wrong("interpret", "eight bits") == {}
+    assert wrong("eight bits") == {}
 
 
 @needs_triton
 @pytest.mark.parametrize("op", list(COMBINE))
 def test_reductions_keep_nan_and_integers_whole(op: str) -> None:
-    assert wrong("interpret", "reductions", op) == {}
+    assert wrong("reductions", op) == {}
 
 
 @needs_triton
 @pytest.mark.parametrize("dtype", list(TORCH_DTYPES))
 def test_numbers_keep_their_value_and_their_type(dtype: str) -> None:
-    assert wrong("interpret", "constants", dtype) == {}
+    assert wrong("constants", dtype) == {}
 
 
 @needs_triton
-@pytest.mark.parametrize("target", often(["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"], ["sm_80", "sm_90"]))
+@pytest.mark.parametrize("target", often((*OLDEST_AND_TUNED, *OTHERS), OLDEST_AND_TUNED))
 def test_all_expressions_compile_for(target: str) -> None:
-    assert set(findings("compile")[target]) == set(TORCH_DTYPES)
-    assert wrong("compile", target) == {}
+    found = findings("compile", *(OTHERS if target in OTHERS else OLDEST_AND_TUNED))[target]
+    assert set(found) == set(TORCH_DTYPES)
+    assert wrong_of(found) == {}
 
 
 @pytest.mark.parametrize("op", POINTWISE, ids=lambda op: op.name)

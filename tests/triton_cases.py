@@ -1,5 +1,6 @@
 """Expressions in Triton, run by its interpreter or compiled for GPUs: ``python -m tests.triton_cases interpret`` or
-``compile``. Each in a process of its own: Triton is with or without its interpreter from its import on. Prints JSON."""
+``compile TARGET...``. Each in a process of its own: Triton is with or without its interpreter from its import on.
+Prints JSON."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ ROUNDED += ("trunc", "round", "copysign", "fmod", "floor_divide", "remainder", "
 """Operations of floats of which every bit is defined."""
 
 
-def main(kind: str) -> None:
-    findings = interpreted() if kind == "interpret" else {target: compiled(target) for target in TARGETS}
+def main(kind: str, *targets: str) -> None:
+    findings = interpreted() if kind == "interpret" else {target: compiled(target) for target in targets}
     print(json.dumps(findings))
 
 
@@ -338,4 +339,4 @@ def _report(wrong: Tensor, mine: Tensor, expected: Tensor) -> str | None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -46,17 +46,18 @@ GPU = replace(Target.named("h200"), units=4)
 WHOLE_GPU = Target.named("h200")
 SHAPES = ((1, 37), (7, 1000))
 FEW_ROWS = (23, 200)
+OTHER_SHAPE = (20, 72)
 MORE_SHAPES = ((24, 96), (300, 130), (13, 5120), (1024, 48))
 EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
 EARLY = {
-    "rms_norm_backward": (200, 100, 101, 40, 13),
-    "layer_norm_backward_bias": (100, 13),
+    "rms_norm_backward": (200, 101, 13),
+    "layer_norm_backward_bias": (100,),
     "modulated_layer_norm_backward": (200,),
     "add_rms_norm_forward": (101,),
     "layer_norm_forward": (100,),
-    "softmax_forward": (101, 13),
+    "softmax_forward": (13,),
 }
 """Columns of each, of bf16: rows begin in the middle of a sector, between two vectors, and anywhere."""
 EARLY_COLUMNS = {"backward": (200, 100, 101, 40, 13), "forward": (101, 40, 13)}
@@ -66,6 +67,8 @@ SECTOR = 16
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
+OF_RUN_TIME_ROWS = NAMES[1::2]
+"""Backwards, forwards and sums; others in the slow group."""
 IN_ONE_KERNEL = patch.object(planner, "fitting", lambda part, *_: [part])
 """Rows and columns, whether that takes longer or not."""
 Check = Callable[[], str | None]
@@ -87,21 +90,25 @@ def _finding(check: Check) -> str | None:
 
 
 def shapes() -> Iterator[tuple[str, Check]]:
-    yield from _at_shapes(SHAPES, ("bf16",))
-    yield from _at_shapes(((20, 72),), ("f32",))
+    """Of each workload two cases: one of few rows, and one of three others in turn."""
+    for at, (shape, kind) in enumerate(((SHAPES[0], "bf16"), (SHAPES[1], "bf16"), (OTHER_SHAPE, "f32"))):
+        yield from _at_shapes((shape,), (kind,), NAMES[at::3])
     for name in NAMES:  # no more rows than multiprocessors
         yield f"{name} of few rows", lambda n=name: _agrees(n, FEW_ROWS, "bf16", WHOLE_GPU)
 
 
 def more_shapes() -> Iterator[tuple[str, Check]]:
-    yield from _at_shapes(MORE_SHAPES, ("bf16",))
+    yield from _at_shapes((*SHAPES, *MORE_SHAPES), ("bf16",))
+    yield from _at_shapes((OTHER_SHAPE,), ("f32",))
     yield from _at_shapes(SHAPES[1:2], ("f16", "f64"))
 
 
-def _at_shapes(sizes: Iterable[tuple[int, int]], kinds: Iterable[str]) -> Iterator[tuple[str, Check]]:
+def _at_shapes(
+    sizes: Iterable[tuple[int, int]], kinds: Iterable[str], names: Sequence[str] = NAMES
+) -> Iterator[tuple[str, Check]]:
     for kind in kinds:
         for shape in sizes:
-            for name in (n for n in NAMES if shape[0] > 1 or n not in POINTWISE_OF_ONE_ROW):
+            for name in (n for n in names if shape[0] > 1 or n not in POINTWISE_OF_ONE_ROW):
                 yield f"{name} {kind} {shape[0]}x{shape[1]}", lambda n=name, s=shape, k=kind: _agrees(n, s, k)
 
 
@@ -261,7 +268,15 @@ def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None
 
 def rows() -> Iterator[tuple[str, Check]]:
     """Numbers of rows, or of batches, that are known at run time only."""
-    for name in NAMES:
+    yield from _of_run_time_rows(OF_RUN_TIME_ROWS)
+
+
+def more_rows() -> Iterator[tuple[str, Check]]:
+    yield from _of_run_time_rows(name for name in NAMES if name not in OF_RUN_TIME_ROWS)
+
+
+def _of_run_time_rows(names: Iterable[str]) -> Iterator[tuple[str, Check]]:
+    for name in names:
         yield name, lambda n=name: _run_time_rows(n)
 
 
@@ -282,16 +297,18 @@ def _run_time_rows(name: str) -> str | None:
 
 
 def layouts() -> Iterator[tuple[str, Check]]:
-    yield from _laid_out(LAID_OUT)
+    """Two workloads for each layout, of four in turn."""
+    for at, name in enumerate(LAID_OUT):
+        yield from _laid_out((name,), tuple(LAYOUTS)[at % 2 :: 2])
 
 
 def more_layouts() -> Iterator[tuple[str, Check]]:
-    yield from _laid_out(name for name in NAMES if name not in LAID_OUT)
+    yield from _laid_out(NAMES, LAYOUTS)
 
 
-def _laid_out(names: Iterable[str]) -> Iterator[tuple[str, Check]]:
+def _laid_out(names: Iterable[str], layouts: Iterable[str]) -> Iterator[tuple[str, Check]]:
     for name in names:
-        for layout in LAYOUTS:
+        for layout in layouts:
             if layout != "contiguous" and (name, layout) not in ILL_CONDITIONED:
                 yield f"{name} {layout}", lambda n=name, k=layout: _lies(n, k)
 
@@ -410,7 +427,7 @@ GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
     f.__name__: f
     for f in (
         *(shapes, schedules, looped, early, rows, layouts, programs, overwriting, wide),
-        *(more_shapes, more_schedules, more_layouts, more_early),
+        *(more_shapes, more_schedules, more_layouts, more_early, more_rows),
     )
 }
 """What ``main`` takes."""
