@@ -47,7 +47,7 @@ def test_lanes_whose_columns_meet_in_a_bank_take_turns(tile: tuple[int, int], wa
     found = bank_turns(share_of(demand, schedule), schedule, VECTOR_BYTES // demand.item_bytes)
     assert found == turns
     load = Load.of(Work.of(split), demand, schedule, H200)
-    assert (load.shuffles, load.exchanges) == (turns * tile[0] / 256, tile[0] / 256)
+    assert (load.shuffles, load.block_reductions) == (turns * tile[0] / 256, tile[0] / 256)
 
 
 def test_a_warp_that_has_all_rows_hands_nothing_on() -> None:

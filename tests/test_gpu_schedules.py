@@ -192,8 +192,8 @@ def test_weights_may_be_loaded_before_row_sums_are_exchanged(
     name: str, rows: int, columns: int, warps: int, hoisted: set[bool]
 ) -> None:
     split = split_of(name, columns, rows)
-    tile = ("ONE_SHOT", "values", 1, power_of_two(columns), warps)
-    of = attrgetter("scheme", "keeps", "rows_per_tile", "piece_columns", "warps")
+    tile = ("ONE_SHOT", "none", 1, power_of_two(columns), warps)
+    of = attrgetter("scheme", "remat", "rows_per_tile", "piece_columns", "warps")
     found = [schedule for schedule in candidates(split, SLACK) if of(schedule) == tile]
     assert {schedule.hoisted for schedule in found} == hoisted
     for schedule in found:
@@ -222,14 +222,14 @@ def test_a_norm_of_a_few_microseconds_waits_for_its_weights_and_its_rows_at_a_ti
 TILES = [("layer_norm_backward_bias", 5120), ("rms_norm_backward", 14336), ("rms_norm_forward", 32768)]
 
 
-@pytest.mark.parametrize("keeps", ["tiles", "inputs"])
+@pytest.mark.parametrize("remat", ["tiles", "inputs"])
 @pytest.mark.parametrize(("name", "columns"), TILES)
-def test_a_row_may_be_kept_as_it_was_loaded(name: str, columns: int, keeps: str) -> None:
+def test_a_row_may_be_kept_as_it_was_loaded(name: str, columns: int, remat: str) -> None:
     split = split_of(name, columns)
-    kept = next(s for s in candidates(split, 1.5) if s.keeps == keeps and s.stages in (1, 3))
+    kept = next(s for s in candidates(split, 1.5) if s.remat == remat and s.stages in (1, 3))
     kernel = Kernel(split.program, kept)
     assert parse_kernel(str(kernel)) == kernel
-    plain = replace(kept, keeps="values")
+    plain = replace(kept, remat="none")
     text = triton.render(kernel).text
     text = text.partition("_finish(")[0]
     exchange = text.index("w.sums(" if "w.sums(" in text else " = tl.sum(")
@@ -239,7 +239,7 @@ def test_a_row_may_be_kept_as_it_was_loaded(name: str, columns: int, keeps: str)
     assert set(casts.findall(behind)) == {"to_f32_again"}
     loops_over_rows = " in tl.range(" in text
     stays = loops_over_rows and text.index("tl.load(weight") < text.index(" in tl.range(")
-    assert stays == (keeps == "inputs")
+    assert stays == (remat == "inputs")
     casts_of_weights = set(re.findall(r"w\.(to_f32|to_f32_again)\(weight_tile", text))
     assert casts_of_weights == {"to_f32_again"} or not stays
     assert "to_f32_again" not in triton.render(replace(kernel, schedule=plain)).text
@@ -249,15 +249,15 @@ def test_what_does_not_fit_as_values_may_fit_as_it_was_loaded() -> None:
     split = split_of("layer_norm_backward", 14336)
     found = [s for s in candidates(split) if s.scheme == "STREAM"]
     assert found
-    assert "values" not in {s.keeps for s in found}
-    plain = [replace(s, keeps="values") for s in found]
+    assert "none" not in {s.remat for s in found}
+    plain = [replace(s, remat="none") for s in found]
     assert all(spills(Demand.of(split.program, s), s, H200, 1.25) for s in plain)
 
 
 def test_what_was_loaded_as_float32_is_not_kept_in_place_of_values() -> None:
     split = split_of("layer_norm_backward_bias", 5120)
     inputs = tuple(replace(b, dtype="f32") if b.name == "x" else b for b in split.program.inputs)
-    schedule = replace(gpu_schedule(split), keeps="tiles")
+    schedule = replace(gpu_schedule(split), remat="tiles")
     assert can_keep_tiles(Demand.of(split.program, schedule))
     assert not can_keep_tiles(Demand.of(replace(split.program, inputs=inputs), schedule))
 

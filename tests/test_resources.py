@@ -140,7 +140,7 @@ end
 def test_tiles_of_two_sizes_fit_shared_memory_with_what_moves_them(pool: ProcessPoolExecutor) -> None:
     """A stage has 80 KB: two of them and 8 KB to have all elements in one layout would not be left to chance."""
     split = Split.of(OF_TWO_SIZES, ("m",), ("n",), H200, {})
-    every = [s for s in candidates(split) if s.scheme == "STREAM" and s.stages > 1 and s.keeps == "values"]
+    every = [s for s in candidates(split) if s.scheme == "STREAM" and s.stages > 1 and s.remat == "none"]
     assert every
     bounds = {s: most_shared_bytes(Demand.of(OF_TWO_SIZES, s), s) for s in every}
     assert max(bounds.values()) <= H200.shared_bytes
@@ -229,7 +229,7 @@ def test_one_row_of_a_backward(columns: int, measured: int) -> None:
 
 def test_a_long_row_of_a_forward_fits() -> None:
     row = {"rows_per_tile": 1, "piece_columns": 16384, "pieces": 1, "warps": 16}
-    found = of("rms_norm_forward", 16384, keeps="values", **row)
+    found = of("rms_norm_forward", 16384, remat="none", **row)
     assert found.spill_bytes == 0
     assert is_within(found.registers_per_thread, 64)
 
@@ -237,7 +237,7 @@ def test_a_long_row_of_a_forward_fits() -> None:
 def test_what_does_not_fit_is_spilled() -> None:
     whole = first_kernel("rms_norm_backward", 16384)
     held = {"rows_per_tile": 1, "piece_columns": 16384, "pieces": 1, "warps": 8, "stages": 2}
-    schedule = replace(whole.schedule, scheme="STREAM", finish="separate", keeps="values", **held)
+    schedule = replace(whole.schedule, scheme="STREAM", finish="separate", remat="none", **held)
     found = resources(Kernel(whole.program, schedule), H200)
     assert found.registers_per_thread == 255
     assert found.spill_bytes is not None

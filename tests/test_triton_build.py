@@ -103,7 +103,7 @@ def test_both_functions_are_compiled_without_a_gpu(architecture: int, options: O
 
 def test_a_kernel_that_finishes_in_the_same_launch_is_cooperative(options: Options, told: list[dict[str, Any]]) -> None:
     text = TEXT[: TEXT.index("@triton.jit\ndef weft_p_finish")].replace(
-        "column_partial, s0", "column_partial, arrived, s0"
+        "column_partial, s0", "column_partial, barrier, s0"
     )
     assert [*binaries(Job(SAME, Source("triton", "p", text), ALIGNED, H100), options)] == ["weft_p"]
     assert [*binaries(JOB, options)] == ["weft_p", "weft_p_finish"]

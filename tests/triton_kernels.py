@@ -242,13 +242,13 @@ def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None
         base = planned(case, WHOLE_GPU)
     (kernel,) = base.kernels
     exact = interpret(program, given, sizes)
-    start = replace(kernel.schedule, scheme="STREAM", keeps="values", hoisted=False, stages=2, chunks=16)
+    start = replace(kernel.schedule, scheme="STREAM", remat="none", hoisted=False, stages=2, chunks=16)
     for rows, count, finish in ((1, 1, "separate"), (1, 3, "same"), (2, 2, "separate"), (4, 1, "same")):
         pieces, each = in_pieces(columns + 15, count if columns > 64 else 1)
         streamed = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
-        streamed = replace(streamed, keeps="inputs" if count == 3 else "values")
+        streamed = replace(streamed, remat="inputs" if count == 3 else "none")
         at_once = replace(
-            streamed, scheme="ONE_SHOT", keeps="values", hoisted=count > 1, stages=1, chunks=0, finish="none"
+            streamed, scheme="ONE_SHOT", remat="none", hoisted=count > 1, stages=1, chunks=0, finish="none"
         )
         splits = columns % 8 != 0
         ways = [replace(streamed, finish="none"), *[at_once] * splits] if "forward" in name else [streamed]

@@ -12,7 +12,7 @@ from weft.backends.triton.candidates import can_keep_tiles
 from weft.backends.triton.column_schedules import can_complete_sums, power_of_two
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.division import finish_width, splits_columns, tiled_rows
-from weft.backends.triton.schedule import Keeps
+from weft.backends.triton.schedule import Remat
 from weft.ir.interpret import resolve
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel, Plan
@@ -71,12 +71,12 @@ def _alternatives(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[Schedule
                     continue
                 made = replace(schedule, scheme=scheme, pieces=pieces, piece_columns=each, rows_per_tile=rows)
                 made = replace(made, chunks=chunks, finish=finish)
-                tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, keeps="tiles")))
-                kept: list[Keeps] = ["values"]
+                tiles = can_keep_tiles(Demand.of(kernel.program, replace(made, remat="tiles")))
+                kept: list[Remat] = ["none"]
                 if tiles and scheme != "LOOP" and rows == 1 and finish != "separate":
                     kept = ["tiles", "inputs"] if scheme == "STREAM" else ["tiles"]
                 for each_kept in kept:
-                    made = replace(made, keeps=each_kept)
+                    made = replace(made, remat=each_kept)
                     if statements(replace(kernel, schedule=made), sizes) <= MOST_STATEMENTS:
                         yield made
 

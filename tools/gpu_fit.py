@@ -45,7 +45,7 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "shuffle": (1e-1, 100.0, 12.0),
     "overhead": (1.0, 500.0, 30.0),
     "tile_ns": (1.0, 3e3, 100.0),
-    "exchange_ns": (0.1, 1000.0, 30.0),
+    "block_reduction_ns": (0.1, 1000.0, 30.0),
     "compute_power": (1.0, 12.0, 2.0),
     "power": (1.01, 20.0, 1.2),
     "overlap": (0.01, 20.0, 1.0),

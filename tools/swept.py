@@ -17,7 +17,7 @@ from weft.target import Target
 
 TARGET = Target.named("h200")
 NUMBERS = ("rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunks")
-FIELDS = ("scheme", *NUMBERS, "finish", "keeps", "hoisted", "register_cap")
+FIELDS = ("scheme", *NUMBERS, "finish", "remat", "hoisted", "register_cap")
 """Of schedules, as columns of a file."""
 COLUMNS = (
     *("workload", "dtype", "rows", "columns", "part", "place", *FIELDS),
@@ -68,7 +68,7 @@ def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:
                     continue
                 split = parts_of(cell, TARGET)[row["part"]]
                 numbers: dict[str, Any] = {key: int(row[key]) for key in NUMBERS}
-                names = {key: row[key] for key in ("finish", "keeps")}
+                names = {key: row[key] for key in ("finish", "remat")}
                 schedule = TritonSchedule(row["scheme"], *split.dims, **numbers, **names)  # type: ignore[arg-type]
                 schedule = replace(schedule, hoisted=row["hoisted"] == "1", register_cap=int(row["register_cap"]))
                 yield Swept(cell, split, schedule, row)

@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=2 chunks=396 keeps=inputs
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=2 chunks=396 remat=inputs
 # program add_rms_norm_backward()
 #   dim m = 32768
 #   dim n = 5120
@@ -35,7 +35,7 @@ from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
-def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, barrier):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -181,12 +181,12 @@ def weft_add_rms_norm_backward(dy, dresidual, x, weight, rstd, out0, out1, sum_1
         tl.store(sum_1_partial + chunk * 5120 + n_c, tl.sum(sum_1_sum_c, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_d, tl.sum(sum_1_sum_d, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_e, tl.sum(sum_1_sum_e, 0, keep_dims=True))
-    w.wait_for_all(arrived)
-    weft_add_rms_norm_backward_finish(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, arrived)
+    w.wait_for_all(barrier)
+    weft_add_rms_norm_backward_finish(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, barrier)
 
 
 @triton.jit
-def weft_add_rms_norm_backward_finish(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+def weft_add_rms_norm_backward_finish(dy, dresidual, x, weight, rstd, out0, out1, sum_1_partial, barrier):
     for task in range(tl.program_id(0), 320, tl.num_programs(0)):
         n = task * 16 + tl.arange(0, 16)[None, :]
         sum_1_sum = tl.full([256, 16], 0.0, tl.float32)

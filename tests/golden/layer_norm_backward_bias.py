@@ -1,4 +1,4 @@
-# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264 keeps=inputs
+# schedule STREAM rows=(m) columns=(n) segments=() rows_per_tile=1 finish=same backend=triton pieces=5x1024 warps=4 stages=3 chunks=264 remat=inputs
 # program layer_norm_backward_bias()
 #   dim m = 32768
 #   dim n = 5120
@@ -44,7 +44,7 @@ from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
-def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived):
+def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, barrier):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -226,12 +226,12 @@ def weft_layer_norm_backward_bias(dy, x, weight, mean, rstd, out0, out1, out2, o
         tl.store(sum_4_partial + chunk * 5120 + n_c, tl.sum(sum_4_sum_c, 0, keep_dims=True))
         tl.store(sum_4_partial + chunk * 5120 + n_d, tl.sum(sum_4_sum_d, 0, keep_dims=True))
         tl.store(sum_4_partial + chunk * 5120 + n_e, tl.sum(sum_4_sum_e, 0, keep_dims=True))
-    w.wait_for_all(arrived)
-    weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived)
+    w.wait_for_all(barrier)
+    weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, barrier)
 
 
 @triton.jit
-def weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, arrived):
+def weft_layer_norm_backward_bias_finish(dy, x, weight, mean, rstd, out0, out1, out2, out3, sum_2_partial, sum_3_partial, sum_4_partial, barrier):
     for task in range(tl.program_id(0), 160, tl.num_programs(0)):
         n = task * 32 + tl.arange(0, 32)[None, :]
         sum_2_sum = tl.full([128, 32], 0.0, tl.float32)

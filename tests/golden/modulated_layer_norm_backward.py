@@ -43,7 +43,7 @@ from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
-def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived):
+def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, barrier):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -182,12 +182,12 @@ def weft_modulated_layer_norm_backward(dy, x, scale, mean, rstd, out0, out1, out
         tl.store(sum_3_partial + part * 5120 + n_c, tl.sum(sum_3_sum_c, 0, keep_dims=True))
         tl.store(sum_3_partial + part * 5120 + n_d, tl.sum(sum_3_sum_d, 0, keep_dims=True))
         tl.store(sum_3_partial + part * 5120 + n_e, tl.sum(sum_3_sum_e, 0, keep_dims=True))
-    w.wait_for_all(arrived)
-    weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived)
+    w.wait_for_all(barrier)
+    weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, barrier)
 
 
 @triton.jit
-def weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, arrived):
+def weft_modulated_layer_norm_backward_finish(dy, x, scale, mean, rstd, out0, out1, out2, sum_2_partial, sum_3_partial, barrier):
     for task in range(tl.program_id(0), 160, tl.num_programs(0)):
         m0 = task // 20
         n = (task % 20) * 256 + tl.arange(0, 256)[None, :]

@@ -1,4 +1,4 @@
-# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last keeps=tiles
+# schedule ONE_SHOT rows=(m0, m1) columns=(n) segments=() rows_per_tile=1 finish=none backend=triton pieces=5x1024 warps=4 stages=1 chunks=0 inputs=evict_last remat=tiles
 # program modulated_layer_norm_forward()
 #   dim m0 = 8
 #   dim m1 = 4096

@@ -32,7 +32,7 @@ from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
-def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, barrier):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -137,12 +137,12 @@ def weft_rms_norm_backward(dy, x, weight, rstd, out0, out1, sum_1_partial, arriv
         tl.store(sum_1_partial + chunk * 5120 + n_c, tl.sum(sum_1_sum_c, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_d, tl.sum(sum_1_sum_d, 0, keep_dims=True))
         tl.store(sum_1_partial + chunk * 5120 + n_e, tl.sum(sum_1_sum_e, 0, keep_dims=True))
-    w.wait_for_all(arrived)
-    weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived)
+    w.wait_for_all(barrier)
+    weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, barrier)
 
 
 @triton.jit
-def weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, arrived):
+def weft_rms_norm_backward_finish(dy, x, weight, rstd, out0, out1, sum_1_partial, barrier):
     for task in range(tl.program_id(0), 160, tl.num_programs(0)):
         n = task * 32 + tl.arange(0, 32)[None, :]
         sum_1_sum = tl.full([128, 32], 0.0, tl.float32)

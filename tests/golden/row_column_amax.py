@@ -18,7 +18,7 @@ from weft.backends.triton import weft_triton as w
 
 
 @triton.jit
-def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
+def weft_row_column_amax(x, out0, out1, max_1_partial, barrier):
     n_a = tl.arange(0, 1024)[None, :]
     n_b = 1024 + tl.arange(0, 1024)[None, :]
     n_c = 2048 + tl.arange(0, 1024)[None, :]
@@ -56,12 +56,12 @@ def weft_row_column_amax(x, out0, out1, max_1_partial, arrived):
         tl.store(max_1_partial + chunk * 5120 + n_c, w.max(max_1_sum_c, 0))
         tl.store(max_1_partial + chunk * 5120 + n_d, w.max(max_1_sum_d, 0))
         tl.store(max_1_partial + chunk * 5120 + n_e, w.max(max_1_sum_e, 0))
-    w.wait_for_all(arrived)
-    weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived)
+    w.wait_for_all(barrier)
+    weft_row_column_amax_finish(x, out0, out1, max_1_partial, barrier)
 
 
 @triton.jit
-def weft_row_column_amax_finish(x, out0, out1, max_1_partial, arrived):
+def weft_row_column_amax_finish(x, out0, out1, max_1_partial, barrier):
     for task in range(tl.program_id(0), 320, tl.num_programs(0)):
         n = task * 16 + tl.arange(0, 16)[None, :]
         max_1_sum = tl.full([256, 16], float("-inf"), tl.float32)

@@ -27,7 +27,7 @@ from tests.gpu.workloads import (
 )
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
-from weft.backends.triton.schedule import Keeps
+from weft.backends.triton.schedule import Remat
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 from weft.target import Target
@@ -108,24 +108,24 @@ TILES = [
 ]
 
 
-def keeping(keeps: Keeps, kernel: Kernel) -> Kernel:
-    """The kernel with the best schedule that keeps of rows what is said, if it passes over rows."""
+def rematerialising(remat: Remat, kernel: Kernel) -> Kernel:
+    """The kernel with the best schedule with that rematerialisation, if it passes over rows."""
     if kernel.schedule.scheme != "STREAM":
         return kernel
     split = Split.of_kernel(kernel, Target.named("h200"), {})
     every = ranked(split, candidates(split, 1.5))
-    return replace(kernel, schedule=next(s for s in every if s.keeps == keeps))
+    return replace(kernel, schedule=next(s for s in every if s.remat == remat))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("keeps", ["tiles", "inputs"])
+@pytest.mark.parametrize("remat", ["tiles", "inputs"])
 @pytest.mark.parametrize(("name", "columns"), TILES)
-def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, keeps: Keeps, dtype: str) -> None:
+def test_a_row_that_is_kept_as_it_was_loaded(name: str, columns: int, remat: Remat, dtype: str) -> None:
     exact = exact_inputs_of(name, DTYPES[dtype], (4096, columns))
     case = program_of(name, exact)
     found = plan_of(case, exact)
-    found = replace(found, kernels=tuple(keeping(keeps, kernel) for kernel in found.kernels))
-    assert (found.kernels[0].schedule.scheme, found.kernels[0].schedule.keeps) == ("STREAM", keeps)
+    found = replace(found, kernels=tuple(rematerialising(remat, kernel) for kernel in found.kernels))
+    assert (found.kernels[0].schedule.scheme, found.kernels[0].schedule.remat) == ("STREAM", remat)
     for mine, right in zip(compiled(found, case, exact)(), expected(case, exact), strict=True):
         assert torch.equal(mine, right.to(mine.dtype))
     inputs = inputs_of(name, DTYPES[dtype], (4096, columns))

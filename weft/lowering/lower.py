@@ -123,14 +123,14 @@ class Lowering(KernelView[S]):
     def results(self, stage: int) -> Iterator[Statement]:
         """After the columns of a stage: row reductions, numbers made from them, and what is done with numbers."""
         inner = [self.by_name[name] for name in self.loops.inner[stage]]
-        for together in self.exchanges(inner):
+        for together in self.block_reductions(inner):
             yield self.reduce(tuple(value.name for value in together))
         self.defined |= set(self.loops.inner[stage])
         yield from self.scalars()
         yield from (Store(output.buffer.name) for output in self.stores(stage, along=False))
         yield from (Accumulate(v.name) for v in self.sums(stage) if not self.sums_vectors(v))
 
-    def exchanges(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    def block_reductions(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
         """Row reductions by those that are done together."""
         yield from ([value] for value in values)
 

@@ -67,7 +67,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Row reductions, in one exchange between the threads of a program. lanes: what each is the reduction of, where
+    """Row reductions, in one block-wide reduction. lanes: what each is the reduction of, where
     threads have added up blocks of columns; empty where it is an operand."""
 
     values: tuple[str, ...]

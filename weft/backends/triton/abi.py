@@ -23,7 +23,7 @@ from weft.ir.program import Size
 from weft.lowering.nest import Chunks, GridSync, Keep, Nest, Tasks, Tiles, Total
 
 WARP_THREADS = 32
-BARRIER = "arrived"
+BARRIER = "barrier"
 """The argument that is the counter of a barrier."""
 
 

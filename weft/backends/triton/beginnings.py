@@ -86,7 +86,7 @@ def early_rows(begins: Beginnings | None, width: int | None, schedule: TritonSch
         return None
     match schedule.scheme:
         case "STREAM":
-            helps = schedule.stages > 1 and schedule.keeps != "tiles" and schedule.chunks % begins.phases == 0
+            helps = schedule.stages > 1 and schedule.remat != "tiles" and schedule.chunks % begins.phases == 0
         case "ONE_SHOT":
             helps = begins.splits_vectors
         case _:

@@ -26,7 +26,7 @@ from weft.backends.triton.resources import (
     shared_bytes,
     spills,
 )
-from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Inputs, Keeps, TritonSchedule
+from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Inputs, Remat, TritonSchedule
 from weft.ir.structure import loops_of
 from weft.plan.doubt import DOUBTFUL
 from weft.plan.schedule import Finish
@@ -148,7 +148,7 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
     for warps in WARPS[-3:]:
         schedule = start.but(warps=warps)
         if can_keep_tiles(Demand.of(split.program, schedule)):
-            schedule = schedule.but(keeps="tiles")
+            schedule = schedule.but(remat="tiles")
         demand = Demand.of(split.program, schedule)
         need, most = demanded(demand, schedule, split.target)
         found.append((math.ceil(need), int(min(most, most_registers(warps, 1, split.target)))))
@@ -178,17 +178,17 @@ def _in_registers(split: Split, slack: float) -> Iterator[TritonSchedule]:
     for scheme in ("STREAM",) if split.has_outer else ("ONE_SHOT", "STREAM"):
         start = TritonSchedule(scheme, *split.dims, inputs="normal" if split.has_outer else _inputs(split))
         demand = Demand.of(split.program, start)
-        again: dict[Keeps, Demand] = {}
+        again: dict[Remat, Demand] = {}
         if can_keep_tiles(demand):
-            stay: tuple[Keeps, ...] = ("inputs",) if demand.live.lasting and scheme == "STREAM" else ()
-            again = {keeps: Demand.of(split.program, start.but(keeps=keeps)) for keeps in ("tiles", *stay)}
+            stay: tuple[Remat, ...] = ("inputs",) if demand.live.lasting and scheme == "STREAM" else ()
+            again = {remat: Demand.of(split.program, start.but(remat=remat)) for remat in ("tiles", *stay)}
         for tile in _row_tiles(split, start, VECTOR_BYTES // demand.item_bytes):
-            ways: dict[Keeps, Demand] = {"values": demand}
+            ways: dict[Remat, Demand] = {"none": demand}
             if tile.rows_per_tile == 1 and tile.elements >= LEAST_KEPT:
-                ways |= {keeps: held for keeps, held in again.items() if keeps == "tiles" or tile.warps > 1}
-            for keeps, held in ways.items():
-                kept = tile.but(keeps=keeps)
-                if keeps == "inputs" and not split.has_outer:
+                ways |= {remat: held for remat, held in again.items() if remat == "tiles" or tile.warps > 1}
+            for remat, held in ways.items():
+                kept = tile.but(remat=remat)
+                if remat == "inputs" and not split.has_outer:
                     kept = _finer(kept, split.width)
                 for one in _hoisted_or_not(kept, held, split.target, slack):
                     for given, per_sm in _persistent(split, one) if scheme == "STREAM" else ((one, 1),):
@@ -205,10 +205,10 @@ def _finer(tile: TritonSchedule, width: int) -> TritonSchedule:
 
 
 def _hoisted_or_not(tile: TritonSchedule, demand: Demand, target: Target, slack: float) -> tuple[TritonSchedule, ...]:
-    """The schedule, and the same one with weights loaded before row sums are exchanged, if they fit; the second alone
+    """The schedule, and the same one with weights loaded before row reductions, if they fit; the second alone
     where it takes no more registers, since nothing is waited for longer then. With slack, for what is measured, both.
     Of persistent programs weights stay for all rows, or there is no register for them to wait in."""
-    can = tile.scheme == "ONE_SHOT" and demand.live.exchanges and demand.live.lasting
+    can = tile.scheme == "ONE_SHOT" and demand.live.block_reductions and demand.live.lasting
     ways = (tile, tile.but(hoisted=True)) if can else (tile,)
     fit = tuple(way for way in ways if not spills(demand, way, target, slack))
     as_many = len({registers_per_thread(demand, way) for way in fit}) == 1
@@ -241,7 +241,7 @@ def _persistent(split: Split, tile: TritonSchedule) -> Iterator[tuple[TritonSche
     if tile.pieces == 1 and can_complete_sums(split):
         for stages in (1,) if tiles == 1 else STAGES[:2]:
             yield tile.but(stages=stages, chunks=1, finish="none"), 1
-    begins = beginnings(split.program, *split.dims) if tile.keeps != "tiles" else None
+    begins = beginnings(split.program, *split.dims) if tile.remat != "tiles" else None
     known = set[int]()
     for per_sm in PROGRAMS_PER_SM:
         if per_sm > 1 and per_sm * tile.warps > MOST_WARPS_PER_SM:

@@ -59,10 +59,10 @@ class Load:
     of a row. scheduled: warps that share a scheduler of a multiprocessor, the one with the most. elements: of a thread
     in a tile, operations: on each of them, and again: those that are repeated; accesses: loads and stores of vectors
     that these take. shuffles: row sums that a warp has, and turns that its parts of column sums take at shared memory
-    where a program adds up whole columns. exchanges: between warps in a tile, of sums and of weights.
+    where a program adds up whole columns. block_reductions: across warps in a tile, and weights that pass between them.
     programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the finish.
     finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a row that
-    are a program's, for each byte of them. gathers: column sums that a chunk leaves to the finish, and exchanges
+    are a program's, for each byte of them. gathers: column sums that a chunk leaves to the finish, and reductions
     between threads for them; levels: doublings of the threads that add up for one column. spread: doublings of a
     kilobyte until what programs ask for first. fills: loads for each tile that nothing runs ahead of: the first ones of
     loops over the columns, and of weights that wait. same: loads of weights by programs of a multiprocessor that start
@@ -83,7 +83,7 @@ class Load:
     again: Count
     accesses: Count
     shuffles: Count
-    exchanges: Count
+    block_reductions: Count
     programs: Count
     later: Count
     steps: Count
@@ -116,7 +116,7 @@ class Load:
         rounds = float(waves * turns)
         useful = tiles * work.segments * (blocks * work.loops if looped else blocks)
         elements, threads = schedule.elements, 32 * schedule.warps
-        again = work.again if schedule.keeps != "values" or looped else 0
+        again = work.again if schedule.remat != "none" or looped else 0
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * (work.read_bytes or work.written_bytes)
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
@@ -124,7 +124,7 @@ class Load:
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
         again_loaded = sum(1 for rows in work.shared if rows % schedule.rows_per_tile)
-        beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.keeps != "tiles"
+        beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.remat != "tiles"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
         copied = schedule.stages > 1 and turn > looped and vector * demand.item_bytes >= COPIED_BYTES
         ahead = max(1, min(schedule.stages - 1, turn if looped else turns)) if copied else 1
@@ -139,8 +139,8 @@ class Load:
         partly_bytes = sum(sectors_bytes(each, schedule, in_cache) for each in work.strided)
         missed = min(1.0, resident * units * work.columns * work.read_bytes / target.cache_bytes)
         converted = not persistent and is_converted(demand, schedule)
-        is_late = bool(demand.live.lasting and work.exchanges) and not schedule.hoisted
-        is_late = is_late and (schedule.scheme == "ONE_SHOT" or schedule.keeps == "tiles")
+        is_late = bool(demand.live.lasting and work.block_reductions) and not schedule.hoisted
+        is_late = is_late and (schedule.scheme == "ONE_SHOT" or schedule.remat == "tiles")
         apart = width * (blocks > 1) if work.is_split else 0
         if demand.begins and not (early or looped):
             apart = min(32 * vector, schedule.piece_columns)
@@ -174,7 +174,8 @@ class Load:
             )
             * share,
             shuffles=work.row_sums * part.rows / (blocks * work.loops if looped else 1) + whole_sums * turns_of_sum,
-            exchanges=(part.warps > 1) * (work.exchanges / (blocks * work.loops if looped else 1) + converted)
+            block_reductions=(part.warps > 1)
+            * (work.block_reductions / (blocks * work.loops if looped else 1) + converted)
             + whole_sums * (turns_of_sum > 0),
             programs=programs / units,
             later=int(rounds > turns),
@@ -210,7 +211,7 @@ class Load:
         )
         operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.scheduled
-        wait_ns = known.tile_ns + known.exchange_ns * self.exchanges
+        wait_ns = known.tile_ns + known.block_reduction_ns * self.block_reductions
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
         tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
         power = known.power + known.overlap * (1 - 1 / self.resident)
@@ -254,10 +255,10 @@ def way_of(schedule: TritonSchedule, work: Work, demand: Demand) -> str:
             return "STREAM_ONCE"
         case "STREAM" if not work.sums:
             return "STREAM_ROWS" + splits
-        case "STREAM" if schedule.keeps == "tiles":
+        case "STREAM" if schedule.remat == "tiles":
             return "STREAM_TILES"
         case "ONE_SHOT":
-            return "ONE_SHOT" + splits if work.exchanges else "POINTWISE"
+            return "ONE_SHOT" + splits if work.block_reductions else "POINTWISE"
         case "COLUMN" if schedule.finish == "none":
             return "COLUMN_WHOLE"
         case scheme:

@@ -11,7 +11,7 @@ from weft.backends.triton.beginnings import Beginnings, beginnings, early_rows
 from weft.backends.triton.finish_tasks import WRITTEN_STEPS, finish_chunks, finish_columns
 from weft.backends.triton.least_alive import NOTHING, Amount
 from weft.backends.triton.liveness import Liveness, liveness
-from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Keeps, TritonSchedule
+from weft.backends.triton.schedule import VECTOR, VECTOR_BYTES, Remat, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import KEPT
@@ -47,7 +47,7 @@ class Demand:
     def of(program: Program, schedule: TritonSchedule) -> Demand:
         """Of all schedules with this scheme and this split that keep the same of a row."""
         scheme = schedule.scheme if schedule.scheme in ("LOOP", "STREAM") else "ONE_SHOT"
-        return _demand(program, schedule.rows, schedule.columns, schedule.segments, scheme, schedule.keeps)
+        return _demand(program, schedule.rows, schedule.columns, schedule.segments, scheme, schedule.remat)
 
 
 @lru_cache(maxsize=KEPT)
@@ -57,9 +57,9 @@ def _demand(
     columns: tuple[str, ...],
     segments: tuple[str, ...],
     scheme: Scheme,
-    keeps: Keeps,
+    remat: Remat,
 ) -> Demand:
-    live = liveness(program, rows, columns, segments, scheme, keeps)
+    live = liveness(program, rows, columns, segments, scheme, remat)
     sizes = {d.name: d.size for d in program.dims}
     numbers = [n for n in (sizes[c] for c in columns) if isinstance(n, int)]
     width = prod(numbers) if len(numbers) == len(columns) else None
@@ -72,8 +72,8 @@ def features(demand: Demand, schedule: TritonSchedule) -> dict[str, float]:
 
     base: what every kernel has, as addresses of its tensors. elements, columns, rows: of a row tile that a thread has:
     of rows, the sums and numbers of each. several_rows: whether these are more than one. waiting: values that are kept
-    while threads exchange what they have of a row: of one row only where a row is in one warp, whose rows are finished
-    one after the other. beside: inputs without rows that are loaded with a row, and wait. alive: values that are there
+    while threads reduce a row: of one row only where a row is in one warp, whose rows are finished
+    one after the other. hoisted: inputs without rows that are loaded with a row, and wait. alive: values that are there
     at the same time at most, of as many rows. sums, lone_sums, invariant: column sums, those of several rows in a
     single warp, which ptxas does not finish one after the other, and weights that stay for all rows. loaded, loads:
     what is loaded of a tile, in registers and in tensors. stores, adders, row_loads, reductions: tensors with columns
@@ -93,7 +93,7 @@ def features(demand: Demand, schedule: TritonSchedule) -> dict[str, float]:
     looped, staged = schedule.scheme == "LOOP", schedule.stages > 1
     early = early_rows(demand.begins, demand.width, schedule)
     masks = rows * min(MOST_MASKED, part.columns * min(2, schedule.pieces))
-    beside = schedule.scheme == "ONE_SHOT" and schedule.hoisted
+    hoisted = schedule.scheme == "ONE_SHOT" and schedule.hoisted
 
     def registers(amount: Amount, of: int = rows) -> float:
         return each * of / rows * amount[0] + columns * amount[1] + of * amount[2] + amount[3]
@@ -109,7 +109,7 @@ def features(demand: Demand, schedule: TritonSchedule) -> dict[str, float]:
         "several_rows": int(rows > 1),
         "waiting": most(live.across),
         "alive": most(live.alive),
-        "beside": (each if spreads_once(schedule) else columns) * _registers(live.lasting) if beside else 0,
+        "hoisted": (each if spreads_once(schedule) else columns) * _registers(live.lasting) if hoisted else 0,
         "sums": registers(live.sums),
         "lone_sums": registers(live.sums) if schedule.warps == 1 and rows > 1 else 0,
         "invariant": registers(live.invariant),
@@ -142,7 +142,7 @@ def crowded_registers(demand: Demand, schedule: TritonSchedule) -> float:
     loads, most = (live.tiles, part.columns) if schedule.columns else (live.row_inputs, part.rows)
     vector = min(VECTOR_BYTES // demand.item_bytes, most)
     held = max(_registers_of(a, vector, schedule) for a in (*live.alive, NOTHING))
-    if schedule.scheme in ("ONE_SHOT", "STREAM") and schedule.keeps == "values":
+    if schedule.scheme in ("ONE_SHOT", "STREAM") and schedule.remat == "none":
         counts = features(demand, schedule)
         held = max(held, counts["waiting"] + counts["sums"] + counts["invariant"])
     return held + ADDRESS_REGISTERS * len(loads)
@@ -200,7 +200,7 @@ def spreads_once(schedule: TritonSchedule) -> bool:
 
 def is_converted(demand: Demand, schedule: TritonSchedule) -> bool:
     """Whether inputs of the columns alone are laid out otherwise than the row tile that they meet, having too few
-    elements for all threads to load as many at once: Triton then exchanges them through shared memory."""
+    elements for all threads to load as many at once: Triton then moves them through shared memory."""
     if spreads_once(schedule) and not demand.begins:
         return False
     threads, vector, piece = 32 * schedule.warps, VECTOR_BYTES // demand.item_bytes, schedule.piece_columns

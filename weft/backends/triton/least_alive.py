@@ -1,4 +1,4 @@
-"""The order in which a compiler does what stands between two exchanges of threads: after each step least is alive."""
+"""The order in which a compiler does what stands between two block-wide reductions: after each step least is alive."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Step:
 
 
 def with_least_alive(steps: Iterable[Step], registers: Callable[[Key], Amount]) -> list[Step]:
-    """The same steps. Between two exchanges loads are first; then comes, with all that it takes, what nothing else
-    there uses, each time the one after which least is alive. registers: of a value."""
+    """The same steps. Between two block-wide reductions loads are first; then comes, with all that it takes, what
+    nothing else there uses, each time the one after which least is alive. registers: of a value."""
     steps = list(steps)
     uses = Counter(key for step in steps for key in set(step.used))
     waiting: list[Step] = []
@@ -43,7 +43,7 @@ def with_least_alive(steps: Iterable[Step], registers: Callable[[Key], Amount]) 
 
 
 def _ordered(waiting: Sequence[Step], uses: Counter[Key], registers: Callable[[Key], Amount]) -> list[Step]:
-    """Steps between two exchanges. uses: how often each value is used from there on, counted down here."""
+    """Steps between two block-wide reductions. uses: how often each value is used from there on, counted down here."""
     by_key = {step.defined: step for step in waiting if step.defined}
     inside = {key for step in waiting for key in step.used}
     ends = [step for step in waiting if not step.defined or step.defined not in inside]

@@ -1,7 +1,7 @@
 """What the threads of a Triton kernel hold at the same time: one scan of the statements that it is lowered to.
 
 Triton, LLVM and ptxas compute nothing again that is not written twice: a value lives from where it is computed to its
-last use, and so does a float32 copy of an input. What stands between two exchanges of threads they put in an order of
+last use, and so does a float32 copy of an input. What stands between two block-wide reductions they put in an order of
 their own, and so does the scan: the next statement is the one after which least is alive. That the same function traced
 in two ways has its statements in two orders makes no difference to what ptxas gives it, but for a few registers, nor to
 the count. A value has one element for each element of a row tile, for each column, for each row or for the whole tile,
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.backends.triton.least_alive import Amount, Key, Step, alive_over_time, largest, plus, total, with_least_alive
-from weft.backends.triton.schedule import Keeps, TritonKernel, TritonSchedule
+from weft.backends.triton.schedule import Remat, TritonKernel, TritonSchedule
 from weft.ir import dtypes
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
@@ -40,7 +40,7 @@ class Liveness:
     that stay for all rows, in float32 or as they were loaded. tiles, row_inputs: inputs of rows that are loaded for
     each element and for each row. lasting: inputs of columns without rows. stores, outer, inner: vectors that are
     stored, added up over rows, and reduced along them. detached: those of the latter that are made from no vector
-    input. exchanges: between threads. loops: inputs of each loop over columns.
+    input. block_reductions: across threads. loops: inputs of each loop over columns.
     """
 
     across: tuple[Amount, ...]
@@ -56,7 +56,7 @@ class Liveness:
     outer: int
     inner: int
     detached: int
-    exchanges: int
+    block_reductions: int
 
 
 def liveness(
@@ -65,14 +65,14 @@ def liveness(
     columns: tuple[str, ...],
     segments: tuple[str, ...] = (),
     scheme: Scheme = "ONE_SHOT",
-    keeps: Keeps = "values",
+    remat: Remat = "none",
 ) -> Liveness:
     """scheme: as of a schedule. Where rows are looped over, each reduction has a loop over blocks of columns of its
     own, from which nothing with columns is kept, and statistics are online; streamed rows are many tiles of a program.
-    keeps: as of a schedule; but for values, those with columns are computed again behind each exchange, from what was
-    loaded."""
+    remat: as of a schedule; but for none, values with columns are computed again behind each block-wide reduction, from
+    what was loaded."""
     program = online_along_rows(program, columns) if scheme == "LOOP" else program
-    return _Scan(Kernel(program, TritonSchedule(scheme, rows, columns, segments, keeps=keeps))).found()
+    return _Scan(Kernel(program, TritonSchedule(scheme, rows, columns, segments, remat=remat))).found()
 
 
 class _Scan(Lowering[TritonSchedule]):
@@ -80,7 +80,7 @@ class _Scan(Lowering[TritonSchedule]):
 
     def __init__(self, kernel: TritonKernel) -> None:
         super().__init__(kernel)
-        self.looped, self.keeps = self.schedule.scheme == "LOOP", self.schedule.keeps
+        self.looped, self.remat = self.schedule.scheme == "LOOP", self.schedule.remat
         self.persistent = self.schedule.scheme == "STREAM" or bool(self.outer)
         self.used = self.used_inputs()
         self.inside = set(self.rows) - set(self.segments)
@@ -104,7 +104,7 @@ class _Scan(Lowering[TritonSchedule]):
             stores=len(outputs),
             outer=len(self.outer),
             inner=sum(map(len, self.loops.inner)),
-            exchanges=sum(map(bool, self.loops.inner)),
+            block_reductions=sum(map(bool, self.loops.inner)),
             detached=sum(not self._is_attached(n) for names in self.loops.inner for n in names),
         )
 
@@ -163,17 +163,17 @@ class _Scan(Lowering[TritonSchedule]):
 
     def _key(self, name: str, stage: int) -> Key:
         """What has columns is another value in each loop over them, and where it is computed again."""
-        new = self.looped or (self.keeps != "values" and name not in self.inputs)
+        new = self.looped or (self.remat != "none" and name not in self.inputs)
         return name, stage if new and self.is_vector(name) else -1
 
     def recomputes(self, stage: int) -> bool:
-        return self.keeps != "values"
+        return self.remat != "none"
 
     def is_const(self, name: str) -> bool:
         """Weights of registers were fitted with constants counted where they are written."""
         return False
 
-    def exchanges(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    def block_reductions(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
         """Sums of one type and shape together, however many."""
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in values:
@@ -187,7 +187,7 @@ class _Scan(Lowering[TritonSchedule]):
 
     def _stays(self, buffer: Buffer) -> bool:
         """Whether an input is loaded once for all rows."""
-        again = self.keeps == "tiles" or (self.looped and self.has_columns(buffer))
+        again = self.remat == "tiles" or (self.looped and self.has_columns(buffer))
         return self.persistent and not again and not self._has_rows(buffer)
 
     def _has_rows(self, buffer: Buffer) -> bool:
@@ -196,7 +196,7 @@ class _Scan(Lowering[TritonSchedule]):
 
     def _staying(self, name: str) -> Amount:
         """What an input takes that stays for all rows."""
-        return self._amount(name, self.types[name][0] if self.keeps == "inputs" else "f32")
+        return self._amount(name, self.types[name][0] if self.remat == "inputs" else "f32")
 
     def _operands(self, name: str) -> tuple[str, ...]:
         args = self.by_name[name].args[self.by_name[name].op == "pick" :]  # the first one is nowhere whole

@@ -36,7 +36,7 @@ from weft.lowering.nest import (
 from weft.lowering.verify import verify_nest
 
 MOST_TOGETHER = 4
-"""Sums that are exchanged at once."""
+"""Sums of one block-wide reduction."""
 
 
 def lower(kernel: TritonKernel) -> tuple[Nest, ...]:
@@ -112,7 +112,7 @@ class TritonLowering(Lowering[TritonSchedule], View):
 
     def _invariants(self) -> Iterator[Statement]:
         """Inputs that are the same for all rows of a segment, and stay in registers."""
-        loaded_again = self.looped or self.schedule.keeps == "tiles"
+        loaded_again = self.looped or self.schedule.remat == "tiles"
         for buffer in self.used_inputs():
             if not self.places.has_rows(buffer) and not (loaded_again and self.places.has_columns(buffer)):
                 yield from self.load(buffer)
@@ -152,7 +152,7 @@ class TritonLowering(Lowering[TritonSchedule], View):
         return sorted(inputs, key=place)
 
     def recomputes(self, stage: int) -> bool:
-        return self.schedule.keeps != "values" and any(self.loops.inner[:stage])
+        return self.schedule.remat != "none" and any(self.loops.inner[:stage])
 
     def columns_of(self, stage: int) -> Iterator[Statement]:
         return self._column_loop(stage) if self.looped else super().columns_of(stage)
@@ -160,7 +160,7 @@ class TritonLowering(Lowering[TritonSchedule], View):
     def reduce(self, names: tuple[str, ...]) -> Reduce:
         return Reduce(names, tuple(self.lanes.get(name, name) for name in names) if self.looped else ())
 
-    def exchanges(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    def block_reductions(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
         """Sums of one type and shape, four at a time."""
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in values:

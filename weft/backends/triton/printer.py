@@ -207,7 +207,7 @@ class Printer(ColumnBlocks):
     # row reductions
 
     def _reduce(self, values: list[Value], lanes: Sequence[str]) -> None:
-        """All pieces laid on each other, all values in one exchange between the threads."""
+        """All pieces pre-reduced, all values in one block-wide reduction."""
         names, op = ", ".join(value.name for value in values), values[0].op
         if lanes and op in ONLINE:
             (value,) = values

@@ -115,8 +115,8 @@ def _but_for_finish(demand: Demand, tile: TritonSchedule) -> float:
 class Weights:
     """Of a group of schedules. weights: registers of a thread for each unit of a feature, by its name. fewest: share of
     the registers that it wants with which a kernel can do. spilling: share of all registers beyond which a kernel that
-    wants more is said to spill. met: how well that fits ``tools/sweeps``, what ptxas of Triton 3.6 gives kernels
-    of sweeps over random shapes."""
+    wants more is over the spill threshold. met: how well that fits ``tools/sweeps``, what ptxas of Triton 3.6 gives
+    kernels of sweeps over random shapes."""
 
     weights: dict[str, float]
     fewest: float
@@ -139,8 +139,8 @@ def weights_of(schedule: TritonSchedule) -> Weights:
 def group_of(schedule: TritonSchedule) -> str:
     """Schedules with the same weights. Where columns are summed up without loading ahead, a program has all rows."""
     scheme = schedule.scheme
-    if schedule.keeps != "values":
-        return f"{scheme}_{schedule.keeps.upper()}"
+    if schedule.remat != "none":
+        return f"{scheme}_{schedule.remat.upper()}"
     if scheme == "STREAM" and schedule.finish == "none":
         return "STREAM_ROWS"
     return f"{scheme}_WHOLE" if scheme == "COLUMN" and schedule.stages == 1 else scheme
@@ -192,7 +192,8 @@ def most_registers(warps: int, programs: int, target: Target) -> int:
 
 
 def shared_bytes(demand: Demand, schedule: TritonSchedule) -> int:
-    """Shared memory of a program: row tiles that are on their way from memory, and what its threads exchange."""
+    """Shared memory of a program: row tiles that are on their way from memory, and the scratch of reductions and of
+    changes of layout."""
     return _shared_bytes(demand, schedule, schedule.stages)
 
 
@@ -209,7 +210,7 @@ def _shared_bytes(demand: Demand, tile: TritonSchedule) -> int:
     along_rows = tile.rows_per_tile if tile.warps > 8 else tile.warps // share_of(demand, tile).warps
     summed = 4 * along_rows * tile.tile_columns if along_rows > 1 else 0
     moved = MOVED_BYTES * tile.warps if tile.scheme == "STREAM" else 0
-    used = staged_bytes(demand, tile) + exchanged_bytes(demand, tile)
+    used = staged_bytes(demand, tile) + scratch_bytes(demand, tile)
     used = max(used, summed, moved) if demand.live.outer else used
     return RESERVED_BYTES + used if used else 0
 
@@ -229,14 +230,14 @@ def stage_bytes(demand: Demand, schedule: TritonSchedule) -> int:
         return elements * max((sum(dtypes.itemsize(b.dtype) for b in loop) for loop in live.loops), default=0)
     if schedule.scheme == "ONE_SHOT":
         return 0
-    along = (*live.tiles, *live.lasting) if schedule.keeps == "tiles" else live.tiles
+    along = (*live.tiles, *live.lasting) if schedule.remat == "tiles" else live.tiles
     tiles = elements * sum(dtypes.itemsize(b.dtype) for b in along)
     return tiles + rows * sum(dtypes.itemsize(b.dtype) for b in live.row_inputs)
 
 
-def exchanged_bytes(demand: Demand, schedule: TritonSchedule) -> int:
+def scratch_bytes(demand: Demand, schedule: TritonSchedule) -> int:
     """For row reductions, one number of each for every warp, and for tiles that are laid out in two ways: at the most,
-    because Triton may find one layout after all, or exchange 16 bits of each element."""
+    because Triton may find one layout after all, or move 16 bits of each element."""
     live, rows = demand.live, schedule.rows_per_tile
     reduced = 4 * schedule.warps * rows * live.inner
     converted = is_converted(demand, schedule)

@@ -11,7 +11,7 @@ from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 
 Inputs = Literal["normal", "evict_last"]
-Keeps = Literal["values", "tiles", "inputs"]
+Remat = Literal["none", "tiles", "inputs"]
 VECTOR_BYTES = 16
 """What a thread loads or stores at once."""
 VECTOR = 8
@@ -27,11 +27,11 @@ class TritonSchedule(Schedule):
     pieces of so many columns, a power of two; columns behind the last of the row are masked. warps, stages: of a
     program. chunks: of the rows of a segment, whose column sums are taken together, in order, before chunks are
     combined in order; fixed here, so that results do not depend on how many programs are resident. inputs: whether what
-    is loaded of rows goes from a GPU's caches as all else does, or last. keeps: what a thread keeps in registers:
-    values while row sums are exchanged, and weights for all rows, in float32; or of a row only its tiles as they were
-    loaded, from which values are computed again, while weights are loaded with each row; or all inputs as they were
-    loaded, weights for all rows. hoisted: whether what has no rows, as weights, is loaded before row sums are
-    exchanged, not where it is needed, until when it holds no registers. register_cap: registers that the compiler is
+    is loaded of rows goes from a GPU's caches as all else does, or last. remat: what values are rematerialised
+    from, that are used on both sides of a row reduction: nothing, a thread keeps them in float32, and weights for all
+    rows; or the tiles of a row as they were loaded, while weights are loaded with each row; or all inputs as they were
+    loaded, weights for all rows. hoisted: whether what has no rows, as weights, is loaded before row reductions are
+    done, not where it is needed, until when it holds no registers. register_cap: registers that the compiler is
     told a thread may have, unless they spill: those that leave room for as many programs as a multiprocessor is to
     hold; 0 if it is told nothing.
     """
@@ -45,7 +45,7 @@ class TritonSchedule(Schedule):
     stages: int = 0
     chunks: int = 0
     inputs: Inputs = "normal"
-    keeps: Keeps = "values"
+    remat: Remat = "none"
     hoisted: bool = False
     register_cap: int = 0
 
@@ -67,7 +67,7 @@ class TritonSchedule(Schedule):
 
     def __str__(self) -> str:
         rest = "" if self.inputs == "normal" else f" inputs={self.inputs}"
-        rest += "" if self.keeps == "values" else f" keeps={self.keeps}"
+        rest += "" if self.remat == "none" else f" remat={self.remat}"
         rest += " hoisted" if self.hoisted else ""
         rest += f" register_cap={self.register_cap}" if self.register_cap else ""
         return (

@@ -115,8 +115,9 @@ class Statements(View):
         return loaded and value.dtype == "f32" and source in ("bf16", "f16")
 
     def _is_taken_out_again(self, value: Value, source: str) -> bool:
-        """Whether that is done anew here: behind an exchange, or for every row of a weight that stays as it was."""
-        stays = self.schedule.keeps == "inputs" and not self.extent(value.name)[0]
+        """Whether that is done anew here: behind a block-wide reduction, or for every row of a weight that stays as it
+        was."""
+        stays = self.schedule.remat == "inputs" and not self.extent(value.name)[0]
         return (self.again or stays) and self._is_taken_out(value, source)
 
     def _inverse(self, value: Value, operands: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ from weft.lowering.nest import Nest
 
 _OURS = (
     "triton tl w tile block blocks chunk chunks part segment row column task kept start row_exists column_exists "
-    "arrived range float start_of_row early aligned vector rest reached whole is_last apart"
+    "barrier range float start_of_row early aligned vector rest reached whole is_last apart"
 )
 _LETTERS = tuple(f"_{letter}" for letter in "abcdefghijklmnop")
 _EACH_PIECE = "column column_exists vector reached whole"
@@ -140,7 +140,7 @@ def render(kernel: TritonKernel) -> Source:
         _chunks(plain, writer)
         write_nest(plain, first, writer)
         for _ in synced:
-            writer.line("w.wait_for_all(arrived)")
+            writer.line("w.wait_for_all(barrier)")
             writer.line(f"{entry}_finish({words})")
     for nest in (*synced, *(phase for phases in launched for phase in phases)):
         with _function(f"{entry}_finish", words, writer):

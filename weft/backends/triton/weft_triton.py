@@ -104,7 +104,7 @@ def min(x, axis: tl.constexpr):
     return result
 
 
-# several reductions in one exchange between the threads of a program
+# several reductions in one block-wide reduction
 
 
 @triton.jit
@@ -281,16 +281,16 @@ def sumexp_of_row(centre, total):
 
 
 @triton.jit
-def wait_for_all(arrived):
+def wait_for_all(barrier):
     """Return once every program of the launch has called this; what they wrote before can be read then. All of them
-    have to be resident. arrived: int64, a multiple of their number before the launch and after it."""
+    have to be resident. barrier: int64, a multiple of their number before the launch and after it."""
     tl.debug_barrier()
     programs = tl.num_programs(0) * tl.num_programs(1)
-    before = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu")
+    before = tl.atomic_add(barrier, 1, sem="acq_rel", scope="gpu")
     target = (before // programs + 1) * programs
-    now = tl.atomic_add(arrived, 0, sem="acquire", scope="gpu")
+    now = tl.atomic_add(barrier, 0, sem="acquire", scope="gpu")
     while now < target:
-        now = tl.atomic_add(arrived, 0, sem="acquire", scope="gpu")
+        now = tl.atomic_add(barrier, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
 
 

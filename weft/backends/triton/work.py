@@ -42,15 +42,15 @@ class Work:
     but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
     element; tensors: that have these. single: inputs that have some of several dimensions along which a tile lies, of
     which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
-    operations: on an element, in float32 additions; again: those behind an exchange that were computed before it.
-    loops: over the columns of a row. row_sums: along rows; exchanges: of these between threads. sums: column sums;
-    added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs of rows and
-    columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations: on a row in
-    a thread, and on what it loads at once, for its place along each of several dimensions and its address in each
-    tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many rows in
-    turn have the same of it. strided: tensors in which neighbours along the columns are none. tables: inputs that some
-    of the rows have nothing to do with, if multiprocessors' own caches do not hold them, so that each program loads
-    them anew: bytes of an element, and how many rows in turn have the same of it."""
+    operations: on an element, in float32 additions; again: those behind a block-wide reduction that were computed
+    before it. loops: over the columns of a row. row_sums: along rows; block_reductions: of these across warps. sums:
+    column sums; added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
+    of rows and columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations:
+    on a row in a thread, and on what it loads at once, for its place along each of several dimensions and its address
+    in each tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many
+    rows in turn have the same of it. strided: tensors in which neighbours along the columns are none. tables: inputs
+    that some of the rows have nothing to do with, if multiprocessors' own caches do not hold them, so that each program
+    loads them anew: bytes of an element, and how many rows in turn have the same of it."""
 
     moved_bytes: int
     again_bytes: int
@@ -63,7 +63,7 @@ class Work:
     again: float
     loops: int
     row_sums: int
-    exchanges: int
+    block_reductions: int
     sums: int
     added: tuple[int, ...]
     rows: int
