@@ -1,7 +1,12 @@
-"""Writes docs/performance.md and its picture from benchmarks/results: ``python docs/performance.py``."""
+"""Writes docs/performance.md and its picture from benchmarks/results: ``python docs/performance.py``.
+
+The files in benchmarks/results were measured on GPUs. Page and picture follow from them on any machine; the picture is
+drawn anew only where what it shows has changed.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import statistics
@@ -17,16 +22,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))  # the zoo is among the tests, which are in no package
+sys.path.insert(0, str(HERE.parent))  # neither these pages nor the tests, of which the zoo is one, are in the package
 
-from performance_fusion import fusion_page  # noqa: E402
-
+from docs.performance_fusion import fusion_page  # noqa: E402
+from docs.pictures import SOURCE, digest, source_of  # noqa: E402
 from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
 from tests.zoo.start import STARTS  # noqa: E402
 from tools.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
+PAGE_FILE, PICTURE = HERE / "performance.md", HERE / "pictures" / "h200.png"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
     *(f"h200_zoo_start_{number}" for number in range(1, 3)),
@@ -231,6 +237,15 @@ empty caches and with full ones; {pairs} pair(s): `{commandcompile}`
 
 
 def main() -> None:
+    """Write the page, and the picture if it is stale."""
+    text, cells, drawn = written()
+    PAGE_FILE.write_text(text)
+    if source_of(PICTURE) != (source := plot_source(cells, drawn)):
+        plot(cells, drawn, source)
+
+
+def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The page, and the cells that its picture shows: chosen ones and drawn ones."""
     names = ("2p26", "2p25", "few_rows", "wide", "f16", "f32", "training")
     names += ("softmax_50257", "softmax_50257_dynamic", "host_time", "compile_time")
     drawn = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("h200_drawn_*.json"))]
@@ -282,9 +297,9 @@ def main() -> None:
         missed25=missed(found["2p25"]),
         norms=f"{product ** (1 / len(norms)):.0%}",
     )
-    (HERE / "performance.md").write_text(page)
     every = [cell for each in drawn for cell in each["cells"] if cell["us"]]
-    plot([*found["2p26"]["cells"], *found["wide"]["cells"]], [cell for cell in every if cell["group"] != "few rows"])
+    chosen = [*found["2p26"]["cells"], *found["wide"]["cells"]]
+    return page, chosen, [cell for cell in every if cell["group"] != "few rows"]
 
 
 def zoo_page(names: Sequence[str]) -> str:
@@ -477,7 +492,13 @@ def drawn_summary(found: dict[str, Any]) -> str:
     )
 
 
-def plot(cells: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> None:
+def plot_source(cells: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> str:
+    """The digest of what the picture shows: the figures, and how they are drawn."""
+    shown = [[cell[name] for name in ("workload", "columns", "us")] for cell in (*cells, *drawn)]
+    return digest(json.dumps([len(cells), shown]) + inspect.getsource(plot))
+
+
+def plot(cells: list[dict[str, Any]], drawn: list[dict[str, Any]], source: str) -> None:
     """Fraction of copy over the width: lines of chosen cells, points of drawn ones."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharey=True)
     for axis, end in zip(axes, ("forward", "backward"), strict=True):
@@ -497,7 +518,7 @@ def plot(cells: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> None:
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     axes[0].set_ylabel("fraction of copy, 2^26 elements")
     figure.tight_layout()
-    figure.savefig(HERE / "pictures" / "h200.png", dpi=110)
+    figure.savefig(PICTURE, dpi=110, metadata={SOURCE: source})
 
 
 if __name__ == "__main__":

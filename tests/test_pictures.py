@@ -1,0 +1,45 @@
+"""Pictures and measured figures of the pages show what they are made of today; ``make docs`` makes them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from docs import performance, pictures
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_picture_of_an_explanation_is_of_the_page_of_today(update_golden: bool) -> None:
+    """``update_golden`` skips it for releases of torch that trace other graphs; a browser takes the picture."""
+    torch._dynamo.reset()  # sizes that another test varied would be symbols
+    assert pictures.source_of(pictures.EXPLANATION) == pictures.digest(pictures.explanation()), "run `make docs`"
+
+
+def test_the_page_on_performance_is_made_of_the_results() -> None:
+    """Both the page and its picture."""
+    text, cells, drawn = performance.written()
+    assert performance.PAGE_FILE.read_text() == text, "run `make docs`"
+    assert pictures.source_of(performance.PICTURE) == performance.plot_source(cells, drawn), "run `make docs`"
+
+
+def test_no_other_picture_is_there_and_none_is_missing() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {
+        (page.parent / name).resolve()
+        for page in pages
+        for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page.read_text())
+    }
+    checked = {pictures.EXPLANATION, performance.PICTURE}
+    assert shown == {path.resolve() for path in checked}
+    assert {path for path in ROOT.glob("docs/**/*") if path.suffix in (".png", ".svg", ".jpg", ".gif")} == checked
+
+
+def test_a_picture_says_what_it_was_made_of(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    assert pictures.source_of(picture) == ""
+    picture.write_bytes(pictures.EXPLANATION.read_bytes())
+    pictures.keep_source(picture, "another page")
+    assert pictures.source_of(picture) == "another page"
