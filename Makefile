@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
 
-.PHONY: help venv demo test test-all gpu-test gpu-bench zoo check format clean
+.PHONY: help venv demo test test-all gpu-test gpu-bench zoo docs check format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA de
 zoo: $(VENV)/.installed  ## check models of transformers, timm and diffusers, and time them on a CUDA device
 	mkdir -p build
 	$(BIN)/python -m tests.zoo --json build/zoo.json
+
+# the picture last: where it is stale it needs a browser
+docs: $(VENV)/.installed  ## write anew what the pages show: outputs, tables, diffs and pictures
+	$(BIN)/python docs/performance.py
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_refusals.py tests/test_extending.py --update-golden
+	$(BIN)/python docs/pictures.py
 
 check: $(VENV)/.installed  ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
