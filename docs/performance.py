@@ -1,7 +1,8 @@
-"""Writes docs/performance.md and its picture from benchmarks/results: ``python docs/performance.py``.
+"""Writes docs/performance.md, its picture, and tables of README.md from benchmarks/results: ``python
+docs/performance.py``.
 
-The files in benchmarks/results were measured on GPUs. Page and picture follow from them on any machine; the picture is
-drawn anew only where what it shows has changed.
+The files in benchmarks/results were measured on GPUs. Tables and picture follow from them on any machine; the picture
+is drawn anew only where what it shows has changed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # neither these pages nor the tests, of which the zoo is one, are in the package
 
 from docs.performance_fusion import fusion_page  # noqa: E402
+from docs.performance_readme import kernels_table, models_table, with_tables  # noqa: E402
 from docs.pictures import SOURCE, digest, source_of  # noqa: E402
 from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
@@ -32,6 +34,7 @@ from tests.zoo.start import STARTS  # noqa: E402
 from tools.gpu_drawn import spread  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
+README = HERE.parent / "README.md"
 PAGE_FILE, PICTURE = HERE / "performance.md", HERE / "pictures" / "h200.png"
 NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
@@ -240,8 +243,23 @@ def main() -> None:
     """Write the page, and the picture if it is stale."""
     text, cells, drawn = written()
     PAGE_FILE.write_text(text)
+    README.write_text(with_tables(README.read_text(), readme_tables()))
     if source_of(PICTURE) != (source := plot_source(cells, drawn)):
         plot(cells, drawn, source)
+
+
+def readme_tables() -> dict[str, str]:
+    """Those of README.md, by their names there."""
+    found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in ("2p26", "training")}
+    return {
+        "steps": models_table(zoo(results_of(ZOO))),
+        "kernels": kernels_table(found["2p26"]["cells"], found["training"]["models"]),
+    }
+
+
+def results_of(names: Sequence[str]) -> list[dict[str, Any]]:
+    """What several commands found."""
+    return [json.loads((RESULTS / f"{name}.json").read_text()) for name in names]
 
 
 def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
@@ -304,7 +322,7 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
 
 def zoo_page(names: Sequence[str]) -> str:
     """Commands, what they found, and what is wrong."""
-    results = [json.loads((RESULTS / f"{name}.json").read_text()) for name in names]
+    results = results_of(names)
     models = zoo(results)
     texts = ["\n".join(f"- `{result['command']}`" for result in results), zoo_table(models)]
     texts += ["What those commands say is wrong:", zoo_wrong(models)]
@@ -313,7 +331,7 @@ def zoo_page(names: Sequence[str]) -> str:
 
 def zoo_races(names: Sequence[str]) -> str:
     """A line a model."""
-    models = zoo([json.loads((RESULTS / f"{name}.json").read_text()) for name in names])
+    models = zoo(results_of(names))
     return "\n".join(f"{'  ' * line.startswith(' ')}- {line.strip()}" for line in races_lost(models))
 
 

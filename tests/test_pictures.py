@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from docs import performance, pictures
+from docs import performance, performance_readme, pictures
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +23,16 @@ def test_the_page_on_performance_is_made_of_the_results() -> None:
     text, cells, drawn = performance.written()
     assert performance.PAGE_FILE.read_text() == text, "run `make docs`"
     assert pictures.source_of(performance.PICTURE) == performance.plot_source(cells, drawn), "run `make docs`"
+
+
+def test_tables_and_ratios_of_the_readme_are_made_of_the_results() -> None:
+    page = performance.README.read_text()
+    assert page == performance_readme.with_tables(page, performance.readme_tables()), "run `make docs`"
+    h200, h100 = (
+        performance_readme.range_of_steps(performance.zoo(performance.results_of(names)))
+        for names in (performance.ZOO, performance.ZOO_H100)
+    )
+    assert f"{h200} of TorchInductor's time on an H200, {h100} on an H100" in " ".join(page.split())
 
 
 def test_no_other_picture_is_there_and_none_is_missing() -> None:
