@@ -4,7 +4,8 @@ A ``python`` block that is followed, after blank lines only, by a ``text`` or ``
 output. All blocks of a page share one namespace and run in order, as one program would in a fresh process.
 
 A ``console`` block has commands of weft, each behind ``$``, and below each what it prints. Where that differs from
-machine to machine, ``...`` stands for any part of a line or, alone in a line, for any lines.
+machine to machine, ``...`` stands for any part of a line or, alone in a line, for any lines; once something else has
+changed, all that is printed is put there, to be shortened again by hand.
 """
 
 from __future__ import annotations

@@ -64,9 +64,10 @@ def test_what_looks_like_an_output_is_one_or_says_that_it_is_an_example(name: st
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in AS_MEASURED])
 def test_files_and_modules_that_a_page_names_are_there(name: str) -> None:
-    prose = "".join((ROOT / name).read_text().split("```")[::2])
+    page = (ROOT / name).read_text()
+    typed = [line for block in find_blocks(page.splitlines()) if block.language == "sh" for line in block.lines]
     missing: list[str] = []
-    for words in re.findall(r"`([^`\n]+)`", prose):
+    for words in (*re.findall(r"`([^`\n]+)`", "".join(page.split("```")[::2])), *typed):
         paths = re.findall(r"(?<![\w/.~-])((?:weft|tests|tools|docs|benchmarks)/[\w./*-]+)", words)
         missing += [path for path in paths if not glob(path, root_dir=ROOT)]
         if re.fullmatch(r"[\w/]+\.(?:py|json|csv|h|cpp|md)", words):

@@ -12,6 +12,8 @@ import pytest
 from tests import extending
 from tests.extending import FOLDER, NAMES, ROOT
 
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git does not know which files are the checkout's")
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
