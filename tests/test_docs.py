@@ -51,7 +51,7 @@ def test_what_looks_like_an_output_is_one_or_says_that_it_is_an_example(name: st
     so."""
     lines = (ROOT / name).read_text().splitlines()
     blocks = find_blocks(lines)
-    known = ("python", "sh", "console", "diff", "text example")
+    known = ("python", "sh", "console", "diff", "text example", "text drawing")
     unknown = [
         f"line {block.first + 1}"
         for before, block in pairwise([None, *blocks])
@@ -65,7 +65,10 @@ def test_what_looks_like_an_output_is_one_or_says_that_it_is_an_example(name: st
 @pytest.mark.parametrize("name", [name for name in ALL if name not in AS_MEASURED])
 def test_files_and_modules_that_a_page_names_are_there(name: str) -> None:
     page = (ROOT / name).read_text()
-    typed = [line for block in find_blocks(page.splitlines()) if block.language == "sh" for line in block.lines]
+    blocks = find_blocks(page.splitlines())
+    typed = [line for block in blocks if block.language == "sh" for line in block.lines]
+    drawn = [line for block in blocks if block.language == "text drawing" for line in block.lines]
+    typed += [word.rstrip(",:;") for line in drawn for word in line.split()]
     missing: list[str] = []
     for words in (*re.findall(r"`([^`\n]+)`", "".join(page.split("```")[::2])), *typed):
         paths = re.findall(r"(?<![\w/.~-])((?:weft|tests|tools|docs|benchmarks)/[\w./*-]+)", words)
