@@ -40,7 +40,7 @@ NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
     *(f"h200_zoo_start_{number}" for number in range(1, 3)),
     "h200_zoo_race",
-    *(f"h200_zoo_training_{number}" for number in range(1, 9)),
+    *(f"h200_zoo_training_{number}" for number in range(1, 10)),
     "h200_zoo_race_2",
     *(f"h200_zoo_gradients{number}" for number in ("", "_2", "_3")),
     *(f"h200_zoo_start_{number}" for number in range(3, 5)),
