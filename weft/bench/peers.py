@@ -64,18 +64,18 @@ def eager_call(case: Case) -> Candidate:
     candidate = call_candidate("eager", case.function, case.inputs)
     with _Counting() as counting:
         candidate.run()
-    return _counted(candidate, counting.count)
+    return replace(candidate, kernels=counting.count)
 
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
     of_plan: dict[str, Any] = {"tuned": options.tuned, "mix_order": options.mix_order, "max_reads": options.max_reads}
-    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, **of_plan)
+    fused = fuse(case.function, dynamic=case.dynamic, cache_dir=options.cache_dir, **of_plan)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
     before = counters.launches
     candidate.run()
-    return _counted(candidate, counters.launches - before)
+    return replace(candidate, kernels=counters.launches - before)
 
 
 def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel] = lambda k: k) -> Candidate:
@@ -125,10 +125,10 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
 
 def inductor_call(case: Case, peer: str = "inductor", options: dict[str, Any] | None = None) -> Candidate:
     """kernels: those that TorchInductor generated; calls of ATen and of libraries are not counted."""
-    compiled = torch.compile(case.function, fullgraph=True, dynamic=case.specialised, options=options)
+    compiled = torch.compile(case.function, fullgraph=True, dynamic=case.dynamic, options=options)
     candidate = call_candidate(peer, compiled, case.inputs)
     candidate.run()
-    return _counted(candidate, len(_recorded(candidate.run)[1]))
+    return replace(candidate, kernels=len(_recorded(candidate.run)[1]))
 
 
 def inductor_kernels(called: Candidate) -> Candidate:
@@ -145,44 +145,6 @@ def inductor_kernels(called: Candidate) -> Candidate:
             function(*arguments)
 
     return Candidate("inductor", "kernels", run, memory=tensors_of(result), outputs=lambda: result, kernels=len(calls))
-
-
-def autograd_candidates(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
-    """The backward of a forward workload through autograd, with fresh gradients: what it computes, and eager, Inductor
-    and weft. The forward before it is not timed."""
-    leaves = tuple(t.detach().requires_grad_() for t in case.inputs)
-    with torch.no_grad():
-        gradients = tuple(torch.randn_like(t) for t in tensors_of(case.function(*case.inputs)))
-
-    def backward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        own = [t.detach().requires_grad_() for t in inputs]
-        with torch.enable_grad():
-            results = tensors_of(case.function(*own))
-        return torch.autograd.grad(results, own, [g.to(t.dtype) for g, t in zip(gradients, results, strict=True)])
-
-    compiled = {
-        "eager": case.function,
-        "inductor": torch.compile(case.function, fullgraph=True, dynamic=False),
-        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir, tuned=options.tuned),
-    }
-    made = [_backward(peer, function, leaves, gradients) for peer, function in compiled.items()]
-    return replace(case, function=backward), made
-
-
-def _backward(
-    peer: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> Candidate:
-    outputs: list[Tensor] = []
-
-    def forward() -> None:
-        for leaf in leaves:
-            leaf.grad = None
-        outputs[:] = tensors_of(function(*leaves))
-
-    def run() -> None:
-        torch.autograd.backward(outputs, gradients)
-
-    return Candidate(peer, "autograd", run, forward, outputs=lambda: [leaf.grad for leaf in leaves])
 
 
 def _empty(node: fx.Node, slot: Slot | None) -> Tensor:
@@ -246,7 +208,3 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
-
-
-def _counted(candidate: Candidate, kernels: int) -> Candidate:
-    return replace(candidate, kernels=kernels)
