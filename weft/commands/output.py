@@ -1,4 +1,4 @@
-"""How commands print: tables as wide as the screen, or 120 characters in a pipe, and progress where somebody sees it."""
+"""How commands print: tables as wide as the screen, or 120 characters in a pipe, and progress on a screen."""
 
 from __future__ import annotations
 
