@@ -26,7 +26,8 @@ from weft.capture.axes import (
     reduction_space,
     shape_of,
 )
-from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, is_dear, reduced_axes
+from weft.capture.forms import check_form
+from weft.capture.lower import POINTWISE, REDUCTIONS, is_dear, reduced_axes
 from weft.capture.lowering import can_unify, flat, is_constant, unify_all
 from weft.capture.parts import drops_axis, joined, joined_space, slice_of
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent

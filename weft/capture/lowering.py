@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, Operand, Space
-from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
+from weft.capture.axes import VIEWS, Operand, Space, tensor_args
+from weft.capture.lower import POINTWISE, REDUCTIONS, project, reduced_axes
 from weft.capture.opaque import lower_opaque
 from weft.capture.parts import lower_joined, slice_of
 from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
@@ -23,6 +23,7 @@ from weft.ir.program import Buffer, Dim, Program, Size
 aten = torch.ops.aten
 prims = torch.ops.prims
 Strides = tuple[Extent, ...]
+CONSTANTS = (aten.full.default, aten.scalar_tensor.default, prims.iota.default)
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class NodeLowering:
         self._operands = {id(arg): i for i, arg in reversed(list(enumerate(self._tensor_args())))}
 
     def lower(self) -> str | tuple[str, ...]:
-        function = projection() if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
+        function = project if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
         if self.space.opaque:
             function = lower_opaque
         elif self.space.numbers:
@@ -225,9 +226,8 @@ class NodeLowering:
         assert isinstance(value, str)
         return self.group.builder.cast(value, self.compute)
 
-    def results(self, index: int) -> tuple[str, ...]:
-        """All results of the node that operand ``index`` is."""
-        del index
+    def results(self) -> tuple[str, ...]:
+        """All results of the node that the operand is."""
         value = self.group.read(self.space.operands[0])
         assert isinstance(value, tuple)
         return value
@@ -278,8 +278,6 @@ class NodeLowering:
         return self.group.names_of([self.space.axes[i] for i in dims])
 
     def _tensor_args(self) -> list[fx.Node]:
-        from weft.capture.axes import tensor_args
-
         return tensor_args(self.node) if self.node.target is not operator.getitem else [self.node.args[0]]  # type: ignore[list-item]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from weft.capture.axes import tensor_args
-from weft.capture.lower import check_tensors
+from weft.capture.forms import check_tensors
 from weft.ir import dtypes
 
 if TYPE_CHECKING:
