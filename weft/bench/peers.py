@@ -23,7 +23,7 @@ from weft.bench.case import Case
 from weft.bench.correctness import tensors_of
 from weft.bench.reason import Reason, UntimedError
 from weft.capture.assembly import Slot
-from weft.capture.lowering import strides_of
+from weft.capture.nodes import strides_of
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import Refusal, RefusedError

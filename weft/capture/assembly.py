@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, axis_of, follow, is_view, order_of, shape_of
+from weft.capture.axes import follow
 from weft.capture.growth import Growth
 from weft.capture.lower import POINTWISE
-from weft.capture.lowering import Strides, flat, is_constant, strides_of
+from weft.capture.nodes import ORDERS, Strides, axis_of, is_constant, is_view, order_of, shape_of, strides_of
 from weft.capture.refine import Axis, Extent, same_extent
 
 aten = torch.ops.aten
@@ -320,7 +320,7 @@ def _strides_behind_views(
     of the member, each element once, or an axis has no one stride."""
     refine = growth.refine
     steps = _steps(axes, strides, growth)
-    atoms = refine.leaves(flat(own))
+    atoms = refine.atoms(own)
     if set(atoms) != set(steps) or len(atoms) != len(steps):
         return None
     found: list[Extent] = []
@@ -360,7 +360,7 @@ def _are_apart(major: Axis, minor: Axis, growth: Growth, group: Sequence[fx.Node
     for node in group:
         space = growth.spaces[node]
         for axes in (space.axes, space.result, *(operand.axes for operand in space.operands)):
-            leaves = refine.leaves(flat(axes))
+            leaves = refine.atoms(axes)
             if (last in leaves) != (inner[0] in leaves):
                 return True
             if last in leaves and leaves.index(inner[0]) != leaves.index(last) + 1:

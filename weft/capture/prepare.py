@@ -8,10 +8,8 @@ import torch
 from torch import fx
 
 from weft.capture.assembly import Made, is_zero, made_of, scatter_axis, scatters_of, span_of
-from weft.capture.axes import shape_of, viewed
-from weft.capture.growth import leaves, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
-from weft.capture.lowering import strides_of
+from weft.capture.nodes import leaves, shape_of, storage_bytes, strides_of, viewed
 from weft.capture.parts import behind, joined, slice_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import erase_unread, insert_before, insert_behind, read_parts_of_inputs, slice_inputs

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import axis_of, order_of, shape_of
 from weft.capture.lower import POINTWISE, is_dear, reduced_axes
+from weft.capture.nodes import ALIASES, ORDERS, RESHAPES, axis_of, order_of, shape_of
 from weft.capture.parts import MOST_PARTS, SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 
 
 def read_parts_of_inputs(graph: fx.Graph) -> None:
@@ -275,13 +274,10 @@ def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node |
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, _pointwise),
     aten.full.default: _constant,
-    aten.permute.default: _permute,
-    aten.transpose.int: _permute,
-    aten.t.default: _permute,
+    **dict.fromkeys(ORDERS, _permute),
     aten.expand.default: _expand,
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims), _reshape),
-    aten.alias.default: _same,
-    aten.detach.default: _same,
+    **dict.fromkeys(ALIASES, _same),
     aten.cat.default: _concatenated,
     aten.sum.dim_IntList: _sum,
     aten.slice.Tensor: _slice,
