@@ -205,7 +205,7 @@ def test_more_threads_than_cores_are_a_warning(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cpu_without_vectors_or_figures_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    monkeypatch.setattr(health, "_read", lambda _: "vendor_id: a\nmodel name\t: Some CPU\nmodel name\t: Some CPU\n")
+    monkeypatch.setattr(health, "cpu_model", lambda: "Some CPU")
     found = looked_at("cpu")
     assert (found.status, found.fact) == ("warning", "Some CPU, DEFAULT")
     for module in (health, target):

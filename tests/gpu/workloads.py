@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tests.cases import Case, make_case
 from tests.exact_inputs import WEIGHT_OUTPUTS, exact_inputs
+from tests.run_program import run_program
 from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
-from weft.compiler import run_program
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
 from weft.machines import target_of

@@ -21,6 +21,7 @@ from weft.capture.axes import follow
 from weft.capture.growth import Growth
 from weft.capture.lower import POINTWISE
 from weft.capture.nodes import ORDERS, Strides, axis_of, is_constant, is_view, order_of, shape_of, strides_of
+from weft.capture.parts import Part, written_part
 from weft.capture.refine import Axis, Extent, same_extent
 
 aten = torch.ops.aten
@@ -176,38 +177,35 @@ def _concatenated(node: fx.Node, strides: Strides) -> Made | None:
 def _padded(node: fx.Node, strides: Strides) -> Made | None:
     """One slice among zeros that are a few rows of it."""
     if node.target is aten.slice_scatter.default:
-        base, source, axis = node.args[0], node.args[1], scatter_axis(node)
-        span = span_of(node, shape_of(node)[axis]) if is_zero(base) else None
+        base, source = node.args[:2]
+        part = written_part(node) if is_zero(base) else None
     else:
-        source, axis, span = _padding(node)
-    shape = shape_of(node)
-    if span is None or not isinstance(source, fx.Node):
+        source, part = node.args[0], _padding(node)
+    if part is None or not isinstance(source, fx.Node):
         return None
-    zeros = [*range(span[0]), *range(span[1], int(shape[axis]))]
+    axis = part.axis
+    zeros = [*range(part.start), *range(part.stop, int(shape_of(node)[axis]))]
     if len(zeros) > MOST_ZEROS:
         return None
     beside = (*strides[:axis], 0, *strides[axis + 1 :])
-    pieces = [Piece(source, strides, span[0] * strides[axis])]
+    pieces = [Piece(source, strides, part.start * strides[axis])]
     pieces += [Piece(source, beside, at * strides[axis], is_zero=True) for at in zeros]
     return Made(tuple(pieces))
 
 
-def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None]:
-    """What is padded with zeros along one axis, the axis, and its first index and the one behind the last."""
-    source, pad, *given = node.args
-    assert isinstance(source, fx.Node)
+def _padding(node: fx.Node) -> Part | None:
+    """Where what is padded with zeros along one axis lies in the result; None if it is with anything else."""
+    _, pad, *given = node.args
     numbers: Any = pad
     value = given[0] if given else node.kwargs.get("value", 0)
     sizes, rank = shape_of(node), len(shape_of(node))
     padded = [i for i, each in enumerate(numbers) if each != 0]
     axes = {rank - 1 - i // 2 for i in padded}
     if len(axes) != 1 or value not in (0, None) or any(not isinstance(n, int) or n < 0 for n in numbers):
-        return None, 0, None
+        return None
     (axis,) = axes
     size, place = sizes[axis], 2 * (rank - 1 - axis)
-    if not isinstance(size, int):
-        return None, axis, None
-    return source, axis, (numbers[place], size - numbers[place + 1])
+    return Part(axis, numbers[place], size - numbers[place + 1]) if isinstance(size, int) else None
 
 
 def _scattered(node: fx.Node, strides: Strides) -> Made | None:
@@ -219,23 +217,19 @@ def _scattered(node: fx.Node, strides: Strides) -> Made | None:
     if terms is None:
         return None
     scatters = [term for term in terms if term.target is not aten.add.Tensor]
-    axes = {scatter_axis(scatter) for scatter in scatters}
-    if len(axes) != 1:
-        return None
-    (axis,) = axes
-    shape = shape_of(node)
+    parts: list[Part] = []
     pieces: list[Piece] = []
-    spans: list[tuple[int, int]] = []
     for scatter in scatters:
-        source = scatter.args[1]
-        span = span_of(scatter, shape[axis])
-        if span is None or not isinstance(source, fx.Node):
+        source, part = scatter.args[1], written_part(scatter)
+        if part is None or not isinstance(source, fx.Node):
             return None
-        spans.append(span)
+        axis = part.axis
         kept = strides if scatter.target is aten.slice_scatter.default else (*strides[:axis], *strides[axis + 1 :])
-        pieces.append(Piece(source, kept, span[0] * strides[axis]))
-    spans.sort()
-    covers = spans[0][0] == 0 and spans[-1][1] == shape[axis] and all(a[1] == b[0] for a, b in pairwise(spans))
+        pieces.append(Piece(source, kept, part.start * strides[axis]))
+        parts.append(part)
+    parts.sort(key=lambda part: part.start)
+    covers = parts[0].start == 0 and parts[-1].stop == shape_of(node)[parts[0].axis]
+    covers = covers and all(one.axis == other.axis and one.stop == other.start for one, other in pairwise(parts))
     return Made(tuple(pieces), tuple(terms[1:])) if covers else None
 
 
@@ -273,24 +267,6 @@ def is_zero(node: Any) -> bool:
     return (
         isinstance(node, fx.Node) and is_constant(node) and node.target is aten.full.default and bool(node.args[1] == 0)
     )
-
-
-def scatter_axis(scatter: fx.Node) -> int:
-    return int(scatter.args[2] if len(scatter.args) > 2 else 0) % len(shape_of(scatter))  # type: ignore[arg-type]
-
-
-def span_of(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
-    """First index and the one behind the last that a scatter writes; None if they are not known or not all between."""
-    if not isinstance(size, int):
-        return None
-    if scatter.target is aten.select_scatter.default:
-        index = scatter.args[3]
-        return (index % size, index % size + 1) if isinstance(index, int) else None
-    start, stop, step = (*scatter.args, *(0, None, None, 1)[len(scatter.args) - 2 :])[3:]
-    if step != 1 or scatter.kwargs or isinstance(start, fx.Node) or isinstance(stop, fx.Node):
-        return None
-    first, behind, _ = slice(start, stop).indices(size)
-    return (first, behind) if first < behind else None
 
 
 # where a part lies

@@ -188,6 +188,17 @@ def larger_slice(node: fx.Node, known: Iterable[fx.Node]) -> fx.Node:
     return node
 
 
+def written_part(scatter: fx.Node) -> Part | None:
+    """What of an axis a scatter writes; None if that is nothing, or known at run time only."""
+    given: Sequence[Any] = scatter.args[2:]
+    if scatter.target is aten.select_scatter.default:
+        given = _single(*given) if isinstance(given[1], int) else (0, 0, 0)
+    elif scatter.kwargs:
+        return None
+    part = _part(shape_of(scatter), given)
+    return part if part is not None and part.length > 0 else None
+
+
 def drops_axis(node: fx.Node) -> bool:
     """Whether what is taken of an axis is an element of it."""
     taken: Any = node.args[0]

@@ -29,7 +29,7 @@ from weft.runtime import calibration
 from weft.runtime.build import compiler_version, find_compiler
 from weft.runtime.cache import Cache
 from weft.runtime.trust import check_folder
-from weft.target import Target, vendor
+from weft.target import Target, cpu_model, vendor
 
 Status = Literal["ok", "warning", "problem"]
 Answer = tuple[Status, str, str]
@@ -130,18 +130,6 @@ def _without_home(text: str) -> str:
     return text
 
 
-def _weft(_: Surroundings) -> Answer:
-    return "ok", f"{weft.__version__} in {Path(weft.__file__).parent}", ""
-
-
-def _python(_: Surroundings) -> Answer:
-    return "ok", f"{platform.python_implementation()} {platform.python_version()}", ""
-
-
-def _system(_: Surroundings) -> Answer:
-    return "ok", platform.platform(), ""
-
-
 def _torch(_: Surroundings) -> Answer:
     if torch_version_supported():
         return "ok", f"{torch.__version__}, in the supported range 2.11 to 2.15", ""
@@ -232,19 +220,11 @@ def _threads(_: Surroundings) -> Answer:
 
 
 def _cpu(_: Surroundings) -> Answer:
-    names = re.findall(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     capability = torch.backends.cpu.get_cpu_capability()
-    fact = f"{names[0] if names else platform.processor() or platform.machine()}, {capability}"
+    fact = f"{cpu_model()}, {capability}"
     if capability in ("AVX2", "AVX512"):
         return "ok", fact, ""
     return "warning", fact, "kernels are compiled for AVX2 and AVX512; here they are portable code, right but slower"
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def _target(_: Surroundings) -> Answer:
@@ -319,9 +299,9 @@ def _folder(folder: Path, fact: str, variable: str) -> Answer:
 
 
 CHECKS: dict[str, Callable[[Surroundings], Answer]] = {
-    "weft": _weft,
-    "python": _python,
-    "system": _system,
+    "weft": lambda _: ("ok", f"{weft.__version__} in {Path(weft.__file__).parent}", ""),
+    "python": lambda _: ("ok", f"{platform.python_implementation()} {platform.python_version()}", ""),
+    "system": lambda _: ("ok", platform.platform(), ""),
     "torch": _torch,
     "triton": _triton,
     "packages": _packages,
