@@ -94,8 +94,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
     planned = Plans(tuning.load(options), options.mixed_order).of(Asked(program, Target.current("cpu"), {}))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(placeholders, case.inputs, strict=True))
+    known: dict[fx.Node, Any] = dict(zip(module.graph.find_nodes(op="placeholder"), case.inputs, strict=True))
     bound = [view_of(node, known, module) for node in region.inputs]
     tensors = {b.name: t for b, t in zip(region.program.inputs, bound, strict=True)}
     kernels = [change(kernel) for kernel in planned.kernels]
@@ -112,8 +111,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         own = [tensors[b.name] for b in kernel.program.inputs]
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))
     known |= dict(zip(region.outputs, results.values(), strict=True))
-    (last,) = (node for node in module.graph.nodes if node.op == "output")
-    returned = fx.map_arg(last.args[0], lambda node: view_of(node, known, module))
+    returned = fx.map_arg(module.graph.output_node().args[0], lambda node: view_of(node, known, module))
     written = tuple(tensor for _, _, outputs in calls for tensor in outputs)
 
     def run() -> None:

@@ -19,8 +19,10 @@ from rich.filesize import decimal
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import weft
+from weft.bench.machine import cores
 from weft.compiler import torch_version_supported
 from weft.explain import trial
+from weft.explain.explained import count_text
 from weft.explain.trial import Trial
 from weft.integration.backend import supports_cuda
 from weft.logs import LOGS
@@ -75,7 +77,7 @@ class Health:
 
     def summary(self) -> str:
         counts = [
-            f"{count} {status}{'s' * (count != 1)}"
+            count_text(count, status)
             for status in ("problem", "warning")
             if (count := sum(f.status == status for f in self.findings))
         ]
@@ -211,11 +213,10 @@ def _launcher(around: Surroundings) -> Answer:
 def _threads(_: Surroundings) -> Answer:
     if not torch.backends.openmp.is_available():
         return "warning", "torch was built without OpenMP", "kernels run on one core; install another build of torch"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = torch.get_num_threads()
-    fact = f"{threads} OpenMP thread{'s' * (threads != 1)}, {cores} core{'s' * (cores != 1)} for this process"
-    if threads > cores:
-        return "warning", fact, f"set OMP_NUM_THREADS={cores}: threads that share a core wait for each other"
+    threads, own = torch.get_num_threads(), cores()
+    fact = f"{count_text(threads, 'OpenMP thread')}, {count_text(own, 'core')} for this process"
+    if threads > own:
+        return "warning", fact, f"set OMP_NUM_THREADS={own}: threads that share a core wait for each other"
     return "ok", fact, ""
 
 
@@ -279,7 +280,7 @@ def _inductor_cache(around: Surroundings) -> Answer:
 
 
 def _files(sizes: Sequence[int]) -> str:
-    return f"{len(sizes)} file{'s' * (len(sizes) != 1)}, {decimal(sum(sizes))}"
+    return f"{count_text(len(sizes), 'file')}, {decimal(sum(sizes))}"
 
 
 def _folder(folder: Path, fact: str, variable: str) -> Answer:
