@@ -13,7 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
 from tests.assembly_slots import Function, _apart, slots_of  # noqa: F401
-from weft.capture.assembly import Assembly, _padding
+from weft.capture.assembly import Assembly
+from weft.capture.pieces import _padding
 from weft.capture.trace import trace
 from weft.compiler import Compilation, build, compile_graph
 from weft.errors import RefusedError

@@ -64,8 +64,7 @@ def pointwise_space(node: fx.Node, refinement: Refinement) -> Space:
 def projection_space(node: fx.Node, refinement: Refinement) -> Space:
     """One of the results of a node that returns several, all of the same shape."""
     axes = tuple(refinement.fresh_axis(size) for size in shape_of(node))
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+    source = node.all_input_nodes[0]
     return Space(axes, axes, (Operand(0, source, axes, source, axes),))
 
 

@@ -85,9 +85,7 @@ class Growth:
         try:
             with self.refine.transaction():
                 if target in REDUCTIONS:
-                    source = node.args[0]
-                    assert isinstance(source, fx.Node)
-                    dims = reduced_axes(node, len(shape_of(source)))
+                    dims = reduced_axes(node, len(shape_of(node.all_input_nodes[0])))
                     space = reduction_space(node, self.refine, dims)
                 elif parts is not None:
                     space = joined_space(node, parts, self.refine)

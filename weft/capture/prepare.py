@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.assembly import Made, is_zero, made_of, scatters_of
 from weft.capture.lower import POINTWISE, REDUCTIONS
 from weft.capture.nodes import leaves, shape_of, storage_bytes, strides_of, viewed
 from weft.capture.parts import Part, behind, joined, slice_of, written_part
+from weft.capture.pieces import Made, is_zero, made_of, scatters_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import erase_unread, insert_before, insert_behind, read_parts_of_inputs, slice_inputs
 from weft.capture.stacked import LEAST_BYTES, sum_parts
