@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.bench.workloads import WORKLOADS, Workload
-from weft.capture.axes import VIEWS
+from weft.capture.nodes import VIEWS
 from weft.capture.refine import Extent
 from weft.capture.regions import Capture, capture
 from weft.capture.trace import trace

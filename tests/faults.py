@@ -352,7 +352,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a total is reduced along its rows only": Fault(
         "weft.ir.structure:split_straddling",
-        "builder.reduce(v.op, inner, dims & set(rows))",
+        "builder.reduce(value.op, inner, dims & set(rows))",
         "inner",
         "straddling reductions",
     ),

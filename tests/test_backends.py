@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.run_program import run_program
 from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler, planning
 from weft.backends import listed
@@ -15,7 +16,7 @@ from weft.backends.cpp.backend import CppBackend
 from weft.backends.listed import device_of, devices, render, supports
 from weft.bench.workloads import WORKLOADS
 from weft.capture.trace import trace
-from weft.compiler import compile_graph, run_program
+from weft.compiler import compile_graph
 from weft.errors import Refusal, RefusedError
 from weft.integration.backend import supports_cuda
 from weft.machines import check_device, target_of

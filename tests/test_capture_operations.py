@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tests.cases import POINTWISE_OF_ONE_ROW, captured
 from tests.region_checks import Function, checked, names, only, refusal, rows, traced
+from tests.run_program import run_program
 from weft.bench.workloads import WORKLOADS
 from weft.capture.regions import capture
 from weft.capture.trace import trace
-from weft.compiler import run_program
 from weft.ir.simplify import simplify
 
 # constants

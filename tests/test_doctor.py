@@ -205,7 +205,7 @@ def test_more_threads_than_cores_are_a_warning(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cpu_without_vectors_or_figures_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    monkeypatch.setattr(health, "_read", lambda _: "vendor_id: a\nmodel name\t: Some CPU\nmodel name\t: Some CPU\n")
+    monkeypatch.setattr(health, "cpu_model", lambda: "Some CPU")
     found = looked_at("cpu")
     assert (found.status, found.fact) == ("warning", "Some CPU, DEFAULT")
     for module in (health, target):
@@ -283,36 +283,21 @@ def test_a_kernel_with_wrong_results_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert (found.compile_s, found.launcher_error) == (0.0, "")
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("kill -ILL $$", "the process that ran it died of SIGILL"),
-        ("echo noise; echo first >&2; echo last >&2; exit 3", "the process that ran it failed: last"),
-        ("exit 4", "the process that ran it failed: exit code 4"),
-        ("echo '[1]'", "the process that ran it failed: exit code 0"),
-    ],
-)
-def test_a_process_that_dies_is_a_failed_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
-) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+def dies(_: object) -> Trial:
+    sys.exit("no more memory")
+
+
+def test_a_process_that_dies_or_takes_too_long_is_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_tried", dies)
+    expected = "its process ended: no more memory"
     assert trial.run_apart() == Trial(error=expected, launcher_error=expected)
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0)
+    assert trial.run_apart().error == "no result after 0 s"
 
 
-def test_a_trial_that_cannot_start_or_takes_too_long_is_a_failed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    assert trial.run_apart().error.startswith("FileNotFoundError: ")
-
-    def late(*_: Any, timeout: float, **__: Any) -> Any:
-        raise subprocess.TimeoutExpired("python", timeout)
-
-    monkeypatch.setattr(subprocess, "run", late)
-    assert trial.run_apart().error == "no result after 300 s"
+def test_wrong_settings_are_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHECK", "sometimes")
+    assert trial._tried(None).error.startswith("OptionError: check is 'sometimes'")
 
 
 # the command

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.cases import often
+from tests.run_program import run_program
 from weft.capture.regions import capture
 from weft.capture.trace import trace
-from weft.compiler import run_program
 from weft.ir.interpret import interpret
 from weft.ir.simplify import simplify
 from weft.options import Options

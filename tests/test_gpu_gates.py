@@ -100,8 +100,8 @@ def test_rows_are_looped_over_where_that_is_asked_for() -> None:
 
 def test_sizes_are_marked_for_weft_and_its_peers_alike() -> None:
     def marked(rows: int, columns: int, dynamic: tuple[str, ...]) -> list[set[int]]:
-        case = workload_case(WORKLOADS["rms_norm_backward"], (rows, columns), torch.float32, dynamic=dynamic)
-        assert case.specialised is (None if dynamic else False)
+        case = workload_case(WORKLOADS["rms_norm_backward"], (rows, columns), torch.float32)
+        assert gpu_gates.with_marks(case, (rows, columns), dynamic).dynamic is (None if dynamic else False)
         return [getattr(t, "_dynamo_dynamic_indices", set()) for t in case.inputs]
 
     assert marked(6, 8, ()) == [set()] * 4

@@ -14,7 +14,6 @@ from weft.bench.models import (
     ScaleShiftConfig,
     TransformerConfig,
     VitConfig,
-    make_batch,
 )
 
 SMALL = SMALL_MODELS["plain"]
@@ -36,7 +35,7 @@ def test_residual_mix_starts_as_the_plain_model():
     missing, unexpected = mixed.load_state_dict(plain.state_dict(), strict=False)
     assert missing
     assert not unexpected
-    tokens, targets = make_batch(plain.config, 2, 8, seed=0)
+    tokens, targets = plain.make_batch(2, 8, seed=0)
     torch.testing.assert_close(mixed(tokens, targets), plain(tokens, targets))
 
 
@@ -48,7 +47,7 @@ def test_default_sizes_are_those_of_the_full_workload():
 
 def test_attention_is_causal():
     model = ResidualMix(**SMALL)
-    tokens, targets = make_batch(model.config, 1, 8, seed=0)
+    tokens, targets = model.make_batch(1, 8, seed=0)
     changed = tokens.clone()
     changed[0, -1] = (changed[0, -1] + 1) % model.config.vocabulary
     ignore_last = targets.clone()
@@ -57,13 +56,13 @@ def test_attention_is_causal():
 
 
 def test_batches_are_reproducible_and_targets_follow_tokens():
-    config = TransformerConfig(**SMALL)
-    tokens, targets = make_batch(config, 3, 10, seed=4)
+    model = Plain(**SMALL)
+    tokens, targets = model.make_batch(3, 10, seed=4)
     assert tokens.shape == targets.shape == (3, 10)
     assert tokens.dtype == targets.dtype == torch.int64
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    assert torch.equal(tokens, make_batch(config, 3, 10, seed=4)[0])
-    assert not torch.equal(tokens, make_batch(config, 3, 10, seed=5)[0])
+    assert torch.equal(tokens, model.make_batch(3, 10, seed=4)[0])
+    assert not torch.equal(tokens, model.make_batch(3, 10, seed=5)[0])
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from tests.cases import often
+from tests.run_program import run_program
 from weft.capture.lower import POINTWISE
 from weft.capture.regions import capture
 from weft.capture.trace import trace
-from weft.compiler import run_program
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
 

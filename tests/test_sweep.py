@@ -17,7 +17,7 @@ from tests.sweep.cases import SweepCase, all_cases
 from tests.sweep.check import check, compare_all
 from tests.sweep.layouts import LAYOUTS, lay_out
 from tests.sweep.pool import run_cases
-from weft.bench.inputs.kinds import batch_and_sequence, batch_sequence_heads
+from weft.bench.inputs import batch_and_sequence, batch_sequence_heads
 from weft.bench.workloads import WORKLOADS
 
 STATIC = [

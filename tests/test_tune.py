@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,8 +18,9 @@ from tests.tune_cases import CPU, H200, PROGRAM, ROWS, Fake, job_of, kernel_of, 
 from weft.backends.listed import supports
 from weft.bench import tune, tune_measurer, tune_report
 from weft.bench.kernel_run import input_tensors, nearly_equal, output_tensors, what_is_wrong
-from weft.bench.tune import Attempt, Final, Tuning, final_of, margin_of, mean_regret
+from weft.bench.tune import Attempt, Tuning, final_of, mean_regret
 from weft.bench.tune_measurer import ProcessMeasurer
+from weft.bench.tune_worker import Bench
 from weft.bench.worker import OutOfTimeError, Worker, WorkerError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
@@ -106,12 +110,6 @@ def test_a_schedule_has_to_be_faster_in_three_of_four_rounds() -> None:
     assert Tuning(job_of(), 2, (), final, 0.05).is_taken
 
 
-def test_the_margin_of_a_gpu_is_smaller() -> None:
-    final = Final(kernel_of().schedule, 100.0, 1.0, 1.0, 0.004)
-    assert (margin_of(final, "cuda"), margin_of(final, "cpu")) == (0.02, 0.05)
-    assert margin_of(replace(final, noise=0.03), "cuda") == 0.06
-
-
 def test_where_the_untuned_choice_is_the_best_there_is_no_regret() -> None:
     found = tuned_with(Fake(best_is(32, 130.0)))
     assert (found.regret, found.best_us, found.is_taken) == (0.0, 100.0, False)
@@ -188,50 +186,51 @@ def test_what_was_measured_before_is_tried_first() -> None:
 # processes
 
 
-ECHO = """
-import json, os, signal, sys, threading
-for line in sys.stdin:
-    request = json.loads(line)
-    if request == "crash":
+def said(seen: list[str], word: str) -> dict[str, Any]:
+    """In the process: ``seen`` is what was said before."""
+    if word == "crash":
         os.kill(os.getpid(), signal.SIGABRT)
-    if request == "hang":
+    if word == "hang":
         threading.Event().wait()
-    if request == "babble":
-        print("no JSON", flush=True)
-    if request == "raise":
+    if word == "exit":
+        print("what a library prints", flush=True)
         sys.exit("no more memory")
-    print(json.dumps({"pid": os.getpid(), "said": request}), flush=True)
-"""
+    if word == "raise":
+        raise MemoryError("none  left")
+    seen.append(word)
+    return {"pid": os.getpid(), "said": seen}
 
 
 @pytest.fixture
-def echo() -> Iterator[Worker]:
-    worker = Worker([sys.executable, "-c", ECHO])
-    yield worker
-    worker.close()
+def worker() -> Iterator[Worker]:
+    made = Worker(list)
+    yield made
+    made.close()
 
 
-def test_a_process_answers_and_is_started_again_after_it_died(echo: Worker) -> None:
-    ask: Any = echo.ask
-    first = ask("a", 60.0)
-    assert (first["said"], ask("b", 60.0)["pid"]) == ("a", first["pid"])
+def test_a_process_answers_and_is_started_again_after_it_died(worker: Worker) -> None:
+    def ask(word: str, timeout_s: float = 60.0) -> Any:
+        return worker.ask(timeout_s, said, word=word)
+
+    first = ask("a")
+    assert ask("raise") == {"failed": "MemoryError: none left"}
+    assert ask("b") == {"pid": first["pid"], "said": ["a", "b"]}
     with pytest.raises(WorkerError, match=r"^its process died of SIGABRT$"):
-        ask("crash", 60.0)
-    second = ask("c", 60.0)
+        ask("crash")
+    second = ask("c")
     assert second["pid"] != first["pid"]
+    assert second["said"] == ["c"]
     with pytest.raises(OutOfTimeError, match=r"^no result after 0 s$"):
         ask("hang", 0.05)
-    assert not echo.is_alive
+    assert not worker.is_alive
     with pytest.raises(WorkerError, match=r"^its process ended: no more memory$"):
-        ask("raise", 60.0)
-    with pytest.raises(WorkerError, match=r"^its process said 'no JSON'$"):
-        ask("babble", 60.0)
-    assert ask("d", 60.0)["said"] == "d"
+        ask("exit")
+    assert ask("d")["said"] == ["d"]
 
 
 @pytest.fixture
 def measurer() -> Iterator[ProcessMeasurer]:
-    with ProcessMeasurer(Options.read(), "tests.tune_faults", timeout_s=60.0) as made:
+    with ProcessMeasurer(Options.read(), tune_faults.FAULTY, timeout_s=60.0) as made:
         yield made
 
 
@@ -274,17 +273,19 @@ def test_kernels_of_gpus_are_compiled_by_processes_ahead_of_the_one_that_times(m
     class Recorder:
         is_alive = True
 
-        def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-            asked.append(request)
-            if request["do"] == "compile" and "stages=3 " in request["kernel"]:
+        def __init__(self, *_: Any) -> None: ...
+
+        def ask(self, timeout_s: float, function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+            asked.append({"do": function.__name__, **given})
+            if function is Bench.compile and given["kernel"].schedule.stages == 3:
                 raise WorkerError("its process died of SIGSEGV")
-            return {"us": [[10.0] * 5, [8.0] * 5]} if request["do"] == "attempt" else {}
+            return {"us": [[10.0] * 5, [8.0] * 5]} if function is Bench.attempt else {}
 
         def kill(self) -> None: ...
 
         close = kill
 
-    monkeypatch.setattr(tune_measurer.Worker, "of_module", lambda *_: Recorder())
+    monkeypatch.setattr(tune_measurer, "Worker", Recorder)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     job = job_of(H200)
     kernels = [replace(job.kernel, schedule=s) for s in candidates(job.kernel, H200, job.hints)[1:]]
@@ -295,7 +296,7 @@ def test_kernels_of_gpus_are_compiled_by_processes_ahead_of_the_one_that_times(m
     assert asked[0]["device"] == "cuda"
     compiled = [request for request in asked if request["do"] == "compile"]
     assert [request["kernel"] for request in compiled if request["arch"] == 90] != []
-    assert {request["kernel"] for request in compiled} == set(map(str, kernels))
+    assert {request["kernel"] for request in compiled} == set(kernels)
     assert compiled[0]["hints"] == {"s": ROWS}
     assert {a.schedule.stages for a in found if a.status == "failed"} == {3}
     assert {a.reason for a in found if a.status == "failed"} == {"its process died of SIGSEGV"}

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 import weft
+from tests.run_program import run_program
 from weft import compiler, planning
 from weft.backends.cpp.backend import CppBackend
 from weft.capture.trace import trace
-from weft.compiler import Compilation, compile_graph, run_program
+from weft.compiler import Compilation, compile_graph
 from weft.integration.backend import WeftPass
 from weft.ir.names import plain_names
 from weft.ir.parser import parse

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.accuracy import rms, rounding_excess
 from tests.cases import BACKWARDS, DTYPES, NAMES, Case, make_case, often, planned
+from tests.exact_inputs import WEIGHT_OUTPUTS, exact_inputs
 from weft.backends.listed import render
 from weft.ir.interpret import interpret
 from weft.options import Options
@@ -70,15 +71,15 @@ def check_error(name: str, dtype: str, shape: tuple[int, int]) -> None:
     reference = expected(case, inputs)
     for index, (mine, theirs, exact) in enumerate(zip(got, eager, reference, strict=True)):
         assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-        excess = rounding_excess(mine, theirs, exact, index in case.workload.weight_outputs)
+        excess = rounding_excess(mine, theirs, exact, index in WEIGHT_OUTPUTS.get(name, ()))
         assert excess is None, f"{name} {dtype} {shape} output {index}: {excess}"
 
 
 def torch_inputs(name: str, shape: tuple[int, int], dtype: str, exact: bool = False) -> tuple[Tensor, ...]:
     from weft.bench.workloads import WORKLOADS
 
-    make = WORKLOADS[name].exact_inputs if exact else WORKLOADS[name].make_inputs
-    return make(shape, DTYPES[dtype], "cpu", 3)
+    given = shape, DTYPES[dtype], "cpu", 3
+    return exact_inputs(name, *given) if exact else WORKLOADS[name].make_inputs(*given)
 
 
 @pytest.mark.built_together(2)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tests import triton_runner
 from tests.cases import NAMES, POINTWISE_OF_ONE_ROW, Case, make_case, plan_or_refusal, planned
+from tests.exact_inputs import exact_inputs
 from tests.fuzz.memory import input_tensor
 from tests.fuzz.outcome import Mismatch
 from tests.sweep.cases import DTYPES, ILL_CONDITIONED
@@ -166,7 +167,7 @@ def more_schedules() -> Iterator[tuple[str, Check]]:
 
 def _forced(name: str, shape: tuple[int, int], kind: str, count: int) -> str | None:
     """What is wrong with some schedules, chosen or not, on inputs of which every sum is exact."""
-    inputs = WORKLOADS[name].exact_inputs(shape, DTYPES[kind], "cpu", 3)
+    inputs = exact_inputs(name, shape, DTYPES[kind], "cpu", 3)
     case = make_case(name, inputs)
     base, draw = planned(case, GPU), random.Random(name)
     exact = interpret(case.program, case.bind(inputs))
@@ -235,7 +236,7 @@ def _early_of(name: str, widths: Iterable[int]) -> Iterator[tuple[str, Check]]:
 def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None:
     phases = SECTOR // gcd(SECTOR, columns)
     tall = 128 if name.startswith("modulated") else (2 if dynamic_rows else 4) * phases + 6  # of each some in a tile
-    inputs = WORKLOADS[name].exact_inputs((tall, columns), DTYPES["bf16"], "cpu", 3)
+    inputs = exact_inputs(name, (tall, columns), DTYPES["bf16"], "cpu", 3)
     case = make_case(name, inputs, dynamic_rows=dynamic_rows)
     program, given, sizes = case.program, case.bind(inputs), case.parameters_for(inputs)
     with IN_ONE_KERNEL:

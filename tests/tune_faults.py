@@ -1,14 +1,14 @@
-"""The worker of ``weft tune`` with defects, by what a schedule says: ``python -m tests.tune_faults``."""
+"""The worker of ``weft tune`` with defects, by what a schedule says."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from typing import Any
+from functools import partial
 
-from weft.bench import tune_worker
 from weft.bench.kernel_run import KernelRun
+from weft.bench.tune_worker import Bench
 
 CRASHES, HANGS, RAISES, IS_WRONG, IS_UNWRITTEN = 8, 16, 32, 128, 256
 """Rows of a chunk of schedules whose kernels do that."""
@@ -31,11 +31,4 @@ class Faulty(KernelRun):
             self.outputs[-1].reshape(-1)[0] += 1.0
 
 
-def main() -> None:
-    patched: Any = tune_worker
-    patched.KernelRun = Faulty
-    tune_worker.main()
-
-
-if __name__ == "__main__":
-    main()
+FAULTY = partial(Bench, run=Faulty)

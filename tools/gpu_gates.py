@@ -31,7 +31,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._dynamo
 from filelock import FileLock
+from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from tools.arguments import add_workloads, require_gpu
@@ -40,9 +42,10 @@ from tools.gpu_drawn import drawn
 from weft import target
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
-from weft.bench.case import SIZES, traffic_bytes, workload_case
+from weft.bench.case import Case, traffic_bytes, workload_case
 from weft.bench.correctness import check_candidate, reference
 from weft.bench.gpu_peers import GPU_PEERS
+from weft.bench.inputs import Shape
 from weft.bench.machine import machine, versions
 from weft.bench.peers import copy_candidate, weft_call
 from weft.bench.reason import Reason, UntimedError, attempt
@@ -57,6 +60,8 @@ from weft.runtime.counters import counters
 from weft.runtime.executable import Executable
 from weft.runtime.timing import Candidate, medians_us
 from weft.target import of_properties
+
+SIZES = ("rows", "columns")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,6 +159,24 @@ def _measure_alone(
     return found
 
 
+def with_marks(case: Case, shape: Shape, dynamic: Sequence[str]) -> Case:
+    """A case some of whose sizes code is not to be compiled for; its inputs are marked so."""
+    for tensor in case.inputs:
+        mark(tensor, shape, dynamic)
+    return replace(case, dynamic=None if dynamic else False)
+
+
+def mark(tensor: Tensor, shape: Shape, dynamic: Sequence[str]) -> None:
+    """Mark sizes of a tensor as known at run time only: the last one as columns, others as rows, where it has as many.
+    A size of one is compiled in by torch.compile whatever is said."""
+    rows, columns = shape
+    for axis, size in enumerate(tensor.shape):
+        is_columns = axis == tensor.ndim - 1 and size == columns
+        which = "columns" if is_columns else "rows" if size == rows else None
+        if which in dynamic and size > 1:
+            torch._dynamo.mark_dynamic(tensor, axis)
+
+
 def measure(
     cell: Cell,
     against: Sequence[str],
@@ -164,7 +187,8 @@ def measure(
     """The cell with its figures; a failure is one of them. alone: what the GPU is used in for more than a call."""
     torch._dynamo.reset()
     shape = (cell.rows, cell.columns)
-    case = workload_case(WORKLOADS[cell.workload], shape, TORCH_DTYPES[cell.dtype], "cuda", cell.dynamic)
+    case = workload_case(WORKLOADS[cell.workload], shape, TORCH_DTYPES[cell.dtype], "cuda")
+    case = with_marks(case, shape, cell.dynamic)
     try:
         mine = weft_call(case, options)
         found = {peer: attempt(peer, partial(GPU_PEERS[peer], case)) for peer in against}

@@ -12,17 +12,19 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from torch import Tensor
 
 from weft.bench.case import Case, traffic_bytes, workload_case
+from weft.bench.correctness import tensors_of
 from weft.bench.inputs import Shape
 from weft.bench.machine import machine, versions
 from weft.bench.measure import Protocol, measure_candidates
 from weft.bench.peers import (
-    autograd_candidates,
     eager_call,
     inductor_call,
     inductor_kernels,
@@ -31,6 +33,7 @@ from weft.bench.peers import (
 )
 from weft.bench.report import Benchmark, Row, print_rows
 from weft.bench.workloads import WORKLOADS, Workload
+from weft.integration.fuse import fuse
 from weft.options import Options
 from weft.runtime.timing import MIN_SAMPLE_S, Candidate
 
@@ -98,6 +101,44 @@ def _kernels(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
 
 def _calls(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
     return case, [eager_call(case), inductor_call(case), weft_call(case, options)]
+
+
+def autograd_candidates(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
+    """The backward of a forward workload through autograd, with fresh gradients: what it computes, and eager, Inductor
+    and weft. The forward before it is not timed."""
+    leaves = tuple(t.detach().requires_grad_() for t in case.inputs)
+    with torch.no_grad():
+        gradients = tuple(torch.randn_like(t) for t in tensors_of(case.function(*case.inputs)))
+
+    def backward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        own = [t.detach().requires_grad_() for t in inputs]
+        with torch.enable_grad():
+            results = tensors_of(case.function(*own))
+        return torch.autograd.grad(results, own, [g.to(t.dtype) for g, t in zip(gradients, results, strict=True)])
+
+    compiled = {
+        "eager": case.function,
+        "inductor": torch.compile(case.function, fullgraph=True, dynamic=False),
+        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir, tuned=options.tuned),
+    }
+    made = [_backward(peer, function, leaves, gradients) for peer, function in compiled.items()]
+    return replace(case, function=backward), made
+
+
+def _backward(
+    peer: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Candidate:
+    outputs: list[Tensor] = []
+
+    def forward() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        outputs[:] = tensors_of(function(*leaves))
+
+    def run() -> None:
+        torch.autograd.backward(outputs, gradients)
+
+    return Candidate(peer, "autograd", run, forward, outputs=lambda: [leaf.grad for leaf in leaves])
 
 
 Measured = Callable[[Case, Options], tuple[Case, list[Candidate]]]

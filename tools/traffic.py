@@ -14,7 +14,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from weft.bench.models import MODELS
-from weft.capture.growth import Growth, storage_bytes
+from weft.capture.growth import Growth
+from weft.capture.nodes import storage_bytes
 from weft.compiler import compile_graph
 from weft.explain.graphs import post_grad_graphs
 from weft.integration.rewrite import rewrite

@@ -8,20 +8,19 @@
     launch    tensors           -> tensors, through the operator weft::launch
 
 ``compile_graph`` goes up to render for all regions of a graph, so that nothing is compiled twice and nothing is changed
-before everything is known; ``build`` compiles the kernels side by side; ``run_program`` does one program from start to
-end on tensors at hand.
+before everything is known; ``build`` compiles the kernels side by side.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from weft.backends.listed import render, supports
 from weft.backends.source import Source
@@ -30,13 +29,13 @@ from weft.capture.parts import place_bytes
 from weft.capture.pointwise import check_alone
 from weft.capture.prepare import prepare
 from weft.capture.regions import Capture, Region, capture
-from weft.errors import CompilerNotFoundError, Refusal, RefusedError, in_stage
+from weft.errors import CompilerNotFoundError, Refusal, in_stage
 from weft.interrupted import Piece, check_interrupted
 from weft.ir.program import Program
 from weft.ir.simplify import simplify
 from weft.ir.verify import verify
-from weft.logs import LOGS, turn_on
-from weft.machines import Machines, check_device, target_of
+from weft.logs import LOGS
+from weft.machines import Machines, check_device
 from weft.options import Options
 from weft.plan.cost import estimates
 from weft.plan.kernel import Kernel, Plan
@@ -45,7 +44,7 @@ from weft.plan.schedules import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
 from weft.planning import Asked, Plans
-from weft.runtime import head_start, launch, tuning
+from weft.runtime import head_start, launch
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
 from weft.runtime.misses import is_missed, without_miss
@@ -273,28 +272,6 @@ def without_failing(compilation: Compilation, stage: str, step: Callable[[Compil
         else:
             regions.append(compiled)
     return replace(compilation, regions=tuple(regions), refusals=tuple(refusals))
-
-
-def run_program(
-    program: Program, inputs: Sequence[Tensor], parameters: Sequence[int] = (), options: Options | None = None
-) -> list[Tensor]:
-    """Compile and run one program on tensors at hand; outputs have the shapes and strides of its buffers.
-
-    Raises RefusedError if no plan is legal or worthwhile.
-    """
-    options = options or Options.read()
-    turn_on(options.logs)
-    program = verify(simplify(program))
-    hints = dict(zip(program.parameters, parameters, strict=True))
-    machine = target_of(inputs[0].device if inputs else torch.device("cpu"), program.name)
-    if isinstance(machine, Refusal):
-        raise RefusedError((machine,))
-    planned = Plans(tuning.load(options), options.mixed_order).of(Asked(program, machine, hints))
-    if isinstance(planned, Refusal):
-        raise RefusedError((planned,))
-    if (refusal := check_device(planned, machine)) is not None:
-        raise RefusedError((refusal,))
-    return launch.run_plan(planned, program, inputs, parameters, options)
 
 
 def _hints(region: Region, symbols: Mapping[Any, int]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from weft.rules import find_rule
 class Refusal:
     """A reasoned no.
 
-    rule: name of the rule that said no, e.g. ``unsupported_op``; ``weft/rules.py`` has them all, with what have and
+    rule: name of the rule that said no, e.g. ``unsupported_op``; ``weft/rules.toml`` has them all, with what have and
     limit count. subject: the node, value or kernel it speaks of; message: one sentence for a person; have, limit: the
     two figures that were compared, where there are any; where: the user's source line (``file.py:12: code``) where it
     is known. figures: what the two figures were made of.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from weft.capture.growth import users_behind_views
+from weft.capture.nodes import users_behind_views
 from weft.capture.regions import Interrupted, Region, as_if_lowered
 from weft.errors import Refusal
 

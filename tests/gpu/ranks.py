@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weft
 from tests.accuracy import rms
-from weft.bench.models import ResidualMix, make_batch
+from weft.bench.models import ResidualMix
 from weft.bench.workloads import WORKLOADS
 from weft.runtime import launch
 
@@ -131,7 +131,7 @@ def _train(backend: str, rank: int, device: torch.device) -> tuple[list[float], 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[float] = []
     for number in range(STEPS):
-        batch = [t.to(device) for t in make_batch(model.config, 8, 128, seed=2 * number + rank)]
+        batch = [t.to(device) for t in model.make_batch(8, 128, seed=2 * number + rank)]
         optimizer.zero_grad()
         loss = step(*batch)
         loss.backward()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.cases import Case, make_case
+from tests.exact_inputs import WEIGHT_OUTPUTS, exact_inputs
+from tests.run_program import run_program
 from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
-from weft.compiler import run_program
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
 from weft.machines import target_of
@@ -27,7 +28,7 @@ SHAPE = (2048, 1024)
 MIXED = "rms_norm_backward"
 """Row sums, and column sums of what they are needed for."""
 COLUMN_SUMS = (
-    *(name for name, workload in WORKLOADS.items() if workload.weight_outputs),
+    *WEIGHT_OUTPUTS,
     *("row_column_amax", "batch_norm_forward", "cross_entropy_forward"),
 )
 """Workloads with column reductions, whose partial results several programs add up."""
@@ -38,7 +39,7 @@ def inputs_of(name: str, dtype: torch.dtype, shape: tuple[int, int] = SHAPE, see
 
 
 def exact_inputs_of(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> tuple[Tensor, ...]:
-    return tuple(WORKLOADS[name].exact_inputs(shape, dtype, "cuda", 3))
+    return exact_inputs(name, shape, dtype, "cuda", 3)
 
 
 def program_of(name: str, inputs: Sequence[Tensor], dynamic_rows: bool = False) -> Case:

@@ -11,6 +11,7 @@ from torch import Tensor
 import weft
 from tests.accuracy import is_averaged, rounding_excess
 from tests.cases import Case, captured, case_of, plan_or_refusal
+from tests.exact_inputs import WEIGHT_OUTPUTS
 from tests.fuzz.memory import check_untouched, output_tensor, written
 from tests.fuzz.outcome import Mismatch
 from tests.sweep.cases import DTYPES, SweepCase
@@ -135,7 +136,7 @@ def run_and_compare(
         compare_all(made, interpret(case.program, bound, parameters, exact=False), exact, (), changes)
     else:
         eager = case.workload.outputs(*inputs)
-        compare_all(case.outputs(made), eager, case.outputs(exact), case.workload.weight_outputs, moved)
+        compare_all(case.outputs(made), eager, case.outputs(exact), WEIGHT_OUTPUTS.get(case.workload.name, ()), moved)
     return len(made)
 
 
@@ -263,7 +264,9 @@ def _through_fuse(case: SweepCase, shapes: Sequence[tuple[int, int]], dynamic: b
         if weft.counters.launches > before:  # else all of it was left to TorchInductor, whose rounding is its own
             exact = [t.double() for t in workload.outputs(*(_widened(t) for t in inputs))]
             moved = moved_by_inputs(workload, inputs)
-            compare_all([made] if isinstance(made, Tensor) else made, eager, exact, workload.weight_outputs, moved)
+            compare_all(
+                [made] if isinstance(made, Tensor) else made, eager, exact, WEIGHT_OUTPUTS.get(workload.name, ()), moved
+            )
             compared += len(eager)
         if weft.counters.pass_calls > compiled:
             made_here = [each for each in weft.last_reports() if isinstance(each, Report)]

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from weft.bench.inputs import Shape
 from weft.bench.workloads import Workload
 from weft.ir.dtypes import NAMES
 
-SIZES = ("rows", "columns")
-
 
 @dataclass(frozen=True)
 class Case:
-    """shape: as it is shown; columns: the last size of the data; dtype: of the data, its short name. dynamic: which of
-    ``SIZES`` are known at run time only; the inputs are marked so."""
+    """shape: as it is shown; columns: the last size of the data; dtype: of the data, its short name. dynamic: as
+    torch.compile takes it: False for sizes compiled in, None for those that inputs are marked with."""
 
     workload: str
     shape: str
@@ -28,39 +25,17 @@ class Case:
     dtype: str
     function: Callable[..., Any]
     inputs: tuple[Tensor, ...]
-    dynamic: tuple[str, ...] = ()
-
-    @property
-    def specialised(self) -> bool | None:
-        """What torch.compile takes as ``dynamic``: False for sizes compiled in, None for those that are marked."""
-        return None if self.dynamic else False
+    dynamic: bool | None = False
 
     @property
     def device(self) -> torch.device:
         return self.inputs[0].device
 
 
-def workload_case(
-    workload: Workload, shape: Shape, dtype: torch.dtype, device: str = "cpu", dynamic: Sequence[str] = ()
-) -> Case:
-    """A workload on random inputs of its own. dynamic: sizes that code is not to be compiled for. Raises ValueError for
-    a shape that the workload does not have."""
-    inputs = tuple(workload.make_inputs(shape, dtype, device))
-    for tensor in inputs:
-        mark(tensor, shape, dynamic)
-    shown = f"{shape[0]}x{shape[1]}"
-    return Case(workload.name, shown, shape[1], NAMES[dtype], workload.fn, inputs, tuple(dynamic))
-
-
-def mark(tensor: Tensor, shape: Shape, dynamic: Sequence[str]) -> None:
-    """Mark sizes of a tensor as known at run time only: the last one as columns, others as rows, where it has as many.
-    A size of one is compiled in by torch.compile whatever is said."""
-    rows, columns = shape
-    for axis, size in enumerate(tensor.shape):
-        is_columns = axis == tensor.ndim - 1 and size == columns
-        which = "columns" if is_columns else "rows" if size == rows else None
-        if which in dynamic and size > 1:
-            torch._dynamo.mark_dynamic(tensor, axis)
+def workload_case(workload: Workload, shape: Shape, dtype: torch.dtype, device: str = "cpu") -> Case:
+    """A workload on random inputs of its own. Raises ValueError for a shape that it does not have."""
+    inputs = workload.make_inputs(shape, dtype, device)
+    return Case(workload.name, f"{shape[0]}x{shape[1]}", shape[1], NAMES[dtype], workload.fn, inputs)
 
 
 def function_case(name: str, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Case:

@@ -96,14 +96,23 @@ def _gradients(
 
 
 Maker = Callable[..., Callable[[], Any]]
+
+
+def _rms_norms(norm: Callable[..., Any], add_norm: Callable[..., Any]) -> dict[str, Maker]:
+    """Both directions of both, by the forwards."""
+    return {
+        "rms_norm_forward": lambda *inputs: partial(norm, *inputs),
+        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(norm, (x, weight), dy),
+        "add_rms_norm_forward": lambda *inputs: partial(add_norm, *inputs),
+        "add_rms_norm_backward": lambda dy, dresidual, x, weight, rstd: _gradients(
+            lambda a, b: add_norm(a, torch.zeros_like(a), b), (x, weight), dy, dresidual
+        ),
+    }
+
+
 CALLS: dict[str, dict[str, Maker]] = {
     "liger": {
-        "rms_norm_forward": lambda *inputs: partial(_liger_rms_norm, *inputs),
-        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(_liger_rms_norm, (x, weight), dy),
-        "add_rms_norm_forward": lambda *inputs: partial(_liger_add_rms_norm, *inputs),
-        "add_rms_norm_backward": lambda dy, dresidual, x, weight, rstd: _gradients(
-            lambda a, b: _liger_add_rms_norm(a, torch.zeros_like(a), b), (x, weight), dy, dresidual
-        ),
+        **_rms_norms(_liger_rms_norm, _liger_add_rms_norm),
         "layer_norm_forward": lambda *inputs: partial(_liger_layer_norm, *inputs),
         "layer_norm_backward": lambda dy, x, weight, mean, rstd: _gradients(
             _liger_layer_norm, (x, weight, torch.zeros_like(weight)), dy
@@ -112,12 +121,7 @@ CALLS: dict[str, dict[str, Maker]] = {
         "softmax_backward": lambda dy, y: _gradients(_liger("Softmax"), (y.float().log().to(y.dtype),), dy),
     },
     "quack": {
-        "rms_norm_forward": lambda *inputs: partial(_quack_rms_norm, *inputs),
-        "rms_norm_backward": lambda dy, x, weight, rstd: _gradients(_quack_rms_norm, (x, weight), dy),
-        "add_rms_norm_forward": lambda *inputs: partial(_quack_add_rms_norm, *inputs),
-        "add_rms_norm_backward": lambda dy, dresidual, x, weight, rstd: _gradients(
-            lambda a, b: _quack_add_rms_norm(a, torch.zeros_like(a), b), (x, weight), dy, dresidual
-        ),
+        **_rms_norms(_quack_rms_norm, _quack_add_rms_norm),
         "layer_norm_forward": _quack_layer_norm,
         "layer_norm_backward": _quack_layer_norm_gradients,
         "softmax_forward": lambda x: partial(_quack("softmax", "softmax"), x),

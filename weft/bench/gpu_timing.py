@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,32 +20,50 @@ WARM_UP_CALLS = 3
 CLOCKS = ("clocks.sm", "clocks.mem")
 
 
-class Device(Protocol):
-    """What timing needs of a GPU; times are in microseconds."""
+class CudaDevice:
+    """What timing needs of a GPU by NVIDIA; times are in microseconds."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
 
     def flush(self) -> None:
         """Write the buffer."""
-        ...
+        self._buffer.zero_()
 
-    def synchronise(self) -> None: ...
+    def synchronise(self) -> None:
+        torch.cuda.synchronize(self.device)
 
     def kernel_durations_us(self, run: Callable[[], Any]) -> list[float]:
         """Of each kernel that ``run`` launches."""
-        ...
+        return [duration_us for _, duration_us in kernels_of(run, self.device)]
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], None]:
         """What replays ``run`` as a CUDA graph."""
-        ...
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):  # what a first call on a stream allocates is not captured
+            run()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph.replay
 
     def elapsed_us(self, run: Callable[[], Any]) -> float:
         """Between an event before and one behind."""
-        ...
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        self.synchronise()
+        return 1e3 * begin.elapsed_time(end)
 
 
 class DeviceClock:
     """Samples of kernel durations and of replayed graphs. uncaptured: why a candidate has no graph, by name."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self.uncaptured: dict[str, str] = {}
         self._replays: dict[str, Callable[[], None]] = {}
@@ -78,42 +96,6 @@ class DeviceClock:
     def _flushed(self) -> None:
         self.device.flush()
         self.device.synchronise()
-
-
-class CudaDevice:
-    """A GPU by NVIDIA, through torch."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
-
-    def flush(self) -> None:
-        self._buffer.zero_()
-
-    def synchronise(self) -> None:
-        torch.cuda.synchronize(self.device)
-
-    def kernel_durations_us(self, run: Callable[[], Any]) -> list[float]:
-        return [duration_us for _, duration_us in kernels_of(run, self.device)]
-
-    def capture(self, run: Callable[[], Any]) -> Callable[[], None]:
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):  # what a first call on a stream allocates is not captured
-            run()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-        return graph.replay
-
-    def elapsed_us(self, run: Callable[[], Any]) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        self.synchronise()
-        return 1e3 * begin.elapsed_time(end)
 
 
 def driver_version(run: Callable[..., Any] = subprocess.run) -> str | None:

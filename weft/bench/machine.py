@@ -21,7 +21,7 @@ def machine(device: str) -> dict[str, Any]:
     """The processor, the threads that torch uses, and the GPU if figures are of one."""
     found: dict[str, Any] = {
         "cpu": cpu_model(),
-        "cores": len(_affinity()),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "vectors": torch.backends.cpu.get_cpu_capability(),
@@ -50,5 +50,6 @@ def gpu_uuid() -> str | None:
     return None if found is None else f"GPU-{found}"
 
 
-def _affinity() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,7 +23,7 @@ from weft.bench.case import Case
 from weft.bench.correctness import tensors_of
 from weft.bench.reason import Reason, UntimedError
 from weft.capture.assembly import Slot
-from weft.capture.lowering import strides_of
+from weft.capture.nodes import strides_of
 from weft.capture.regions import capture
 from weft.capture.trace import trace
 from weft.errors import Refusal, RefusedError
@@ -64,18 +64,18 @@ def eager_call(case: Case) -> Candidate:
     candidate = call_candidate("eager", case.function, case.inputs)
     with _Counting() as counting:
         candidate.run()
-    return _counted(candidate, counting.count)
+    return replace(candidate, kernels=counting.count)
 
 
 def weft_call(case: Case, options: Options) -> Candidate:
     """kernels: of weft; what it leaves out runs in those of TorchInductor, which are not counted."""
     of_plan: dict[str, Any] = {"tuned": options.tuned, "mix_order": options.mix_order, "max_reads": options.max_reads}
-    fused = fuse(case.function, dynamic=case.specialised, cache_dir=options.cache_dir, **of_plan)
+    fused = fuse(case.function, dynamic=case.dynamic, cache_dir=options.cache_dir, **of_plan)
     candidate = call_candidate("weft", fused, case.inputs)
     candidate.run()
     before = counters.launches
     candidate.run()
-    return _counted(candidate, counters.launches - before)
+    return replace(candidate, kernels=counters.launches - before)
 
 
 def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel] = lambda k: k) -> Candidate:
@@ -94,8 +94,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
     planned = Plans(tuning.load(options), options.mixed_order).of(Asked(program, Target.current("cpu"), {}))
     if isinstance(planned, Refusal):
         raise RefusedError((planned,))
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(placeholders, case.inputs, strict=True))
+    known: dict[fx.Node, Any] = dict(zip(module.graph.find_nodes(op="placeholder"), case.inputs, strict=True))
     bound = [view_of(node, known, module) for node in region.inputs]
     tensors = {b.name: t for b, t in zip(region.program.inputs, bound, strict=True)}
     kernels = [change(kernel) for kernel in planned.kernels]
@@ -112,8 +111,7 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
         own = [tensors[b.name] for b in kernel.program.inputs]
         calls.append((executable, own, [tensors[o.buffer.name] for o in kernel.program.outputs]))
     known |= dict(zip(region.outputs, results.values(), strict=True))
-    (last,) = (node for node in module.graph.nodes if node.op == "output")
-    returned = fx.map_arg(last.args[0], lambda node: view_of(node, known, module))
+    returned = fx.map_arg(module.graph.output_node().args[0], lambda node: view_of(node, known, module))
     written = tuple(tensor for _, _, outputs in calls for tensor in outputs)
 
     def run() -> None:
@@ -125,10 +123,10 @@ def weft_kernels(case: Case, options: Options, change: Callable[[Kernel], Kernel
 
 def inductor_call(case: Case, peer: str = "inductor", options: dict[str, Any] | None = None) -> Candidate:
     """kernels: those that TorchInductor generated; calls of ATen and of libraries are not counted."""
-    compiled = torch.compile(case.function, fullgraph=True, dynamic=case.specialised, options=options)
+    compiled = torch.compile(case.function, fullgraph=True, dynamic=case.dynamic, options=options)
     candidate = call_candidate(peer, compiled, case.inputs)
     candidate.run()
-    return _counted(candidate, len(_recorded(candidate.run)[1]))
+    return replace(candidate, kernels=len(_recorded(candidate.run)[1]))
 
 
 def inductor_kernels(called: Candidate) -> Candidate:
@@ -145,44 +143,6 @@ def inductor_kernels(called: Candidate) -> Candidate:
             function(*arguments)
 
     return Candidate("inductor", "kernels", run, memory=tensors_of(result), outputs=lambda: result, kernels=len(calls))
-
-
-def autograd_candidates(case: Case, options: Options) -> tuple[Case, list[Candidate]]:
-    """The backward of a forward workload through autograd, with fresh gradients: what it computes, and eager, Inductor
-    and weft. The forward before it is not timed."""
-    leaves = tuple(t.detach().requires_grad_() for t in case.inputs)
-    with torch.no_grad():
-        gradients = tuple(torch.randn_like(t) for t in tensors_of(case.function(*case.inputs)))
-
-    def backward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        own = [t.detach().requires_grad_() for t in inputs]
-        with torch.enable_grad():
-            results = tensors_of(case.function(*own))
-        return torch.autograd.grad(results, own, [g.to(t.dtype) for g, t in zip(gradients, results, strict=True)])
-
-    compiled = {
-        "eager": case.function,
-        "inductor": torch.compile(case.function, fullgraph=True, dynamic=False),
-        "weft": fuse(case.function, dynamic=False, cache_dir=options.cache_dir, tuned=options.tuned),
-    }
-    made = [_backward(peer, function, leaves, gradients) for peer, function in compiled.items()]
-    return replace(case, function=backward), made
-
-
-def _backward(
-    peer: str, function: Callable[..., Any], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> Candidate:
-    outputs: list[Tensor] = []
-
-    def forward() -> None:
-        for leaf in leaves:
-            leaf.grad = None
-        outputs[:] = tensors_of(function(*leaves))
-
-    def run() -> None:
-        torch.autograd.backward(outputs, gradients)
-
-    return Candidate(peer, "autograd", run, forward, outputs=lambda: [leaf.grad for leaf in leaves])
 
 
 def _empty(node: fx.Node, slot: Slot | None) -> Tensor:
@@ -246,7 +206,3 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
-
-
-def _counted(candidate: Candidate, kernels: int) -> Candidate:
-    return replace(candidate, kernels=kernels)

@@ -185,7 +185,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     for row in rows:
         console.print(table_of(row), highlight=False, markup=False)
     for line in not_timed(rows):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.out(line, highlight=False)
 
 
 def _median(spread: Spread | None) -> float | None:

@@ -2,7 +2,8 @@
 
 The candidates of a kernel are tried in the order of their predicted times, each checked and then timed beside the
 untuned choice; the few best go through a final with more rounds, in which the untuned choice runs twice. How far those
-two are apart is the noise of the machine. The untuned choice stays unless another is faster by more than ``margin_of``.
+two are apart is the noise of the machine. The untuned choice stays unless another is faster by more than a margin
+(``weft.runtime.timing.margin_over``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from weft.backends.listed import device_of, supports
 from weft.bench.worker import WorkerError
@@ -23,6 +24,9 @@ from weft.plan.schedules import candidates
 from weft.plan.tuned import Tuned, plain, schedule_under_names
 from weft.runtime.timing import margin_over
 from weft.target import Target
+
+if TYPE_CHECKING:
+    from weft.bench.tune_measurer import ProcessMeasurer
 
 ROUNDS = 5
 FINAL_ROUNDS = (7, 21)
@@ -146,34 +150,10 @@ class Tuning:
         )
 
 
-class Measurer(Protocol):
-    """What compiles, checks and times, where a kernel that crashes does no harm. Raises TimeoutError where the time
-    that is left does not suffice."""
-
-    def start(self, job: Job, seconds: float) -> None:
-        """Get ready for the first kernel, which is this one."""
-        ...
-
-    def open(self, job: Job, seconds: float) -> Attempt:
-        """Run the untuned choice and compare it with the reference."""
-        ...
-
-    def expect(self, kernels: Sequence[Kernel]) -> None:
-        """These will be asked for, in this order."""
-        ...
-
-    def attempt(self, kernel: Kernel, seconds: float) -> Attempt: ...
-
-    def final(self, kernels: Sequence[Kernel], rounds: int) -> list[list[float]]:
-        """Microseconds, round by round, of the untuned choice, the untuned choice again, and these. Raises WorkerError
-        where that fails."""
-        ...
-
-
 def tune(
     jobs: Sequence[Job],
     budget_s: float,
-    measurer: Measurer,
+    measurer: ProcessMeasurer,
     tell: Callable[[Job, int, int], None] = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Tuning]:
@@ -198,7 +178,11 @@ def _predicted_us(job: Job) -> float:
 
 
 def tune_kernel(
-    job: Job, seconds: float, measurer: Measurer, tell: Callable[[Job, int, int], None], clock: Callable[[], float]
+    job: Job,
+    seconds: float,
+    measurer: ProcessMeasurer,
+    tell: Callable[[Job, int, int], None],
+    clock: Callable[[], float],
 ) -> Tuning:
     """The candidates of one kernel in so many seconds."""
     start = clock()
@@ -238,7 +222,7 @@ def _others(job: Job) -> list[Schedule]:
     return sorted(found, key=lambda schedule: schedule != best)
 
 
-def _with_final(done: Tuning, measurer: Measurer, seconds: float) -> Tuning:
+def _with_final(done: Tuning, measurer: ProcessMeasurer, seconds: float) -> Tuning:
     if done.candidates > 1 and not done.timed:
         return replace(done, problem="no candidate was timed")
     timed = sorted((a for a in done.attempts if a.ratio is not None), key=lambda a: a.ratio or 0.0)[:FINALISTS]
@@ -251,7 +235,7 @@ def _with_final(done: Tuning, measurer: Measurer, seconds: float) -> Tuning:
     except WorkerError as error:
         return replace(done, problem=f"the best could not be timed again: {error}")
     found = final_of([done.job.kernel.schedule, *(attempt.schedule for attempt in timed)], times)
-    return replace(done, final=found, margin=margin_of(found, device_of(done.job.kernel)))
+    return replace(done, final=found, margin=margin_over(found.noise, device_of(done.job.kernel)))
 
 
 def final_of(schedules: Sequence[Schedule], times: Sequence[Sequence[float]]) -> Final:
@@ -263,12 +247,6 @@ def final_of(schedules: Sequence[Schedule], times: Sequence[Sequence[float]]) ->
     best = min(range(len(ratios)), key=lambda i: statistics.median(ratios[i]))
     third = ratios[best][(3 * len(both)) // 4]
     return Final(schedules[best], statistics.median(both), statistics.median(ratios[best]), third, noise)
-
-
-def margin_of(final: Final, device: str) -> float:
-    """By what part of its time a schedule has to be faster than the untuned choice: what is known of the device, or
-    twice what the untuned choice differed from itself in the same rounds, whichever is more."""
-    return margin_over(final.noise, device)
 
 
 def mean_regret(found: Sequence[Tuning]) -> float | None:

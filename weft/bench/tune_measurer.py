@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from weft.backends.listed import backend_of, device_of, render
 from weft.bench.tune import ROUNDS, Attempt, Job
+from weft.bench.tune_worker import Bench
 from weft.bench.worker import OutOfTimeError, Worker, WorkerError
 from weft.errors import WeftError
 from weft.options import Options
@@ -21,16 +23,16 @@ from weft.plan.kernel import Kernel
 CANDIDATE_TIMEOUT_S = 30.0
 """A candidate that takes longer, to compile or to run, hangs."""
 MOST_COMPILERS = 16
-MODULE = "weft.bench.tune_worker"
 
 
 class ProcessMeasurer:
-    """See ``weft.bench.tune.Measurer``. module: what the processes run; timeout_s: of one candidate."""
+    """Compiles, checks and times where a kernel that crashes does no harm. Raises TimeoutError where the time that is
+    left does not suffice. bench: what the processes are made with; timeout_s: of one candidate."""
 
-    def __init__(self, options: Options, module: str = MODULE, timeout_s: float = CANDIDATE_TIMEOUT_S) -> None:
-        self._options, self._timeout_s = options, timeout_s
-        environment = {"WEFT_CACHE_DIR": options.cache_dir, "WEFT_LOGS": "", "WEFT_PRINT_SOURCE": ""}
-        self._make: Callable[[], Worker] = lambda: Worker.of_module(module, environment)
+    def __init__(
+        self, options: Options, bench: Callable[[Options], Bench] = Bench, timeout_s: float = CANDIDATE_TIMEOUT_S
+    ) -> None:
+        self._options, self._timeout_s, self._bench = options, timeout_s, bench
         self._worker = self._make()
         self._compilers: SimpleQueue[Worker] = SimpleQueue()
         self._all = [self._worker]
@@ -57,16 +59,18 @@ class ProcessMeasurer:
             worker.close()
 
     def start(self, job: Job, seconds: float) -> None:
-        """All processes at once: each imports PyTorch, which takes as long as many kernels."""
+        """Get ready for the first kernel, which is this one. All processes at once: each imports PyTorch, which takes
+        as long as many kernels."""
         self._job = job
         if device_of(job.kernel) == "cuda":
             pool = self._compile_pool()
             for _ in range(self._compilers.qsize()):
-                pool.submit(self._with_compiler, {"do": "start"})
-        self._worker.ask({"do": "start"}, seconds)
+                pool.submit(self._with_compiler, Bench.start)
+        self._worker.ask(seconds, Bench.start)
 
     def open(self, job: Job, seconds: float) -> Attempt:
-        """The reference takes many times as long as the kernel, and has all the time that is left."""
+        """Run the untuned choice and compare it with the reference, which takes many times as long as the kernel, and
+        has all the time that is left."""
         self._drop()
         self._job, self._is_open = job, False
         try:
@@ -80,6 +84,7 @@ class ProcessMeasurer:
         return Attempt(job.kernel.schedule, "timed")
 
     def expect(self, kernels: Sequence[Kernel]) -> None:
+        """These will be asked for, in this order."""
         self._expected = list(kernels)
         if kernels and device_of(kernels[0]) == "cuda":  # compilers have the host to themselves
             self._submit(self._expected)
@@ -90,12 +95,12 @@ class ProcessMeasurer:
             at = self._expected.index(kernel) if kernel in self._expected else 0
             self._submit((self._expected or [kernel])[at : at + self._threads()])
             for future in self._compiled.values():
-                self._wait(future, seconds)
-        if reason := self._wait(self._compiled[kernel], seconds):
+                future.result(timeout=seconds)
+        if reason := self._compiled[kernel].result(timeout=seconds):
             return Attempt(kernel.schedule, "failed", reason=reason)
         answer: dict[str, Any]
         try:
-            answer = self._ask_open({"do": "attempt", "kernel": str(kernel), "rounds": ROUNDS}, seconds)
+            answer = self._ask_open(seconds, Bench.attempt, kernel=kernel, rounds=ROUNDS)
         except OutOfTimeError as error:
             if seconds < self._timeout_s:
                 raise TimeoutError from None
@@ -109,35 +114,34 @@ class ProcessMeasurer:
         return Attempt(kernel.schedule, "timed", ratio, statistics.median(own))
 
     def final(self, kernels: Sequence[Kernel], rounds: int) -> list[list[float]]:
-        request = {"do": "final", "kernels": [str(kernel) for kernel in kernels], "rounds": rounds}
-        answer = self._ask_open(request, self._timeout_s)
+        """Microseconds, round by round, of the untuned choice, the untuned choice again, and these. Raises WorkerError
+        where that fails."""
+        answer = self._ask_open(self._timeout_s, Bench.final, kernels=kernels, rounds=rounds)
         if "us" not in answer:
             raise WorkerError(answer["failed"])
         return answer["us"]
 
-    def _ask_open(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _make(self) -> Worker:
+        return Worker(self._bench, replace(self._options, logs=()))
+
+    def _ask_open(self, seconds: float, function: Callable[..., Any], **given: Any) -> dict[str, Any]:
         """Ask the process that times, which is started again if it died. Raises WorkerError."""
         if not (self._is_open and self._worker.is_alive):
             answer = self._open(seconds, verified=True)
             if "failed" in answer:
                 raise WorkerError(answer["failed"])
-        answer = self._worker.ask(request, min(seconds, self._timeout_s))
-        if answer.get("lost"):
-            self._worker.close()
-        return answer
+        return self._worker.ask(min(seconds, self._timeout_s), function, **given)
 
     def _open(self, seconds: float, verified: bool) -> dict[str, Any]:
         assert self._job is not None
         answer = self._worker.ask(
-            {
-                "do": "open",
-                "kernel": str(self._job.kernel),
-                "parameters": list(self._job.parameters),
-                "device": device_of(self._job.kernel),
-                "threads": torch.get_num_threads(),
-                "verified": verified,
-            },
             seconds,
+            Bench.open,
+            kernel=self._job.kernel,
+            parameters=self._job.parameters,
+            device=device_of(self._job.kernel),
+            threads=torch.get_num_threads(),
+            verified=verified,
         )
         self._is_open = "failed" not in answer
         return answer
@@ -164,13 +168,13 @@ class ProcessMeasurer:
         assert self._job is not None
         major, minor = torch.cuda.get_device_capability()
         arch, hints = 10 * major + minor, self._job.hints
-        return self._with_compiler({"do": "compile", "kernel": str(kernel), "arch": arch, "hints": hints})
+        return self._with_compiler(Bench.compile, kernel=kernel, arch=arch, hints=hints)
 
-    def _with_compiler(self, request: Mapping[str, Any]) -> str:
+    def _with_compiler(self, function: Callable[..., Any], **given: Any) -> str:
         """Have one of the processes that compile answer; why it could not."""
         worker = self._compilers.get()
         try:
-            return worker.ask(request, self._timeout_s).get("failed", "")
+            return worker.ask(self._timeout_s, function, **given).get("failed", "")
         except WorkerError as error:
             return str(error)
         finally:
@@ -186,10 +190,6 @@ class ProcessMeasurer:
             for worker in made:
                 self._compilers.put(worker)
         return count
-
-    @staticmethod
-    def _wait(future: Future[str], seconds: float) -> str:
-        return future.result(timeout=max(0.0, seconds))
 
     def _drop(self) -> None:
         """Forget what is not compiled yet."""

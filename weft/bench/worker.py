@@ -1,23 +1,24 @@
-"""A process that answers requests, one line of JSON each: what it does may crash, hang or take all memory."""
+"""A process of its own that calls functions: what they do may crash, hang or take all memory."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import weft
+import torch
 
-LONGEST_ERROR = 200
-"""Characters of what a process said before it died."""
+LONGEST_ERROR, LONGEST_REASON = 200, 300
+"""Characters of what a process said before it died, and of what a function raised."""
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class WorkerError(Exception):
@@ -29,106 +30,91 @@ class OutOfTimeError(WorkerError):
 
 
 class Worker:
-    """Started by its first request, and again by the first after it died. command: of a program that reads requests on
-    standard input and writes as many answers on standard output."""
+    """Started by its first request, and again by the first after it died. make: called in the process with
+    ``arguments``; what it makes is given to each function that is asked for."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._command, self._environment = list(command), dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-        self._unread = b""
-
-    @staticmethod
-    def of_module(name: str, environment: Mapping[str, str] | None = None) -> Worker:
-        """One that runs a module with this Python, and finds this weft."""
-        root = str(Path(weft.__file__).parent.parent)
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        return Worker([sys.executable, "-m", name], {"PYTHONPATH": path, **(environment or {})})
+    def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
+        self._made = make, arguments
+        self._process: BaseProcess | None = None
 
     @property
     def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_alive()
 
-    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer. Raises WorkerError, and OutOfTimeError after ``timeout_s`` seconds; the process is gone then."""
-        end = time.monotonic() + timeout_s
+    def ask(self, timeout_s: float, function: Callable[..., Any], **given: Any) -> Any:
+        """What a function of a module returns, ``{"failed": reason}`` if it raises. Raises WorkerError, and
+        OutOfTimeError after ``timeout_s`` seconds; the process is gone then, and if the GPU is of no more use to it."""
         if not self.is_alive:
             self._start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = self._line(process, end)
-        except BrokenPipeError:
-            line = b""
-        if line is None:
+            self._connection.send((function, given))
+            if not self._connection.poll(max(0.0, timeout_s)):
+                self.close()
+                raise OutOfTimeError(f"no result after {timeout_s:.0f} s")
+            answer, is_lost = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise WorkerError(self._last_words()) from None
+        if is_lost:
             self.close()
-            raise OutOfTimeError(f"no result after {timeout_s:.0f} s")
-        if not line:
-            raise WorkerError(self._last_words())
-        try:
-            return json.loads(line)
-        except ValueError:
-            self.close()
-            raise WorkerError(f"its process said {line.decode(errors='replace')[:LONGEST_ERROR]!r}") from None
+        return answer
 
     def kill(self) -> None:
         """End the process, whatever it does; a thread that waits for its answer gets an error."""
-        if (process := self._process) is not None:
-            process.kill()
+        if self._process is not None:
+            self._process.kill()
 
     def close(self) -> None:
         """The same, with everything that belongs to it."""
         self.kill()
         if self._process is not None:
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        if self._errors is not None:
-            self._errors.close()
-        self._process = self._errors = None
+            self._process.join()
+            self._connection.close()
+            self._said.unlink(missing_ok=True)
+        self._process = None
 
     def _start(self) -> None:
         self.close()
-        self._unread, self._errors = b"", tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env={**os.environ, **self._environment},
-        )
-
-    def _line(self, process: subprocess.Popen[bytes], end: float) -> bytes | None:
-        """What the process says up to the next line, or all that there is if it died; None if time is over."""
-        assert process.stdout is not None
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                return None
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                return b""
-            self._unread += chunk
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        handle, name = tempfile.mkstemp()
+        os.close(handle)
+        self._said = Path(name)
+        self._connection, other = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(other, name, *self._made), daemon=True)
+        self._process.start()
+        other.close()
 
     def _last_words(self) -> str:
         """What a process that gave no answer died of."""
-        process, errors = self._process, self._errors
-        assert process is not None
-        assert errors is not None
-        try:
-            code = process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            code = 0
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
+        assert self._process is not None
+        self._process.join(10)
+        code, lines = self._process.exitcode or 0, self._said.read_text(errors="replace").strip().splitlines()
         self.close()
         if code < 0:
             return f"its process died of {signal.Signals(-code).name}"
         return f"its process ended: {lines[-1][:LONGEST_ERROR] if lines else f'exit code {code}'}"
+
+
+def _serve(connection: Connection, said: str, make: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    """Answer until there are no more requests. What libraries print goes into the file ``said``."""
+    handle = os.open(said, os.O_WRONLY | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(handle, stream.fileno())
+    made = make(*arguments)
+    with suppress(EOFError):
+        while True:
+            function, given = connection.recv()
+            try:
+                answer, is_lost = function(made, **given), False
+            except Exception as error:
+                reason = " ".join(str(error).split())[:LONGEST_REASON]
+                answer, is_lost = {"failed": f"{type(error).__name__}: {reason}"}, _is_lost()
+            connection.send((answer, is_lost))
+
+
+def _is_lost() -> bool:
+    """Whether an error of a kernel has left the GPU unusable for this process."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False

@@ -9,24 +9,19 @@ a few zeros, as the gradient of shifted logits, is a slot as well, and so is eac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, axis_of, follow, is_view, order_of, shape_of
+from weft.capture.axes import follow
 from weft.capture.growth import Growth
 from weft.capture.lower import POINTWISE
-from weft.capture.lowering import Strides, flat, is_constant, strides_of
+from weft.capture.nodes import Strides, is_constant, is_view, shape_of, strides_of
+from weft.capture.pieces import Piece, made_of
 from weft.capture.refine import Axis, Extent, same_extent
-
-aten = torch.ops.aten
-
-MOST_ZEROS = 4
-"""Rows of zeros beside a part, each of which is written as one more result of its kernel."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +46,6 @@ class Slot:
     strides: Strides
     offset: Extent
     is_zero: bool = False
-
-
-@dataclass(frozen=True)
-class Piece:
-    """An operand of an assembly: all of ``source``, which lies in the whole with these strides (one an axis), or, with
-    a stride of 0, zeros beside it."""
-
-    source: fx.Node
-    strides: Strides
-    offset: Extent
-    is_zero: bool = False
-
-
-@dataclass(frozen=True)
-class Made:
-    """How a node is put together: pieces that cover it, and nodes in between."""
-
-    pieces: tuple[Piece, ...]
-    absorbed: tuple[fx.Node, ...] = ()
 
 
 def find_slots(growth: Growth) -> dict[fx.Node, list[Slot]]:
@@ -121,181 +97,6 @@ def is_read_apart(node: fx.Node, slots: Iterable[Slot], inside: Collection[fx.No
     return False
 
 
-# how a node is put together
-
-
-def made_of(node: fx.Node) -> Made | None:
-    """How a node is put together of pieces, and these of others if nobody else reads them; None if it is not."""
-    return _made(node, strides_of(node)) if node.target in _RULES else None
-
-
-def _made(node: fx.Node, strides: Strides) -> Made | None:
-    """strides: of the node in the tensor that is made."""
-    rule = _RULES.get(node.target)
-    made = None if rule is None else rule(node, strides)
-    if made is None or any(piece.is_zero for piece in made.pieces):
-        return made
-    pieces, absorbed = list[Piece](), [*made.absorbed]
-    for piece in made.pieces:
-        inner = _made(piece.source, piece.strides) if len(piece.source.users) == 1 else None
-        if inner is None:
-            pieces.append(piece)
-        else:
-            pieces += [replace(each, offset=piece.offset + each.offset) for each in inner.pieces]
-            absorbed += [piece.source, *inner.absorbed]
-    return Made(tuple(pieces), tuple(absorbed))
-
-
-def _copied(node: fx.Node, strides: Strides) -> Made | None:
-    """A tensor that is copied into another order of its axes: it can be made in that order."""
-    base: Any = node.args[0]
-    between: list[fx.Node] = []
-    while base.target in ORDERS and len(base.users) == 1:
-        order, own = order_of(base), strides
-        strides = tuple(own[order.index(axis)] for axis in range(len(own)))
-        between.append(base)
-        base = base.args[0]
-    made = _made(base, strides) if len(base.users) == 1 else None
-    return None if made is None else Made(made.pieces, (*between, base, *made.absorbed))
-
-
-def _concatenated(node: fx.Node, strides: Strides) -> Made | None:
-    operands: Any = node.args[0]
-    axis = axis_of(node)
-    pieces: list[Piece] = []
-    start: Extent = 0
-    for operand in operands:
-        shape = shape_of(operand)
-        if len(shape) != len(strides):
-            return None  # an empty operand of rank one
-        pieces.append(Piece(operand, strides, start * strides[axis]))
-        start = start + shape[axis]
-    return Made(tuple(pieces))
-
-
-def _padded(node: fx.Node, strides: Strides) -> Made | None:
-    """One slice among zeros that are a few rows of it."""
-    if node.target is aten.slice_scatter.default:
-        base, source, axis = node.args[0], node.args[1], scatter_axis(node)
-        span = span_of(node, shape_of(node)[axis]) if is_zero(base) else None
-    else:
-        source, axis, span = _padding(node)
-    shape = shape_of(node)
-    if span is None or not isinstance(source, fx.Node):
-        return None
-    zeros = [*range(span[0]), *range(span[1], int(shape[axis]))]
-    if len(zeros) > MOST_ZEROS:
-        return None
-    beside = (*strides[:axis], 0, *strides[axis + 1 :])
-    pieces = [Piece(source, strides, span[0] * strides[axis])]
-    pieces += [Piece(source, beside, at * strides[axis], is_zero=True) for at in zeros]
-    return Made(tuple(pieces))
-
-
-def _padding(node: fx.Node) -> tuple[fx.Node | None, int, tuple[int, int] | None]:
-    """What is padded with zeros along one axis, the axis, and its first index and the one behind the last."""
-    source, pad, *given = node.args
-    assert isinstance(source, fx.Node)
-    numbers: Any = pad
-    value = given[0] if given else node.kwargs.get("value", 0)
-    sizes, rank = shape_of(node), len(shape_of(node))
-    padded = [i for i, each in enumerate(numbers) if each != 0]
-    axes = {rank - 1 - i // 2 for i in padded}
-    if len(axes) != 1 or value not in (0, None) or any(not isinstance(n, int) or n < 0 for n in numbers):
-        return None, 0, None
-    (axis,) = axes
-    size, place = sizes[axis], 2 * (rank - 1 - axis)
-    if not isinstance(size, int):
-        return None, axis, None
-    return source, axis, (numbers[place], size - numbers[place + 1])
-
-
-def _scattered(node: fx.Node, strides: Strides) -> Made | None:
-    """A sum of slices scattered into zeros, if the slices cover the whole and do not meet.
-
-    A number plus zero is that number; of a sum of zeros the sign is not kept.
-    """
-    terms = scatters_of(node)
-    if terms is None:
-        return None
-    scatters = [term for term in terms if term.target is not aten.add.Tensor]
-    axes = {scatter_axis(scatter) for scatter in scatters}
-    if len(axes) != 1:
-        return None
-    (axis,) = axes
-    shape = shape_of(node)
-    pieces: list[Piece] = []
-    spans: list[tuple[int, int]] = []
-    for scatter in scatters:
-        source = scatter.args[1]
-        span = span_of(scatter, shape[axis])
-        if span is None or not isinstance(source, fx.Node):
-            return None
-        spans.append(span)
-        kept = strides if scatter.target is aten.slice_scatter.default else (*strides[:axis], *strides[axis + 1 :])
-        pieces.append(Piece(source, kept, span[0] * strides[axis]))
-    spans.sort()
-    covers = spans[0][0] == 0 and spans[-1][1] == shape[axis] and all(a[1] == b[0] for a, b in pairwise(spans))
-    return Made(tuple(pieces), tuple(terms[1:])) if covers else None
-
-
-def scatters_of(node: fx.Node) -> list[fx.Node] | None:
-    """The sum, and the additions and scatters it consists of, all of its dtype and shape; None if anything else is
-    added or anybody else reads one of them."""
-    found = [node]
-    for term in found:
-        if term is not node and len(term.users) != 1:
-            return None
-        if term.target is aten.add.Tensor:
-            operands = [arg for arg in term.args if isinstance(arg, fx.Node)]
-            if term.kwargs.get("alpha", 1) != 1 or len(operands) != 2 or operands[0] is operands[1]:
-                return None
-            found += operands
-        elif term.target not in _SCATTERS or not is_zero(term.args[0]):
-            return None
-        if shape_of(term) != shape_of(node) or term.meta["val"].dtype != node.meta["val"].dtype:
-            return None
-    return found
-
-
-_RULES: dict[Any, Callable[[fx.Node, Strides], Made | None]] = {
-    aten.clone.default: _copied,
-    aten.add.Tensor: _scattered,
-    aten.cat.default: _concatenated,
-    aten.slice_scatter.default: _padded,
-    aten.constant_pad_nd.default: _padded,
-}
-_SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
-
-
-def is_zero(node: Any) -> bool:
-    """Whether a node makes a tensor of zeros."""
-    return (
-        isinstance(node, fx.Node) and is_constant(node) and node.target is aten.full.default and bool(node.args[1] == 0)
-    )
-
-
-def scatter_axis(scatter: fx.Node) -> int:
-    return int(scatter.args[2] if len(scatter.args) > 2 else 0) % len(shape_of(scatter))  # type: ignore[arg-type]
-
-
-def span_of(scatter: fx.Node, size: Extent) -> tuple[int, int] | None:
-    """First index and the one behind the last that a scatter writes; None if they are not known or not all between."""
-    if not isinstance(size, int):
-        return None
-    if scatter.target is aten.select_scatter.default:
-        index = scatter.args[3]
-        return (index % size, index % size + 1) if isinstance(index, int) else None
-    start, stop, step = (*scatter.args, *(0, None, None, 1)[len(scatter.args) - 2 :])[3:]
-    if step != 1 or scatter.kwargs or isinstance(start, fx.Node) or isinstance(stop, fx.Node):
-        return None
-    first, behind, _ = slice(start, stop).indices(size)
-    return (first, behind) if first < behind else None
-
-
-# where a part lies
-
-
 def _place(piece: Piece, assembly: Assembly, growth: Growth) -> tuple[fx.Node, Slot] | None:
     """The member of a region behind a piece, with its slot; None if there is none, or its kernel would get worse."""
     value = piece.source.meta["val"]
@@ -320,7 +121,7 @@ def _strides_behind_views(
     of the member, each element once, or an axis has no one stride."""
     refine = growth.refine
     steps = _steps(axes, strides, growth)
-    atoms = refine.leaves(flat(own))
+    atoms = refine.atoms(own)
     if set(atoms) != set(steps) or len(atoms) != len(steps):
         return None
     found: list[Extent] = []
@@ -360,7 +161,7 @@ def _are_apart(major: Axis, minor: Axis, growth: Growth, group: Sequence[fx.Node
     for node in group:
         space = growth.spaces[node]
         for axes in (space.axes, space.result, *(operand.axes for operand in space.operands)):
-            leaves = refine.leaves(flat(axes))
+            leaves = refine.atoms(axes)
             if (last in leaves) != (inner[0] in leaves):
                 return True
             if last in leaves and leaves.index(inner[0]) != leaves.index(last) + 1:

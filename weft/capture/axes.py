@@ -6,14 +6,14 @@ expands to the tensor that holds the data (its *base*), and the axes are rewritt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
-from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
+from weft.capture.nodes import ALIASES, ORDERS, is_view, order_of, shape_of, tensor_args
+from weft.capture.refine import Axis, MisalignedError, Refinement
 
 aten = torch.ops.aten
 
@@ -48,19 +48,6 @@ class Space:
         return sum(map(len, self.result)) < sum(map(len, self.axes))
 
 
-def shape_of(node: fx.Node) -> tuple[Extent, ...]:
-    """Sizes of the tensor a node returns (of the first one, if it returns several)."""
-    value = node.meta["val"]
-    if isinstance(value, list | tuple):
-        value = value[0]
-    return tuple(extent(size) for size in value.shape)
-
-
-def tensor_args(node: fx.Node) -> list[fx.Node]:
-    """The tensor operands of a node in the order of its arguments."""
-    return [arg for arg in node.args if isinstance(arg, fx.Node) and isinstance(arg.meta.get("val"), torch.Tensor)]
-
-
 def pointwise_space(node: fx.Node, refinement: Refinement) -> Space:
     """Every operand is broadcast against the result, aligned at the last axis."""
     sizes = shape_of(node)
@@ -77,8 +64,7 @@ def pointwise_space(node: fx.Node, refinement: Refinement) -> Space:
 def projection_space(node: fx.Node, refinement: Refinement) -> Space:
     """One of the results of a node that returns several, all of the same shape."""
     axes = tuple(refinement.fresh_axis(size) for size in shape_of(node))
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+    source = node.all_input_nodes[0]
     return Space(axes, axes, (Operand(0, source, axes, source, axes),))
 
 
@@ -102,99 +88,25 @@ def reduction_space(node: fx.Node, refinement: Refinement, dims: Sequence[int]) 
 def follow(position: int, node: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> Operand:
     """Walk back through views as far as the shapes align; what stops the walk is the base."""
     argument, argument_axes = node, axes
-    while node.op == "call_function" and (inverse := VIEWS.get(node.target)) is not None:
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
+    while is_view(node):
         try:
             with refinement.transaction():
-                axes = inverse(node, source, axes, refinement)
+                axes = _behind(node, axes, refinement)
         except MisalignedError:
             break
-        node = source
+        node = node.all_input_nodes[0]
     return Operand(position, node, axes, argument, argument_axes)
 
 
-Inverse = Callable[[fx.Node, fx.Node, tuple[Axis, ...], Refinement], tuple[Axis, ...]]
-
-
-def _reshape(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
-    del node
-    return tuple(refinement.regroup(axes, shape_of(source)))
-
-
-def _permute(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
-    del refinement
-    rank = len(shape_of(source))
-    dims = [int(d) % rank for d in node.args[1]]  # type: ignore[union-attr,arg-type]
-    return tuple(axes[dims.index(i)] for i in range(rank))
-
-
-def _transpose(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
-    del refinement
-    rank = len(shape_of(source))
-    swapped = list(axes)
-    if rank > 1:
-        first, second = (int(d) % rank for d in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
-        swapped[first], swapped[second] = swapped[second], swapped[first]
-    return tuple(swapped)
-
-
-def _expand(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
-    del node, refinement
-    own = shape_of(source)
-    return tuple(() if size == 1 else axis for size, axis in zip(own, axes[len(axes) - len(own) :], strict=True))
-
-
-def _same(node: fx.Node, source: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
-    del node, source, refinement
-    return axes
-
-
-VIEWS: dict[object, Inverse] = {
-    aten.reshape.default: _reshape,
-    aten.view.default: _reshape,
-    aten._unsafe_view.default: _reshape,
-    aten.unsqueeze.default: _reshape,
-    aten.squeeze.default: _reshape,
-    aten.squeeze.dim: _reshape,
-    aten.squeeze.dims: _reshape,
-    aten.permute.default: _permute,
-    aten.transpose.int: _transpose,
-    aten.t.default: _transpose,
-    aten.expand.default: _expand,
-    aten.alias.default: _same,
-    aten.detach.default: _same,
-}
-
-
-def is_view(node: fx.Node) -> bool:
-    """Whether a node is another shape of what it reads, in the same memory as far as its reader is concerned."""
-    return node.op == "call_function" and node.target in VIEWS
-
-
-def viewed(node: fx.Node) -> fx.Node:
-    """What a node is a view of, through all of its views; any other node itself."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-ORDERS = (aten.permute.default, aten.transpose.int, aten.t.default)
-
-
-def axis_of(cat: fx.Node) -> int:
-    """The axis along which a ``cat`` puts its operands together."""
-    axis: Any = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
-    return int(axis) % len(shape_of(cat))
-
-
-def order_of(node: fx.Node) -> list[int]:
-    """The axes of its operand, in the order in which one of ``ORDERS`` has them."""
-    rank = len(shape_of(node))
-    order = list(range(rank))
-    if node.target is aten.permute.default:
-        return [int(axis) % rank for axis in node.args[1]]  # type: ignore[union-attr,arg-type]
-    if rank > 1:
-        first, second = (int(axis) % rank for axis in (node.args[1:] or (0, 1)))  # type: ignore[arg-type]
-        order[first], order[second] = second, first
-    return order
+def _behind(view: fx.Node, axes: tuple[Axis, ...], refinement: Refinement) -> tuple[Axis, ...]:
+    """The axes of what a view is of, of which the view has these."""
+    sizes = shape_of(view.all_input_nodes[0])
+    if view.target in ALIASES:
+        return axes
+    if view.target in ORDERS:
+        order = order_of(view)
+        return tuple(axes[order.index(i)] for i in range(len(sizes)))
+    if view.target is aten.expand.default:
+        own = axes[len(axes) - len(sizes) :]
+        return tuple(() if size == 1 else axis for size, axis in zip(sizes, own, strict=True))
+    return tuple(refinement.regroup(axes, sizes))

@@ -11,25 +11,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import sympy
 import torch
 from torch import fx
 from torch._inductor import inductor_prims
 
-from weft.capture.axes import (
-    VIEWS,
-    Operand,
-    Space,
-    is_view,
-    pointwise_space,
-    projection_space,
-    reduction_space,
-    shape_of,
-)
-from weft.capture.lower import POINTWISE, REDUCTIONS, check_form, is_dear, reduced_axes
-from weft.capture.lowering import can_unify, flat, is_constant, unify_all
+from weft.capture.axes import Operand, Space, pointwise_space, projection_space, reduction_space
+from weft.capture.forms import check_form
+from weft.capture.lower import POINTWISE, REDUCTIONS, is_dear, reduced_axes
+from weft.capture.nodes import VIEWS, is_constant, mutates, shape_of, storage_bytes, users_behind_views
 from weft.capture.parts import drops_axis, joined, joined_space, slice_of
-from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
+from weft.capture.refine import Axis, MisalignedError, Refinement, guess
 from weft.capture.sources import origin
 from weft.errors import Refusal
 from weft.rules import Figure
@@ -94,9 +85,7 @@ class Growth:
         try:
             with self.refine.transaction():
                 if target in REDUCTIONS:
-                    source = node.args[0]
-                    assert isinstance(source, fx.Node)
-                    dims = reduced_axes(node, len(shape_of(source)))
+                    dims = reduced_axes(node, len(shape_of(node.all_input_nodes[0])))
                     space = reduction_space(node, self.refine, dims)
                 elif parts is not None:
                     space = joined_space(node, parts, self.refine)
@@ -168,8 +157,8 @@ class Growth:
         if any(self.reduces(group) or not self.joins(group) for group in groups):
             return False
         one, other = ({shape_of(n): self.spaces[n].result for n in g if self.spaces[n].numbers} for g in groups)
-        spaces = [self.spaces[node] for group in groups for node in group]
-        return one.keys() == other.keys() and all(can_unify(self.refine, one[s], other[s], spaces) for s in one)
+        spaces = [self.spaces[node].axes for group in groups for node in group]
+        return one.keys() == other.keys() and all(self.refine.can_unify(one[s], other[s], spaces) for s in one)
 
     def _merge(self, a: list[fx.Node], b: list[fx.Node], shared: fx.Node | None = None) -> None:
         if a is b or self._has_path_outside(a, b) or self._has_path_outside(b, a):
@@ -182,9 +171,9 @@ class Growth:
                 for node in inside:
                     for operand in self.spaces[node].operands:
                         if operand.base in inside:
-                            unify_all(self.refine, self.spaces[operand.base].result, operand.axes)
+                            self.refine.unify_all(self.spaces[operand.base].result, operand.axes)
                 if shared is not None:
-                    unify_all(self.refine, self._axes_read(shared, a), self._axes_read(shared, b))
+                    self.refine.unify_all(self._axes_read(shared, a), self._axes_read(shared, b))
                 for node in inside:
                     self.refine.check_distinct(self.spaces[node].axes)
                 self._check_one_space(inside)
@@ -203,7 +192,7 @@ class Growth:
         if not any(is_dear(node) for node in group) or self.reduces(group):
             return False
         table, reader = (max((self.spaces[n].axes for n in g), key=self._size) for g in (group, other))
-        return len(self.refine.leaves(flat(table))) > 1 and self._size(table) * SAME_FOR <= self._size(reader)
+        return len(self.refine.atoms(table)) > 1 and self._size(table) * SAME_FOR <= self._size(reader)
 
     def recomputed(self) -> set[fx.Node]:
         """Nodes that another kernel than that of their group may compute again: pointwise ones that fill no table."""
@@ -223,12 +212,12 @@ class Growth:
         spaces = [self.spaces[node] for node in nodes]
         operands = [operand for space in spaces for operand in space.operands if not is_constant(operand.base)]
         for first, axes in _read_alike(operands, nodes):
-            can_unify(self.refine, first, axes, spaces)
+            self.refine.can_unify(first, axes, [space.axes for space in spaces])
         if not self._have_one_space(nodes):
             raise MisalignedError("no operation varies over all dimensions")
 
     def _have_one_space(self, nodes: Iterable[fx.Node]) -> bool:
-        own = [frozenset(self.refine.leaves(flat(self.spaces[node].axes))) for node in nodes]
+        own = [frozenset(self.refine.atoms(self.spaces[node].axes)) for node in nodes]
         return frozenset[int]().union(*own) in own
 
     def reduces(self, nodes: Iterable[fx.Node]) -> bool:
@@ -254,8 +243,8 @@ class Growth:
     def _size(self, axes: tuple[Axis, ...]) -> int:
         """Number of elements, run-time sizes taken as large."""
         product = 1
-        for atom in self.refine.leaves(flat(axes)):
-            product *= _guess(self.refine.size(atom))
+        for atom in self.refine.atoms(axes):
+            product *= guess(self.refine.size(atom))
         return product
 
     def _has_path_outside(self, a: list[fx.Node], b: list[fx.Node]) -> bool:
@@ -271,7 +260,7 @@ class Growth:
                 continue
             group = self.group_of.get(node, [node])
             seen.update(group)
-            for user in _users(group, self.users):
+            for user in (user for each in group for user in self.users[each]):
                 if user in target:
                     return True
                 if user not in inside and user not in seen and self.order[user] <= last:
@@ -295,7 +284,7 @@ class Growth:
 
     def has_writes(self) -> bool:
         """Whether a node that can be a member stands behind an operator that writes one of its operands."""
-        writes = [i for node, i in self.order.items() if _writes(node)]
+        writes = [i for node, i in self.order.items() if mutates(node)]
         return bool(writes) and any(self.order[node] > writes[0] for node in self.spaces)
 
     def readers(self, node: fx.Node) -> list[fx.Node]:
@@ -331,36 +320,6 @@ def _read_alike(
             yield [*whole[:axis], *whole[axis + 1 :]], [*axes[:axis], *axes[axis + 1 :]]
 
 
-def storage_bytes(node: fx.Node) -> int:
-    """Bytes of storage a tensor takes: broadcast axes take none, run-time sizes are taken as large."""
-    value = node.meta["val"]
-    if not isinstance(value, torch.Tensor):
-        return 0
-    product = value.element_size()
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        product *= 1 if extent(stride) == 0 else _guess(extent(size))
-    return product
-
-
-def users_behind_views(node: fx.Node) -> Iterator[fx.Node]:
-    """Whoever reads the node or a view of it; a view that nobody reads counts for nothing."""
-    for user in node.users:
-        if is_view(user):
-            yield from users_behind_views(user)
-        else:
-            yield user
-
-
-def leaves(node: fx.Node) -> bool:
-    """Whether a graph returns a node or a view of it: in memory of its own, with the strides that it has."""
-    return any(user.op != "call_function" for user in users_behind_views(node))
-
-
-def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable
-
-
 def _is_alias(node: fx.Node) -> bool:
     """Whether an operation only makes an alias of its operand: it costs nothing and stays where it is."""
     schema = getattr(node.target, "_schema", None)
@@ -371,15 +330,6 @@ def _is_alias(node: fx.Node) -> bool:
 RANDOM = (inductor_prims.random, inductor_prims.randint)
 
 MULTIPLE = (torch.ops.aten.var_mean.correction, inductor_prims.prepare_softmax_online)
-
-
-def _users(group: list[fx.Node], users: dict[fx.Node, list[fx.Node]]) -> Iterable[fx.Node]:
-    for node in group:
-        yield from users[node]
-
-
-def _guess(size: Extent) -> int:
-    return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
 
 
 def _device_of(node: fx.Node) -> str:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, Operand, Space
-from weft.capture.lower import CONSTANTS, POINTWISE, REDUCTIONS, projection, reduced_axes
+from weft.capture.axes import Operand, Space
+from weft.capture.lower import POINTWISE, REDUCTIONS, project, reduced_axes
+from weft.capture.nodes import Strides, is_constant, strides_of, tensor_args
 from weft.capture.opaque import lower_opaque
-from weft.capture.parts import lower_joined, slice_of
-from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent
+from weft.capture.parts import larger_slice, lower_joined, sliced
+from weft.capture.refine import Axis, Extent, MisalignedError, Refinement, extent, parameter
 from weft.ir import dtypes
 from weft.ir.builder import Builder
 from weft.ir.program import Buffer, Dim, Program, Size
 
 aten = torch.ops.aten
 prims = torch.ops.prims
-Strides = tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,6 @@ class LoweredGroup:
     parameters: dict[str, Extent]
 
 
-@dataclass
-class Parameters:
-    """Names for sizes and strides that are known at run time only: one for each distinct expression."""
-
-    expressions: dict[str, Extent] = field(default_factory=dict[str, Extent])
-
-    def size(self, value: Extent) -> Size:
-        if isinstance(value, int):
-            return value
-        for name, known in self.expressions.items():
-            if known == value:
-                return name
-        name = f"s{len(self.expressions)}"
-        self.expressions[name] = value
-        return name
-
-
 class GroupLowering:
     """Lowers the members of one group in graph order."""
 
@@ -58,12 +41,12 @@ class GroupLowering:
         self.members = list(members)
         self.spaces = spaces
         self.refine = refine
-        self.parameters = Parameters()
+        self.parameters: dict[str, Extent] = {}
         self.env: dict[fx.Node, str | tuple[str, ...]] = {}
         self.bindings: list[tuple[fx.Node, tuple[Axis, ...], str]] = []
         atoms = self._bind_inputs()
         self.dim_names = {atom: f"d{i}" for i, atom in enumerate(atoms)}
-        dims = tuple(Dim(self.dim_names[a], self.parameters.size(refine.size(a))) for a in atoms)
+        dims = tuple(Dim(self.dim_names[a], parameter(refine.size(a), self.parameters)) for a in atoms)
         self.builder = Builder(name, dims)
 
     def run(self, outputs: Sequence[tuple[fx.Node, Strides, bool]]) -> LoweredGroup:
@@ -88,9 +71,9 @@ class GroupLowering:
                 value = builder.cast(builder.const(0, dtypes.compute_dtype(dtype)), dtype)
             dims, strides = self.layout(self.spaces[node].result, wanted)
             builder.output(f"out{len(builder.outputs)}", value, dtypes.NAMES[node.meta["val"].dtype], dims, strides)
-        builder.parameters = tuple(self.parameters.expressions)
+        builder.parameters = tuple(self.parameters)
         inputs = tuple(base for base, _, _ in self.bindings)
-        return LoweredGroup(builder.finish(), inputs, self.parameters.expressions)
+        return LoweredGroup(builder.finish(), inputs, self.parameters)
 
     def _bind_inputs(self) -> list[int]:
         """One binding a tensor where its uses agree on the axes; the atoms of the group, large tensors first."""
@@ -101,15 +84,16 @@ class GroupLowering:
         order = {node: i for i, node in enumerate(self.members[0].graph.nodes)}
         bases = [base for base, _, _ in self.bindings]
         # what is a part of a larger slice comes behind it
-        self.bindings.sort(key=lambda each: (_larger_slice(each[0], bases) is not each[0], order[each[0]]))
+        self.bindings.sort(key=lambda each: (larger_slice(each[0], bases) is not each[0], order[each[0]]))
         spaces = sorted(
-            (self.spaces[node].axes for node in self.members), key=lambda axes: -len(self.refine.leaves(flat(axes)))
+            (self.spaces[node].axes for node in self.members), key=lambda axes: -len(self.refine.atoms(axes))
         )
-        return list(dict.fromkeys(atom for axes in spaces for atom in self.refine.leaves(flat(axes))))
+        return list(dict.fromkeys(atom for axes in spaces for atom in self.refine.atoms(axes)))
 
     def _bind(self, operand: Operand) -> None:
+        spaces = [space.axes for space in self.spaces.values()]
         for base, axes, _ in self.bindings:
-            if base is operand.base and can_unify(self.refine, axes, operand.axes, self.spaces.values()):
+            if base is operand.base and self.refine.can_unify(axes, operand.axes, spaces):
                 return
         self.bindings.append((operand.base, operand.axes, ""))
 
@@ -122,7 +106,7 @@ class GroupLowering:
                 continue
             found: list[tuple[str, Size]] = []
             for atom in reversed(self.refine.leaves(axis)):
-                found.append((self.dim_names[atom], self.parameters.size(stride)))
+                found.append((self.dim_names[atom], parameter(stride, self.parameters)))
                 stride = stride * self.refine.size(atom)
             for dim, size in reversed(found):
                 dims.append(dim)
@@ -130,7 +114,7 @@ class GroupLowering:
         return dims, strides
 
     def names_of(self, axes: Sequence[Axis]) -> list[str]:
-        return [self.dim_names[atom] for atom in self.refine.leaves(flat(axes))]
+        return [self.dim_names[atom] for atom in self.refine.atoms(axes)]
 
     def read(self, operand: Operand) -> str | tuple[str, ...]:
         """The value of an operand: of a member, of a constant, or of an input."""
@@ -167,7 +151,7 @@ class GroupLowering:
             number = number.meta["val"]
         if isinstance(number, int | float):
             return self.builder.const(number, dtype)
-        size = self.parameters.size(extent(number))
+        size = parameter(extent(number), self.parameters)
         if isinstance(size, int):
             return self.builder.const(size, dtype)
         return self.builder.op("parameter", dtype=dtype, attributes=(size,))
@@ -199,7 +183,7 @@ class NodeLowering:
         self._operands = {id(arg): i for i, arg in reversed(list(enumerate(self._tensor_args())))}
 
     def lower(self) -> str | tuple[str, ...]:
-        function = projection() if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
+        function = project if self.node.target is operator.getitem else POINTWISE.get(self.node.target)
         if self.space.opaque:
             function = lower_opaque
         elif self.space.numbers:
@@ -225,9 +209,8 @@ class NodeLowering:
         assert isinstance(value, str)
         return self.group.builder.cast(value, self.compute)
 
-    def results(self, index: int) -> tuple[str, ...]:
-        """All results of the node that operand ``index`` is."""
-        del index
+    def results(self) -> tuple[str, ...]:
+        """All results of the node that the operand is."""
         value = self.group.read(self.space.operands[0])
         assert isinstance(value, tuple)
         return value
@@ -268,18 +251,16 @@ class NodeLowering:
 
     def axes_of_no_operand(self) -> list[Axis]:
         """Those along which all operands are the same."""
-        leaves = self.group.refine.leaves
+        refine = self.group.refine
         read = [operand.axes for operand in self.space.operands if not is_constant(operand.base)]
-        known = {atom for axes in read for atom in leaves(flat(axes))}
-        return [axis for axis in self.space.axes if not known.issuperset(leaves(axis))]
+        known = {atom for axes in read for atom in refine.atoms(axes)}
+        return [axis for axis in self.space.axes if not known.issuperset(refine.leaves(axis))]
 
     def _dropped(self) -> list[str]:
         dims = reduced_axes(self.node, len(self.space.axes))
         return self.group.names_of([self.space.axes[i] for i in dims])
 
     def _tensor_args(self) -> list[fx.Node]:
-        from weft.capture.axes import tensor_args
-
         return tensor_args(self.node) if self.node.target is not operator.getitem else [self.node.args[0]]  # type: ignore[list-item]
 
 
@@ -293,63 +274,6 @@ LOGICAL = {
     "bitwise_xor": "ne",
     "bitwise_not": "logical_not",
 }
-
-
-def is_constant(node: fx.Node) -> bool:
-    """Whether a node makes a tensor from numbers known at compile time (its shape may be known later)."""
-    if node.op != "call_function" or node.target not in CONSTANTS:
-        return False
-    number = node.args[1] if node.target is aten.full.default else node.args[0]
-    return node.target is prims.iota.default or not isinstance(number, fx.Node)
-
-
-def strides_of(node: fx.Node) -> Strides:
-    """Strides of the tensor a node returns, in elements."""
-    return tuple(extent(stride) for stride in node.meta["val"].stride())
-
-
-def sliced(node: fx.Node, known: Collection[fx.Node] = ()) -> tuple[fx.Node, int | None]:
-    """The tensor that a slice is a part of, and the place of its first element there, None if that is not known or is
-    in other memory, as behind a view that had to copy; any other node itself. known: tensors to prefer, of slices of
-    slices or of larger slices of the same tensor."""
-    whole: Any = _larger_slice(node, known)
-    while whole not in known and (whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS)):
-        whole = whole.args[0]
-    mine, its = node.meta["val"], whole.meta["val"]
-    place = mine.storage_offset() - its.storage_offset()
-    is_known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
-    return whole, place if is_known else None
-
-
-def _larger_slice(node: fx.Node, known: Iterable[fx.Node]) -> fx.Node:
-    """Of these nodes one that takes all that a slice takes of its tensor, and more; the slice if there is none."""
-    mine = slice_of(node)
-    for other in known if mine is not None else ():
-        its = slice_of(other)
-        if mine is not None and its is not None and its[0] is mine[0] and its[1].contains(mine[1]):
-            return other
-    return node
-
-
-def flat(axes: Sequence[Axis]) -> Axis:
-    return tuple(atom for axis in axes for atom in axis)
-
-
-def can_unify(refine: Refinement, left: Sequence[Axis], right: Sequence[Axis], spaces: Iterable[Space]) -> bool:
-    """Make the axes of two reads of a tensor the same, if that makes no diagonal of one of the spaces."""
-    try:
-        with refine.transaction():
-            unify_all(refine, left, right)
-            for space in spaces:
-                refine.check_distinct(space.axes)
-    except MisalignedError:
-        return False
-    return True
-
-
-def unify_all(refine: Refinement, left: Sequence[Axis], right: Sequence[Axis]) -> None:
-    for a, b in zip(left, right, strict=True):
-        refine.unify(a, b)
 
 
 def base_name(node: fx.Node) -> str:

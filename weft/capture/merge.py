@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.capture.refine import Extent
+from weft.capture.refine import Extent, guess, parameter
 from weft.ir.ops import lookup
 from weft.ir.program import Attribute, Buffer, Dim, Output, Program, Size, Value
 from weft.ir.verify import verify
@@ -57,20 +57,9 @@ def _value(size: Size, expressions: Expressions) -> Extent:
     return expressions[size] if isinstance(size, str) else size
 
 
-def _parameter(value: Extent, expressions: Expressions) -> Size:
-    if isinstance(value, int):
-        return value
-    for name, known in expressions.items():
-        if known == value:
-            return name
-    name = next(n for i in range(len(expressions) + 1) if (n := f"s{i}") not in expressions)
-    expressions[name] = value
-    return name
-
-
 def _merge(program: Program, expressions: Expressions, major: str, minor: str) -> Program:
     product = _value(program.size_of(major), expressions) * _value(program.size_of(minor), expressions)
-    merged = Dim(minor, _parameter(product, expressions))
+    merged = Dim(minor, parameter(product, expressions))
     dims = tuple(merged if d.name == minor else d for d in program.dims if d.name != major)
     values = tuple(_without(v, major) for v in program.values)
     program = replace(program, parameters=tuple(expressions), dims=dims, values=values)
@@ -95,19 +84,15 @@ def _map_buffers(program: Program, function) -> Program:  # type: ignore[no-unty
 
 def _order_dims(program: Program, expressions: Expressions) -> Program:
     """Slowest dimension of the largest buffer first; run-time strides are compared as if their symbols were large."""
-    buffers = sorted(program.buffers, key=lambda b: (-len(b.dims), b.name), reverse=False)
-    rank: dict[str, tuple[int, float]] = {}
+    buffers = sorted(program.buffers, key=lambda b: (-len(b.dims), b.name))
+    rank: dict[str, tuple[int, int]] = {}
     for position, buffer in enumerate(buffers):
         for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
-            rank.setdefault(dim, (position, -_magnitude(_value(stride, expressions))))
-    dims = tuple(sorted(program.dims, key=lambda d: rank.get(d.name, (len(buffers), 0.0))))
+            rank.setdefault(dim, (position, -guess(_value(stride, expressions))))
+    dims = tuple(sorted(program.dims, key=lambda d: rank.get(d.name, (len(buffers), 0))))
     position_of = {d.name: i for i, d in enumerate(dims)}
     values = tuple(replace(v, dims=tuple(sorted(v.dims, key=position_of.__getitem__))) for v in program.values)
     return replace(program, dims=dims, values=values)
-
-
-def _magnitude(value: Extent) -> float:
-    return float(value) if isinstance(value, int) else float(value.subs(dict.fromkeys(value.free_symbols, 4096)))
 
 
 def _rename_dims(program: Program) -> Program:

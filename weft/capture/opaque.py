@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from weft.capture.axes import tensor_args
-from weft.capture.lower import check_tensors
+from weft.capture.forms import check_tensors
+from weft.capture.nodes import tensor_args
 from weft.ir import dtypes
 
 if TYPE_CHECKING:

@@ -8,15 +8,16 @@ in it, and what is put together is a choice by number: ``where(number == 0, firs
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, Space, axis_of, follow, shape_of, viewed
+from weft.capture.axes import Space, follow
 from weft.capture.lower import POINTWISE
+from weft.capture.nodes import VIEWS, axis_of, shape_of, viewed
 from weft.capture.refine import Extent, Refinement, extent
 
 if TYPE_CHECKING:
@@ -162,6 +163,40 @@ def place_bytes(node: fx.Node) -> Extent:
         return 0
     value = node.meta["val"]
     return extent(value.storage_offset()) * value.element_size()
+
+
+def sliced(node: fx.Node, known: Collection[fx.Node] = ()) -> tuple[fx.Node, int | None]:
+    """The tensor that a slice is a part of, and the place of its first element there, None if that is not known or is
+    in other memory, as behind a view that had to copy; any other node itself. known: tensors to prefer, of slices of
+    slices or of larger slices of the same tensor."""
+    whole: Any = larger_slice(node, known)
+    while whole not in known and (whole.target is aten.slice.Tensor or (whole is not node and whole.target in VIEWS)):
+        whole = whole.args[0]
+    mine, its = node.meta["val"], whole.meta["val"]
+    place = mine.storage_offset() - its.storage_offset()
+    is_known = isinstance(place, int) and mine.untyped_storage()._cdata == its.untyped_storage()._cdata
+    return whole, place if is_known else None
+
+
+def larger_slice(node: fx.Node, known: Iterable[fx.Node]) -> fx.Node:
+    """Of these nodes one that takes all that a slice takes of its tensor, and more; the slice if there is none."""
+    mine = slice_of(node)
+    for other in known if mine is not None else ():
+        its = slice_of(other)
+        if mine is not None and its is not None and its[0] is mine[0] and its[1].contains(mine[1]):
+            return other
+    return node
+
+
+def written_part(scatter: fx.Node) -> Part | None:
+    """What of an axis a scatter writes; None if that is nothing, or known at run time only."""
+    given: Sequence[Any] = scatter.args[2:]
+    if scatter.target is aten.select_scatter.default:
+        given = _single(*given) if isinstance(given[1], int) else (0, 0, 0)
+    elif scatter.kwargs:
+        return None
+    part = _part(shape_of(scatter), given)
+    return part if part is not None and part.length > 0 else None
 
 
 def drops_axis(node: fx.Node) -> bool:

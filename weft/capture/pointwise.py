@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from weft.capture.assembly import Assembly, complete
-from weft.capture.growth import storage_bytes, users_behind_views
 from weft.capture.lower import POINTWISE, REDUCTIONS
+from weft.capture.nodes import storage_bytes, users_behind_views
 from weft.capture.opaque import PADDING
 from weft.capture.parts import slice_of
 from weft.capture.sources import origin

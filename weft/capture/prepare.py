@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.assembly import Made, is_zero, made_of, scatter_axis, scatters_of, span_of
-from weft.capture.axes import shape_of, viewed
-from weft.capture.growth import leaves, storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
-from weft.capture.lowering import strides_of
-from weft.capture.parts import behind, joined, slice_of
+from weft.capture.nodes import leaves, shape_of, storage_bytes, strides_of, viewed
+from weft.capture.parts import Part, behind, joined, slice_of, written_part
+from weft.capture.pieces import Made, is_zero, made_of, scatters_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import erase_unread, insert_before, insert_behind, read_parts_of_inputs, slice_inputs
 from weft.capture.stacked import LEAST_BYTES, sum_parts
@@ -67,14 +65,14 @@ def _stack_what_is_scattered(graph: fx.Graph) -> None:
 def _each_place(node: fx.Node) -> tuple[int, list[Any]] | None:
     """The axis along which a sum has one scattered tensor at each place, and these in order."""
     scatters = [term for term in scatters_of(node) or () if term.target is not aten.add.Tensor]
-    axes = {scatter_axis(scatter) for scatter in scatters}
-    if len(axes) != 1 or any(scatter.target is not aten.select_scatter.default for scatter in scatters):
+    if not scatters or any(scatter.target is not aten.select_scatter.default for scatter in scatters):
         return None
-    (axis,) = axes
-    places = {span_of(scatter, shape_of(node)[axis]): scatter.args[1] for scatter in scatters}
-    if places.keys() != {(at, at + 1) for at in range(len(scatters))} or shape_of(node)[axis] != len(places):
+    sources = {written_part(scatter): scatter.args[1] for scatter in scatters}
+    axis = int(scatters[0].args[2]) % len(shape_of(node))  # type: ignore[arg-type]
+    places = [Part(axis, at, at + 1) for at in range(len(scatters))]
+    if sources.keys() != {*places} or shape_of(node)[axis] != len(places):
         return None
-    return axis, [places[at, at + 1] for at in range(len(scatters))]
+    return axis, [sources[place] for place in places]
 
 
 def _choose_what_is_scattered(graph: fx.Graph) -> None:

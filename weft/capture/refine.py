@@ -6,10 +6,12 @@ splits atoms until both sides are the same products, or fails; a transaction the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 import sympy
+
+from weft.ir.program import Size
 
 Axis = tuple[int, ...]
 Extent = int | sympy.Expr
@@ -80,16 +82,35 @@ class Refinement:
             factor = " x ".join(str(self._size[atom]) for atom in a or b)
             raise MisalignedError(f"sizes differ by a factor of {factor}", self._extent(left), self._extent(right))
 
+    def atoms(self, axes: Iterable[Axis]) -> Axis:
+        """The leaves of all axes of a tensor."""
+        return self.leaves([atom for axis in axes for atom in axis])
+
+    def unify_all(self, left: Iterable[Axis], right: Iterable[Axis]) -> None:
+        """``unify`` for each axis of two tensors of one rank."""
+        for a, b in zip(left, right, strict=True):
+            self.unify(a, b)
+
+    def can_unify(self, left: Iterable[Axis], right: Iterable[Axis], spaces: Iterable[Sequence[Axis]]) -> bool:
+        """Make the axes of two reads of a tensor the same, if that makes no diagonal of one of the spaces."""
+        try:
+            with self.transaction():
+                self.unify_all(left, right)
+                for axes in spaces:
+                    self.check_distinct(axes)
+        except MisalignedError:
+            return False
+        return True
+
     def regroup(self, axes: Sequence[Axis], sizes: Sequence[Extent]) -> list[Axis]:
         """The axes of a tensor of shape ``sizes`` with the same elements in the same order: a reshape."""
-        flat = tuple(atom for axis in axes for atom in axis)
         target = [self.fresh_axis(size) for size in sizes]
-        self.unify(flat, tuple(atom for axis in target for atom in axis))
+        self.unify(self.atoms(axes), self.atoms(target))
         return target
 
     def check_distinct(self, axes: Sequence[Axis]) -> None:
         """Raises MisalignedError if a tensor has the same dimension twice (a diagonal)."""
-        leaves = self.leaves([atom for axis in axes for atom in axis])
+        leaves = self.atoms(axes)
         if len(set(leaves)) != len(leaves):
             raise MisalignedError("two dimensions of one tensor would become the same (a diagonal)")
 
@@ -150,3 +171,18 @@ def extent(size: object) -> Extent:
         return size
     expr = sympy.sympify(size.node.expr)  # type: ignore[attr-defined]
     return int(expr) if expr.is_Integer else expr
+
+
+def guess(size: Extent) -> int:
+    """A size, taken as large where it is known at run time only."""
+    return size if isinstance(size, int) else int(sympy.sympify(size).subs(dict.fromkeys(size.free_symbols, 4096)))
+
+
+def parameter(value: Extent, names: dict[str, Extent]) -> Size:
+    """A size or stride as a program has it: under a name, one for each distinct expression, if it is known at run time
+    only. names: with their expressions; a new one is added."""
+    if isinstance(value, int):
+        return value
+    name = next((name for name, known in names.items() if known == value), f"s{len(names)}")
+    names[name] = value
+    return name

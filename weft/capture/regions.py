@@ -14,10 +14,11 @@ from torch import fx
 from weft.capture.assembly import Slot, complete, find_slots, is_read_apart
 from weft.capture.axes import Space, pointwise_space
 from weft.capture.border import BorderChoice, Flow, choose_borders, compared
-from weft.capture.growth import Growth, storage_bytes
-from weft.capture.lowering import GroupLowering, Strides, strides_of, unify_all
+from weft.capture.growth import Growth
+from weft.capture.lowering import GroupLowering
 from weft.capture.merge import merge_dimensions
 from weft.capture.naming import name_of
+from weft.capture.nodes import Strides, storage_bytes, strides_of
 from weft.capture.opaque import is_opaque
 from weft.capture.refine import Extent, MisalignedError
 from weft.capture.sources import Place, places, texts
@@ -250,12 +251,8 @@ def _align(growth: Growth, spaces: dict[fx.Node, Space], again: frozenset[fx.Nod
     for space in spaces.values():
         for operand in space.operands:
             if operand.base in again:
-                try:
-                    with growth.refine.transaction():
-                        unify_all(growth.refine, spaces[operand.base].result, operand.axes)
-                        for other in spaces.values():
-                            growth.refine.check_distinct(other.axes)
-                except MisalignedError:
+                same = spaces[operand.base].result, operand.axes
+                if not growth.refine.can_unify(*same, [other.axes for other in spaces.values()]):
                     misaligned.add(operand.base)
     return misaligned
 

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import axis_of, order_of, shape_of
 from weft.capture.lower import POINTWISE, is_dear, reduced_axes
+from weft.capture.nodes import ALIASES, ORDERS, RESHAPES, axis_of, order_of, shape_of
 from weft.capture.parts import MOST_PARTS, SPLITS, Part, drops_axis, joined, slice_of, slices_behind
 from weft.capture.refine import Extent, same_extent
 
 aten = torch.ops.aten
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 
 
 def read_parts_of_inputs(graph: fx.Graph) -> None:
@@ -44,6 +43,8 @@ class _Slicing:
     def __init__(self, graph: fx.Graph, among: Collection[fx.Node] | None) -> None:
         self.graph, self.among = graph, among
         self.made: dict[tuple[fx.Node, Part], fx.Node] = {}
+        self.wanted = 0
+        """Elements of the slice that is replaced."""
 
     def replace(self, node: fx.Node) -> None:
         """Put what a slice takes in its place."""
@@ -52,7 +53,8 @@ class _Slicing:
         source, part = found
         if source.target not in _RULES:
             return
-        made = self.part(source, part, elements(node))
+        self.wanted = elements(node)
+        made = self.part(source, part)
         if drops_axis(node):
             made = insert_behind(node, aten.squeeze.dim, (made, part.axis))
         node.replace_all_uses_with(made)
@@ -67,14 +69,14 @@ class _Slicing:
             for operand in operands:
                 self._erase(operand)
 
-    def part(self, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-        """A part of a value. wanted: elements of the value that it is needed for."""
+    def part(self, node: fx.Node, part: Part) -> fx.Node:
+        """A part of a value."""
         if (node, part) not in self.made:
             # sines of positions that all heads are turned by are better read than computed for each head
-            stored = is_dear(node) and elements(node) < wanted
+            stored = is_dear(node) and elements(node) < self.wanted
             stored = stored or (self.among is not None and node not in self.among)
             rule = None if stored or node.op != "call_function" else _RULES.get(node.target)
-            made = None if rule is None else rule(self, node, part, wanted)
+            made = None if rule is None else rule(self, node, part)
             self.made[node, part] = made or insert_behind(
                 node, aten.slice.Tensor, (node, part.axis, part.start, part.stop)
             )
@@ -133,49 +135,45 @@ def _value(node: fx.Node) -> Any:
 
 # of each operation, how a part of its result is made; None if a slice of it has to do
 
-Rule = Callable[[_Slicing, fx.Node, Part, int], fx.Node | None]
+Rule = Callable[[_Slicing, fx.Node, Part], fx.Node | None]
 
 
-def _pointwise(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
+def _pointwise(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node:
     behind = len(shape_of(node)) - part.axis  # axes are aligned at the last one
 
     def sliced(argument: fx.Node) -> fx.Node:
         shape = shape_of(argument) if isinstance(argument.meta.get("val"), torch.Tensor) else ()
         if len(shape) < behind or shape[-behind] == 1:
             return argument
-        return slicing.part(argument, replace(part, axis=len(shape) - behind), wanted)
+        return slicing.part(argument, replace(part, axis=len(shape) - behind))
 
     return insert_behind(node, node.target, fx.map_arg(node.args, sliced), node.kwargs)
 
 
-def _constant(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-    del wanted
+def _constant(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node:
     shape: list[Any] = list(node.args[0])  # type: ignore[arg-type]
     shape[part.axis] = part.length
     return insert_behind(node, node.target, (shape, *node.args[1:]), node.kwargs)
 
 
-def _permute(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-    source, order = node.args[0], order_of(node)
-    assert isinstance(source, fx.Node)
-    made = slicing.part(source, replace(part, axis=order[part.axis]), wanted)
+def _permute(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node:
+    source, order = node.all_input_nodes[0], order_of(node)
+    made = slicing.part(source, replace(part, axis=order[part.axis]))
     return insert_behind(node, node.target, (made, *node.args[1:]))
 
 
-def _expand(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+def _expand(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node:
+    source = node.all_input_nodes[0]
     own, sizes = shape_of(source), list(node.args[1])  # type: ignore[arg-type]
     axis = part.axis - (len(sizes) - len(own))
     sizes[part.axis] = part.length
     if axis >= 0 and own[axis] != 1:
-        source = slicing.part(source, replace(part, axis=axis), wanted)
+        source = slicing.part(source, replace(part, axis=axis))
     return insert_behind(node, node.target, (source, sizes))
 
 
-def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+def _reshape(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node | None:
+    source = node.all_input_nodes[0]
     shape = shape_of(node)
     found = _behind_reshape(shape, shape_of(source), part)
     if found is None:
@@ -186,7 +184,7 @@ def _reshape(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.No
             return None
         sizes = list(node.args[1])  # type: ignore[arg-type]
     sizes[part.axis] = part.length
-    return insert_behind(node, aten.reshape.default, (slicing.part(source, found, wanted), sizes))
+    return insert_behind(node, aten.reshape.default, (slicing.part(source, found), sizes))
 
 
 def _behind_reshape(shape: Sequence[Extent], own: Sequence[Extent], part: Part) -> Part | None:
@@ -221,18 +219,17 @@ def _product(sizes: Sequence[Any]) -> Any:
     return product
 
 
-def _same(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    return slicing.part(source, part, wanted)
+def _same(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node:
+    source = node.all_input_nodes[0]
+    return slicing.part(source, part)
 
 
-def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+def _concatenated(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node | None:
     """One of the operands, or parts of all, but not some elements of several."""
     operands: Any = node.args[0]
     axis = axis_of(node)
     if axis != part.axis:
-        return insert_behind(node, node.target, ([slicing.part(operand, part, wanted) for operand in operands], axis))
+        return insert_behind(node, node.target, ([slicing.part(operand, part) for operand in operands], axis))
     start = 0
     for operand in operands:
         size = shape_of(operand)[axis]
@@ -240,24 +237,23 @@ def _concatenated(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> 
             return None
         if start <= part.start and part.stop <= start + size:
             found = replace(part, start=part.start - start, stop=part.stop - start)
-            return operand if found.length == size else slicing.part(operand, found, wanted)
+            return operand if found.length == size else slicing.part(operand, found)
         start += size
     return None
 
 
-def _slice(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+def _slice(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node | None:
     """A slice of a slice along the same axis is one."""
     found = slice_of(node)
     if found is None or found[1].axis != part.axis or drops_axis(node):
         return None
     source, own = found
-    return slicing.part(source, replace(part, start=own.start + part.start, stop=own.start + part.stop), wanted)
+    return slicing.part(source, replace(part, start=own.start + part.start, stop=own.start + part.stop))
 
 
-def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node | None:
+def _sum(slicing: _Slicing, node: fx.Node, part: Part) -> fx.Node | None:
     """A sum of few elements each, along other axes: what several queries add to the gradient of a key."""
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+    source = node.all_input_nodes[0]
     shape = shape_of(source)
     dropped = reduced_axes(node, len(shape))
     added = [shape[axis] for axis in dropped]
@@ -268,20 +264,17 @@ def _sum(slicing: _Slicing, node: fx.Node, part: Part, wanted: int) -> fx.Node |
     if axis in dropped:
         return None
     return insert_behind(
-        node, node.target, (slicing.part(source, replace(part, axis=axis), wanted), *node.args[1:]), node.kwargs
+        node, node.target, (slicing.part(source, replace(part, axis=axis)), *node.args[1:]), node.kwargs
     )
 
 
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, _pointwise),
     aten.full.default: _constant,
-    aten.permute.default: _permute,
-    aten.transpose.int: _permute,
-    aten.t.default: _permute,
+    **dict.fromkeys(ORDERS, _permute),
     aten.expand.default: _expand,
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims), _reshape),
-    aten.alias.default: _same,
-    aten.detach.default: _same,
+    **dict.fromkeys(ALIASES, _same),
     aten.cat.default: _concatenated,
     aten.sum.dim_IntList: _sum,
     aten.slice.Tensor: _slice,

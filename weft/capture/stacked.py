@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import ORDERS, VIEWS, axis_of, order_of, shape_of
-from weft.capture.growth import storage_bytes
 from weft.capture.lower import reduced_axes
+from weft.capture.nodes import ORDERS, RESHAPES, VIEWS, axis_of, order_of, shape_of, storage_bytes
 from weft.capture.refine import same_extent
-from weft.capture.slices import RESHAPES, erase_unread, insert_before, insert_behind
+from weft.capture.slices import erase_unread, insert_before, insert_behind
 
 aten = torch.ops.aten
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, shape_of
-from weft.capture.growth import leaves
 from weft.capture.lower import POINTWISE
+from weft.capture.nodes import VIEWS, leaves, shape_of
 from weft.capture.parts import slice_of
 from weft.capture.refine import same_extent
 from weft.capture.slices import elements, erase_unread, insert_before, slice_inputs

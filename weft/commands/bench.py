@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,8 +11,6 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from weft.bench.case import Case, function_case, workload_case
 from weft.bench.correctness import tensors_of
@@ -23,9 +19,10 @@ from weft.bench.measure import PEERS, Protocol, measure
 from weft.bench.models import MODELS
 from weft.bench.report import Benchmark, Row, heading, print_rows, write_csv
 from weft.bench.workloads import WORKLOADS
+from weft.commands.output import JsonOption, console, progress
 from weft.commands.subject import (
+    FILE,
     DeviceOption,
-    JsonOption,
     Shape,
     Subject,
     check_file,
@@ -44,13 +41,11 @@ DEFAULT_WORKLOADS = (
     *("rms_norm_forward", "rms_norm_backward", "layer_norm_backward_bias"),
     *("softmax_forward", "cross_entropy_forward", "row_column_sum"),
 )
-PIPED_WIDTH = 120
 CPU_SHAPE: Shape = (4096, 4096)
 DTYPES = ("bf16", "f16", "f32")
 EVERY_PEER = ",".join(PEERS)
 DOUBLES = 6
 """Copies of all inputs in float64 that the check needs at its worst: a backward's intermediates and its results."""
-_OF_FILE = re.compile(r".+\.py:\w+")
 
 Subjects = Annotated[
     list[str] | None,
@@ -116,7 +111,7 @@ def _cases(
     subjects: Sequence[str], shapes: str | None, dtype: str | None, device: str
 ) -> list[tuple[str, Callable[[], Case]]]:
     """What to measure, made when its turn comes. Everything is looked at before anything is timed."""
-    files = [name for name in subjects if _OF_FILE.fullmatch(name)]
+    files = [name for name in subjects if FILE.fullmatch(name)]
     if files:
         return [_of_file(files, subjects, shapes, dtype, device)]
     dtypes = _listed(dtype or "bf16", "--dtype", DTYPES, "dtype")
@@ -188,24 +183,21 @@ def _default_shape(name: str, device: str) -> Shape:
 
 
 def _measured(makers: Sequence[tuple[str, Callable[[], Case]]], run: Callable[[Case], Row]) -> tuple[Row, ...]:
-    """With a progress bar where somebody sees it."""
-    console = Console(stderr=True)
     rows: list[Row] = []
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("measuring", total=len(makers))
+    with progress() as bar:
+        task = bar.add_task("measuring", total=len(makers))
         for name, make in makers:
-            progress.update(task, description=name)
+            bar.update(task, description=name)
             rows.append(run(make()))
-            progress.advance(task)
+            bar.advance(task)
     return tuple(rows)
 
 
 def _print(found: Benchmark, written: Iterable[Path]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    console.print(heading(found), highlight=False, markup=False, soft_wrap=True)
-    print_rows(console, found.rows)
+    typer.echo(heading(found))
+    print_rows(console(), found.rows)
     for path in written:
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"wrote {path}")
 
 
 def _draw(path: Path, rows: Sequence[Row]) -> None:

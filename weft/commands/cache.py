@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from weft.commands.output import JsonOption
 from weft.options import Options
 from weft.runtime.cache import Cache, Entry
 from weft.runtime.trust import check_folder
@@ -18,11 +19,10 @@ from weft.runtime.trust import check_folder
 commands = typer.Typer(help="The folder of compiled kernels.", no_args_is_help=True)
 
 Folder = Annotated[str | None, typer.Option("--cache-dir", help="The folder, instead of the configured one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @commands.command("list")
-def list_entries(cache_dir: Folder = None, as_json: Json = False) -> None:
+def list_entries(cache_dir: Folder = None, as_json: JsonOption = False) -> None:
     """List what is kept, the most recently used first."""
     store = _open(cache_dir)
     entries = store.entries()
@@ -33,13 +33,13 @@ def list_entries(cache_dir: Folder = None, as_json: Json = False) -> None:
     if entries:
         _print_table(entries)
     share = f"{decimal(size_bytes)} of at most {decimal(store.limit_bytes)}"
-    _say(f"{_count(entries)}, {share}, in {store.folder}")
+    typer.echo(f"{_count(entries)}, {share}, in {store.folder}")
 
 
 @commands.command()
 def verify(
     cache_dir: Folder = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     repair: Annotated[bool, typer.Option("--repair", help="Remove damaged files; they are compiled again.")] = False,
 ) -> None:
     """Compare every file with its digest. The exit code is 1 if a damaged one stays."""
@@ -53,9 +53,9 @@ def verify(
         if damaged:
             _print_table(damaged)
         fate = "" if not damaged else ", not removed" if left else ", removed"
-        _say(f"{_count(entries)} compared with digests, {len(damaged)} damaged{fate}, in {store.folder}")
+        typer.echo(f"{_count(entries)} compared with digests, {len(damaged)} damaged{fate}, in {store.folder}")
         if left and not repair:
-            _say("Damaged files are never loaded; `weft cache verify --repair` removes them.")
+            typer.echo("Damaged files are never loaded; `weft cache verify --repair` removes them.")
     if left:
         raise typer.Exit(1)
 
@@ -63,7 +63,7 @@ def verify(
 @commands.command()
 def clear(
     cache_dir: Folder = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove every file that weft keeps, and no other."""
@@ -79,9 +79,9 @@ def clear(
         removed = {"removed": len(cleared.removed), "removed_bytes": size_bytes}
         _print_json(store, **removed, left=[*map(str, cleared.left)])
         return
-    _say(f"{_count(cleared.removed)} removed, {decimal(size_bytes)}, from {store.folder}")
+    typer.echo(f"{_count(cleared.removed)} removed, {decimal(size_bytes)}, from {store.folder}")
     if cleared.left:
-        _say(f"Left alone, not weft's or in use: {', '.join(path.name for path in cleared.left)}")
+        typer.echo(f"Left alone, not weft's or in use: {', '.join(path.name for path in cleared.left)}")
 
 
 def _open(cache_dir: str | None) -> Cache:
@@ -109,11 +109,6 @@ def _print_table(entries: list[Entry]) -> None:
         used = datetime.fromtimestamp(entry.last_used).strftime("%Y-%m-%d %H:%M")
         table.add_row(entry.name, entry.kind, used, entry.key[:12], decimal(entry.size_bytes))
     Console().print(table)
-
-
-def _say(text: str) -> None:
-    """Paths are printed as they are: in one line, and brackets are no markup."""
-    Console().print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_json(store: Cache, **facts: Any) -> None:

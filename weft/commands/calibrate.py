@@ -8,8 +8,8 @@ from typing import Annotated, NoReturn
 
 import torch
 import typer
-from rich.console import Console
 
+from weft.commands.output import JsonOption
 from weft.errors import BuildError
 from weft.options import Options
 from weft.runtime import calibration
@@ -17,7 +17,7 @@ from weft.target import Target
 
 
 def calibrate_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     show: Annotated[bool, typer.Option("--show", help="Say what was measured before; measure nothing.")] = False,
 ) -> None:
     """Measure the GPU at hand again, and plan with what is found from now on.
@@ -39,7 +39,7 @@ def calibrate_command(
             json.dumps({"target": known.name, "calibration": None if found is None else asdict(found)}, indent=2)
         )
     elif found is not None:
-        Console().print(f"{found.device}: {found}", soft_wrap=True, markup=False, highlight=False)
+        typer.echo(f"{found.device}: {found}")
     if found is None:
         _end(f"{known.device} was never measured" + (f": {known.origin}" if known.measured else ""))
     if unkept is not None:

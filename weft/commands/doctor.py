@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weft.commands.output import JsonOption, console
 from weft.explain.health import Finding, Health, examine
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-PIPED_WIDTH = 120
 
 
-def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor_command(as_json: JsonOption = False) -> None:
     """Look at this machine, compile one kernel, and say what is wrong and what to do.
 
     The output can go into a bug report as it is. The exit code is 1 if weft cannot run here.
@@ -32,17 +30,15 @@ def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
 
 def _print(health: Health) -> None:
     """Without lines or markup, so that it survives a copy; as wide as the screen if there is one."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+    screen = console()
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in health.findings:
         table.add_row(Text(finding.status, style=COLOURS[finding.status]), finding.name, Text(_text(finding)))
-    with console.capture() as shown:
-        console.print(table)
+    with screen.capture() as shown:
+        screen.print(table)
     lines = [line.rstrip() for line in shown.get().splitlines()]  # rich fills them with spaces
     typer.echo("\n".join([*lines, health.summary()]))
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from weft.commands.output import JsonOption
 from weft.commands.subject import (
     DtypeOption,
     GradOption,
-    JsonOption,
     Name,
     ShapeOption,
     Subject,

@@ -9,10 +9,10 @@ import typer
 
 from weft.backends.listed import backend_of
 from weft.commands.explain import explained
+from weft.commands.output import JsonOption
 from weft.commands.subject import (
     DtypeOption,
     GradOption,
-    JsonOption,
     Name,
     ShapeOption,
     TargetOption,

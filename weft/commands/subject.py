@@ -31,7 +31,7 @@ from weft.target import TARGETS, Target
 Shape = tuple[int, int]
 FLOAT_DTYPES = ("f64", "f32", "bf16", "f16")
 _SHAPE = re.compile(r"([1-9]\d*|0)x([1-9]\d*|0)")
-_FILE = re.compile(r"(.+\.py):(\w+)")
+FILE = re.compile(r"(.+\.py):(\w+)")
 
 Name = Annotated[str, typer.Argument(metavar="WORKLOAD|FILE.py:FUNCTION", help="What it is about.", show_default=False)]
 Types = Annotated[
@@ -46,7 +46,6 @@ DtypeOption = Annotated[str, typer.Option("--dtype", help=f"Of a workload or mod
 TargetOption = Annotated[str, typer.Option("--target", help=f"The machine: {', '.join(TARGETS)} or current.")]
 GradOption = Annotated[bool, typer.Option("--grad", help="A FUNCTION's floating-point inputs need gradients.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default the GPU if there is one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def resolve(
 ) -> Subject:
     """The subject of a command line, with its tensors on a device. Raises typer.BadParameter, in one line with the way
     out, for anything wrong."""
-    if match := _FILE.fullmatch(name):
+    if match := FILE.fullmatch(name):
         if shape is not None:
             raise typer.BadParameter(
                 "--shape is for workloads; a function's inputs are written as TYPEs: 'bf16[8192,4096]'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,19 +12,19 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from weft.bench.machine import machine
 from weft.bench.tune import Job, Tuning, tune
 from weft.bench.tune_jobs import Found, jobs_of, merged, versions_of
 from weft.bench.tune_measurer import ProcessMeasurer
 from weft.bench.tune_report import TuneReport, lines_of, margins_line, table_of
-from weft.commands.bench import PIPED_WIDTH
+from weft.commands.output import JsonOption, console, progress
 from weft.commands.subject import (
+    FILE,
     DeviceOption,
     DtypeOption,
     GradOption,
-    JsonOption,
     Subject,
     check_file,
     choose_device,
@@ -39,7 +38,6 @@ from weft.runtime import tuning
 from weft.runtime.cache import Cache
 
 DEFAULT_BUDGET_S = 60.0
-_OF_FILE = re.compile(r".+\.py:\w+")
 
 Subjects = Annotated[
     list[str] | None,
@@ -89,12 +87,11 @@ def tune_command(
         raise typer.BadParameter(f"--budget is a number of seconds above 0, not {budget:g}")
     if not (subjects or forget or export or import_from):
         raise typer.BadParameter("name what to tune: a workload, a model or FILE.py:FUNCTION TYPE...")
-    said = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     if import_from is not None:
-        said.print(_import(import_from, options))
+        typer.echo(_import(import_from, options), err=True)
     if forget and not subjects:
         _kept(tuning.forget(None, options), options)
-        said.print("all tuned schedules are forgotten")
+        typer.echo("all tuned schedules are forgotten", err=True)
     code = 0
     if subjects:
         chosen = choose_device(device)
@@ -103,13 +100,13 @@ def tune_command(
         found = merged(_jobs(label, subject, chosen, dynamic, known) for label, subject in given)
         if forget:
             _kept(tuning.forget(found.jobs, options), options)
-            said.print(f"forgotten: what was kept of {len(found.jobs)} kernels")
+            typer.echo(f"forgotten: what was kept of {len(found.jobs)} kernels", err=True)
         else:
             code = _report(_measured(found, budget, chosen, options), options, as_json)
     if export is not None:
         kept = tuning.load(replace(options, tuned=True))
         export.write_text(tuning.to_json(kept))
-        said.print(f"wrote {_count(len(kept))} to {export}")
+        typer.echo(f"wrote {_count(len(kept))} to {export}", err=True)
     if code:
         raise typer.Exit(code)
 
@@ -136,8 +133,8 @@ def _resolved(
 ) -> Iterator[tuple[str, Subject]]:
     """Every subject at every shape."""
     first, *types = subjects
-    if any(_OF_FILE.fullmatch(name) for name in subjects):
-        if not _OF_FILE.fullmatch(first) or any("[" not in text for text in types):
+    if any(FILE.fullmatch(name) for name in subjects):
+        if not FILE.fullmatch(first) or any("[" not in text for text in types):
             raise typer.BadParameter("FILE.py:FUNCTION is tuned alone, and only its TYPEs follow it")
         if shapes is not None:
             raise typer.BadParameter("--shapes is for workloads; a function has TYPEs: 'bf16[8192,4096]'")
@@ -163,22 +160,18 @@ def _jobs(label: str, subject: Subject, device: str, dynamic: bool, known: Tuned
 
 
 def _measured(found: Found, budget_s: float, device: str, options: Options) -> TuneReport:
-    """With a progress bar where somebody sees it; what was measured is kept."""
+    """What was measured is kept."""
     if device == "cuda":  # what was traced is not needed any more, and others need the memory
         gc.collect()
         torch.cuda.empty_cache()
-    console, jobs, start = Console(stderr=True), list(found.jobs.values()), time.monotonic()
-    where = machine(device)
+    jobs, start, where = list(found.jobs.values()), time.monotonic(), machine(device)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-        ProcessMeasurer(options) as measurer,
-    ):
-        task = progress.add_task("measuring", total=None)
+    with progress(*columns) as bar, ProcessMeasurer(options) as measurer:
+        task = bar.add_task("measuring", total=None)
 
         def tell(job: Job, done: int, total: int) -> None:
             shown = f"{job.kernel.name} ({jobs.index(job) + 1} of {len(jobs)})"
-            progress.update(task, description=shown, completed=done, total=total)
+            bar.update(task, description=shown, completed=done, total=total)
 
         tunings = tune(jobs, budget_s, measurer, tell)
     seconds, versions = time.monotonic() - start, versions_of(options, device)
@@ -197,16 +190,12 @@ def _report(report: TuneReport, options: Options, as_json: bool) -> int:
     if as_json:
         typer.echo(report.to_json())
         return int(report.wrong or report.not_kept is not None)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
     where = report.machine.get("gpu") or f"{report.machine['cpu']}, {report.machine['threads']} threads"
-    lines = [f"{where}; {report.seconds:g} s of {report.budget_s:g} s", *_what(report, options)]
-    console.print(lines[0], highlight=False, markup=False, soft_wrap=True)
+    typer.echo(f"{where}; {report.seconds:g} s of {report.budget_s:g} s")
     if report.tunings:
-        console.print(table_of(report.tunings), highlight=False, markup=False)
-    for line in lines[1:]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console().print(table_of(report.tunings), highlight=False, markup=False)
+    for line in _what(report, options):
+        typer.echo(line)
     return int(report.wrong or report.not_kept is not None)
 
 

@@ -16,7 +16,7 @@ from torch import fx
 from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import config as inductor_config
 
-from weft.capture.axes import VIEWS
+from weft.capture.nodes import VIEWS
 from weft.capture.sources import dotted
 from weft.explain.calls import call
 from weft.integration.partitioner import Exchanges, Partitioner

@@ -19,8 +19,10 @@ from rich.filesize import decimal
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import weft
+from weft.bench.machine import cores
 from weft.compiler import torch_version_supported
 from weft.explain import trial
+from weft.explain.explained import count_text
 from weft.explain.trial import Trial
 from weft.integration.backend import supports_cuda
 from weft.logs import LOGS
@@ -29,7 +31,7 @@ from weft.runtime import calibration
 from weft.runtime.build import compiler_version, find_compiler
 from weft.runtime.cache import Cache
 from weft.runtime.trust import check_folder
-from weft.target import Target, vendor
+from weft.target import Target, cpu_model, vendor
 
 Status = Literal["ok", "warning", "problem"]
 Answer = tuple[Status, str, str]
@@ -75,7 +77,7 @@ class Health:
 
     def summary(self) -> str:
         counts = [
-            f"{count} {status}{'s' * (count != 1)}"
+            count_text(count, status)
             for status in ("problem", "warning")
             if (count := sum(f.status == status for f in self.findings))
         ]
@@ -128,18 +130,6 @@ def _without_home(text: str) -> str:
         if len(home) > 1:
             text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
     return text
-
-
-def _weft(_: Surroundings) -> Answer:
-    return "ok", f"{weft.__version__} in {Path(weft.__file__).parent}", ""
-
-
-def _python(_: Surroundings) -> Answer:
-    return "ok", f"{platform.python_implementation()} {platform.python_version()}", ""
-
-
-def _system(_: Surroundings) -> Answer:
-    return "ok", platform.platform(), ""
 
 
 def _torch(_: Surroundings) -> Answer:
@@ -223,28 +213,19 @@ def _launcher(around: Surroundings) -> Answer:
 def _threads(_: Surroundings) -> Answer:
     if not torch.backends.openmp.is_available():
         return "warning", "torch was built without OpenMP", "kernels run on one core; install another build of torch"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = torch.get_num_threads()
-    fact = f"{threads} OpenMP thread{'s' * (threads != 1)}, {cores} core{'s' * (cores != 1)} for this process"
-    if threads > cores:
-        return "warning", fact, f"set OMP_NUM_THREADS={cores}: threads that share a core wait for each other"
+    threads, own = torch.get_num_threads(), cores()
+    fact = f"{count_text(threads, 'OpenMP thread')}, {count_text(own, 'core')} for this process"
+    if threads > own:
+        return "warning", fact, f"set OMP_NUM_THREADS={own}: threads that share a core wait for each other"
     return "ok", fact, ""
 
 
 def _cpu(_: Surroundings) -> Answer:
-    names = re.findall(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     capability = torch.backends.cpu.get_cpu_capability()
-    fact = f"{names[0] if names else platform.processor() or platform.machine()}, {capability}"
+    fact = f"{cpu_model()}, {capability}"
     if capability in ("AVX2", "AVX512"):
         return "ok", fact, ""
     return "warning", fact, "kernels are compiled for AVX2 and AVX512; here they are portable code, right but slower"
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def _target(_: Surroundings) -> Answer:
@@ -299,7 +280,7 @@ def _inductor_cache(around: Surroundings) -> Answer:
 
 
 def _files(sizes: Sequence[int]) -> str:
-    return f"{len(sizes)} file{'s' * (len(sizes) != 1)}, {decimal(sum(sizes))}"
+    return f"{count_text(len(sizes), 'file')}, {decimal(sum(sizes))}"
 
 
 def _folder(folder: Path, fact: str, variable: str) -> Answer:
@@ -319,9 +300,9 @@ def _folder(folder: Path, fact: str, variable: str) -> Answer:
 
 
 CHECKS: dict[str, Callable[[Surroundings], Answer]] = {
-    "weft": _weft,
-    "python": _python,
-    "system": _system,
+    "weft": lambda _: ("ok", f"{weft.__version__} in {Path(weft.__file__).parent}", ""),
+    "python": lambda _: ("ok", f"{platform.python_implementation()} {platform.python_version()}", ""),
+    "system": lambda _: ("ok", platform.platform(), ""),
     "torch": _torch,
     "triton": _triton,
     "packages": _packages,

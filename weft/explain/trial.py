@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 
-import weft
 from weft.backends.listed import render
+from weft.bench.worker import Worker, WorkerError
 from weft.errors import Refusal, RefusedError
 from weft.ir.interpret import interpret
 from weft.ir.parser import parse
@@ -52,20 +45,20 @@ class Trial:
 
 def run_apart() -> Trial:
     """The trial in a process of its own, with the options of the environment. Raises nothing."""
-    env = dict(os.environ)
-    root = str(Path(weft.__file__).parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "weft.explain.trial"]
+    worker = Worker(object)
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return _failed(f"no result after {TIMEOUT_S} s")
+        return worker.ask(TIMEOUT_S, _tried)
+    except Exception as error:
+        return _failed(str(error) if isinstance(error, WorkerError) else _text(error))
+    finally:
+        worker.close()
+
+
+def _tried(_: object) -> Trial:
+    try:
+        return run(Options.read())
     except Exception as error:
         return _failed(_text(error))
-    try:
-        return Trial(**json.loads(done.stdout.splitlines()[-1]))
-    except (ValueError, TypeError, IndexError):
-        return _failed(_end_of(done))
 
 
 def run(options: Options) -> Trial:
@@ -106,24 +99,3 @@ def _failed(message: str) -> Trial:
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _end_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What a process that gave no result died of."""
-    if done.returncode < 0:
-        return f"the process that ran it died of {signal.Signals(-done.returncode).name}"
-    lines = done.stderr.strip().splitlines()
-    return f"the process that ran it failed: {lines[-1] if lines else f'exit code {done.returncode}'}"
-
-
-def main(read: Callable[[], Options] = Options.read) -> None:
-    """Print the trial as a line of JSON."""
-    try:
-        found = run(read())
-    except Exception as error:
-        found = _failed(_text(error))
-    print(json.dumps(asdict(found)))
-
-
-if __name__ == "__main__":
-    main()

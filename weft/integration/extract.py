@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from weft.capture.assembly import Assembly, Slot, complete
 from weft.capture.refine import Extent, extent
 from weft.capture.regions import Region
 from weft.integration.sizes import UnknownSymbolError
+from weft.ir.structure import reachable
 
 Symbols = Mapping[Any, int]
 
@@ -98,16 +99,14 @@ def _concrete(value: Any, symbols: Symbols, mode: FakeTensorMode) -> Any:
     return number(value, symbols) if isinstance(value, torch.SymInt) else value
 
 
-def _behind(nodes: Iterable[fx.Node], known: Mapping[fx.Node, Any]) -> set[fx.Node]:
+def _behind(nodes: Iterable[fx.Node], known: Collection[fx.Node]) -> Collection[fx.Node]:
     """These nodes and all that they are computed of but what is known; of a size nothing more is needed."""
-    found: set[fx.Node] = set()
-    pending = [*nodes]
-    while pending:
-        node = pending.pop()
-        if node not in known and node not in found:
-            found.add(node)
-            pending += [] if isinstance(node.meta.get("val"), int | torch.SymInt) else node.all_input_nodes
-    return found
+
+    def operands(node: fx.Node) -> list[fx.Node]:
+        is_size = isinstance(node.meta.get("val"), int | torch.SymInt)
+        return [] if is_size else [each for each in node.all_input_nodes if each not in known]
+
+    return reachable((node for node in nodes if node not in known), operands)
 
 
 def _moved(region: Region, made: Mapping[fx.Node, Any], symbols: Symbols) -> Region:

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS, is_view, viewed
-from weft.capture.growth import storage_bytes
 from weft.capture.lower import COMPARISONS, REDUCTIONS
+from weft.capture.nodes import VIEWS, is_view, storage_bytes, viewed
 from weft.capture.pointwise import is_fused
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -112,7 +111,7 @@ class Kept:
                 self._readers[named[each.name]] = reading.readers(each)
 
     def kept_bytes(self) -> int:
-        return sum(_bytes(node) for node in self.saved if node.op == "call_function")
+        return sum(storage_bytes(node) for node in self.saved if node.op == "call_function")
 
     def candidates(self) -> list[fx.Node]:
         """What is kept and may not have to be, in the order of the forward."""
@@ -124,10 +123,10 @@ class Kept:
             return None  # it has to lie in memory
         whole = self.leaves(value, None, any_leaf=True)
         inside = () if whole is None else whole[1]
-        instead = [each for each in inside if self._may_be_kept(each) and _bytes(each) <= _bytes(value)]
+        instead = [each for each in inside if self._may_be_kept(each) and storage_bytes(each) <= storage_bytes(value)]
         found = [each for other in (None, *instead) if (each := self._priced(value, other)) is not None]
         best = max(found, key=lambda each: each.saved_bytes, default=None)
-        if best is None or best.saved_bytes < LEAST_GAIN * _bytes(value):
+        if best is None or best.saved_bytes < LEAST_GAIN * storage_bytes(value):
             return None
         self._make(best)
         return best
@@ -164,7 +163,7 @@ class Kept:
             saved -= self._to_store(other, value)
         for kernel in self._readers[value]:
             more = (leaf for leaf in known[0] if kernel not in self._readers[leaf])
-            saved += _bytes(value) - sum(map(_bytes, more))
+            saved += storage_bytes(value) - sum(map(storage_bytes, more))
         return Exchange(value, other, saved)
 
     def _make(self, chosen: Exchange) -> None:
@@ -188,8 +187,8 @@ class Kept:
         stored |= any(isinstance(kernel, fx.Node) for kernel in elsewhere)
         if stored or (elsewhere and node.target in REDUCTIONS):
             return 0
-        computed = sum(map(_bytes, self._sources(node, no_more)))
-        return max(0, _bytes(node) + len(elsewhere) * (_bytes(node) - computed))
+        computed = sum(map(storage_bytes, self._sources(node, no_more)))
+        return max(0, storage_bytes(node) + len(elsewhere) * (storage_bytes(node) - computed))
 
     def _sources(self, node: fx.Node, no_more: fx.Node) -> set[fx.Node]:
         """What lies in memory that a fused node is computed from."""
@@ -211,7 +210,7 @@ class Kept:
         """Whether a node is a tensor that the graph computes for itself, and nobody but the partitioner has a say in
         whether it is kept: no checkpoint of the user's, and no caller."""
         own = node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and node not in self.results
-        return own and _bytes(node) >= LEAST_BYTES and not any(node.meta.get(name) for name in CHOSEN)
+        return own and storage_bytes(node) >= LEAST_BYTES and not any(node.meta.get(name) for name in CHOSEN)
 
     def _may_be_kept(self, node: fx.Node) -> bool:
         return not is_view(node) and node not in self.known and self._is_free(node)
@@ -219,10 +218,6 @@ class Kept:
 
 def _is_cheap(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in CHEAP and node.kwargs.get("device") is None
-
-
-def _bytes(node: fx.Node) -> int:
-    return storage_bytes(node) if "val" in node.meta else 0
 
 
 def _from_kept(backward: fx.Graph, kept: Collection[fx.Node]) -> set[fx.Node]:

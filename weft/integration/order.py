@@ -12,9 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from weft.capture.axes import is_view, viewed
-from weft.capture.growth import storage_bytes
 from weft.capture.lower import POINTWISE, REDUCTIONS
+from weft.capture.nodes import is_view, mutates, storage_bytes, viewed
 
 KEPT = ("primals_", "arg", "tangents", "fwd_rng_state", "bwd_rng_state")
 """How inputs are called whose memory is not given back while a graph runs; TorchInductor goes by the same names
@@ -65,7 +64,7 @@ def _dependencies(nodes: list[fx.Node]) -> tuple[dict[fx.Node, int], dict[fx.Nod
         needed = set(node.all_input_nodes)
         if barrier is not None:
             needed.add(barrier)
-        if _mutates(node) or node.op == "output":
+        if mutates(node) or node.op == "output":
             needed.update(before)
             barrier, before = node, []
         else:
@@ -94,12 +93,12 @@ class _Memory:
             return False
         plain = target.namespace == "aten" and torch.Tag.nondeterministic_seeded not in target.tags
         fused = target in POINTWISE or target in REDUCTIONS or torch.Tag.pointwise in target.tags
-        return is_view(node) or (plain and not fused and not _mutates(node) and _bytes(node) > 0)
+        return is_view(node) or (plain and not fused and not mutates(node) and storage_bytes(node) > 0)
 
     def taken_bytes(self, node: fx.Node) -> int:
         """By a node that runs next, less what nobody reads any more then."""
         freed = (root for root in _roots(node) if self._readers[root] == {node} and _is_freed(root))
-        return _bytes(node) - sum(map(_bytes, freed))
+        return storage_bytes(node) - sum(map(storage_bytes, freed))
 
     def run(self, node: fx.Node) -> None:
         if not is_view(node):
@@ -114,12 +113,3 @@ def _roots(node: fx.Node) -> Iterable[fx.Node]:
 
 def _is_freed(root: fx.Node) -> bool:
     return root.op != "placeholder" or not root.name.startswith(KEPT)
-
-
-def _bytes(node: fx.Node) -> int:
-    return storage_bytes(node) if isinstance(node.meta.get("val"), torch.Tensor) else 0
-
-
-def _mutates(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op == "call_function" and schema is not None and schema.is_mutable

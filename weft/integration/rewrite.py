@@ -17,8 +17,7 @@ from torch import fx
 
 from weft.backends.listed import device_of
 from weft.capture.assembly import Slot
-from weft.capture.axes import VIEWS
-from weft.capture.lowering import is_constant, strides_of
+from weft.capture.nodes import VIEWS, is_constant, strides_of
 from weft.capture.refine import Extent, extent
 from weft.compiler import Compilation, CompiledRegion, without_failing
 from weft.errors import VerificationError

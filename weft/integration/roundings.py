@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from weft.capture.axes import VIEWS
+from weft.capture.nodes import VIEWS
 
 aten = torch.ops.aten
 _EXPONENTIALS = ("aten.exp.default", "prims.prepare_softmax_online.default")

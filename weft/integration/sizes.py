@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +15,14 @@ from torch.utils._sympy.functions import FloorDiv, Max
 from weft.capture.refine import Extent
 
 aten = torch.ops.aten
+
+
+_FUNCTIONS: tuple[tuple[type, Callable[..., Any]], ...] = (
+    (sympy.Add, operator.add),
+    (sympy.Mul, operator.mul),
+    (Max, torch.sym_max),
+    (FloorDiv, operator.floordiv),
+)
 
 
 class UnknownSymbolError(Exception):
@@ -39,9 +48,8 @@ class SizeNodes:
             return int(expression)
         if expression in self._nodes:
             return self._nodes[expression]
-        node = self._make(expression)
-        self._nodes[expression] = node
-        return node
+        self._nodes[expression] = self._make(expression)
+        return self._nodes[expression]
 
     def check(self, expression: Extent) -> None:
         """Raises UnknownSymbolError if ``get`` would; changes nothing."""
@@ -49,13 +57,9 @@ class SizeNodes:
             return
         if isinstance(expression, sympy.Symbol):
             self._find_axis(expression)
-        elif isinstance(expression, sympy.Add | sympy.Mul | FloorDiv | Max):
-            for term in _terms(expression):
-                self.check(term)
-        elif isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
-            self.check(expression.base)
         else:
-            raise UnknownSymbolError(f"no node for the size {expression}")
+            for term in _operation(expression)[1]:
+                self.check(term)
 
     def inserting(self) -> AbstractContextManager[None]:
         """Puts nodes behind those of the sizes known so far, in front of all that compute something."""
@@ -66,24 +70,12 @@ class SizeNodes:
     def _make(self, expression: sympy.Expr) -> fx.Node:
         if isinstance(expression, sympy.Symbol):
             return self._call(aten.sym_size.int, *self._find_axis(expression))
-        if isinstance(expression, sympy.Add | sympy.Mul | Max):
-            sums = isinstance(expression, sympy.Add)
-            function = torch.sym_max if isinstance(expression, Max) else operator.add if sums else operator.mul
-            first, *rest = (self.get(arg) for arg in _terms(expression))
-            for other in rest:
-                first = self._call(function, first, other)
-            assert isinstance(first, fx.Node)
-            return first
-        if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
-            base = self.get(expression.base)
-            result = base
-            for _ in range(int(expression.exp) - 1):
-                result = self._call(operator.mul, result, base)
-            assert isinstance(result, fx.Node)
-            return result
-        if isinstance(expression, FloorDiv):
-            return self._call(operator.floordiv, *(self.get(arg) for arg in _terms(expression)))
-        raise UnknownSymbolError(f"no node for the size {expression}")
+        function, terms = _operation(expression)
+        result, *others = map(self.get, terms)
+        for other in others:
+            result = self._call(function, result, other)
+        assert isinstance(result, fx.Node)
+        return result
 
     def _find_axis(self, symbol: sympy.Symbol) -> tuple[fx.Node, int]:
         """An input of the graph and its axis of that size."""
@@ -105,8 +97,14 @@ class SizeNodes:
         return node
 
 
-def _terms(expression: sympy.Expr) -> list[sympy.Expr]:
-    return [arg for arg in expression.args if isinstance(arg, sympy.Expr)]
+def _operation(expression: sympy.Expr) -> tuple[Callable[..., Any], list[sympy.Expr]]:
+    """The function, from left to right, of which terms an expression is. Raises UnknownSymbolError."""
+    function = next((function for kind, function in _FUNCTIONS if isinstance(expression, kind)), None)
+    if function is not None:
+        return function, [arg for arg in expression.args if isinstance(arg, sympy.Expr)]
+    if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
+        return operator.mul, [expression.base] * int(expression.exp)
+    raise UnknownSymbolError(f"no node for the size {expression}")
 
 
 def symbol_hints(graph: fx.Graph) -> dict[Any, int]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from weft.capture.growth import storage_bytes
 from weft.capture.lower import POINTWISE
+from weft.capture.nodes import storage_bytes
 from weft.capture.parts import whole_of
 
 aten = torch.ops.aten

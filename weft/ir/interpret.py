@@ -6,12 +6,13 @@ Every value is held as a tensor with one axis for each dimension of the program,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
 from weft.ir import dtypes
-from weft.ir.ops import lookup
+from weft.ir.ops import identity, lookup
 from weft.ir.program import Buffer, Program, Size, Value
 
 
@@ -131,9 +132,7 @@ class Evaluation:
         if value.op == "parameter":
             return torch.full(ones, self.sizes[str(value.attributes[0])], dtype=dtype, device=self.device)
         if value.op == "size":
-            number = 1
-            for dim in value.attributes:
-                number *= self.sizes[str(dim)]
+            number = prod(self.sizes[str(dim)] for dim in value.attributes)
             return torch.full(ones, number, dtype=dtype, device=self.device)
         if value.op == "iota":
             dim = str(value.attributes[0])
@@ -156,8 +155,6 @@ def reduce(value: Value, operand: Tensor, axes: list[int]) -> Tensor:
     """The reduction ``value`` of an operand, in the operand's dtype; dropped axes keep size one."""
     if value.op != "sum" and any(operand.shape[axis] == 0 for axis in axes):
         # the identity of max and min: torch refuses an empty reduction, a kernel returns the identity
-        from weft.ir.ops import identity
-
         shape = [1 if i in axes else n for i, n in enumerate(operand.shape)]
         return torch.full(shape, identity(value.op, value.dtype), dtype=operand.dtype, device=operand.device)
     return lookup(value.op).evaluate(operand, axes)

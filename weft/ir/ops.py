@@ -6,7 +6,7 @@ guesses, neither counted nor fitted. The constants of the CPU's cost model were 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,34 +88,48 @@ def _pick(x: Tensor, index: Tensor, axis: int) -> Tensor:
     return torch.where(there, x.expand(shape).gather(axis, at), 0)
 
 
-def _pointwise(name: str, arity: int, evaluate: Callable[..., Tensor], cost: float = 1.0) -> Op:
-    return Op(name, arity, "pointwise", "same", cost, evaluate)
+def _division(divide: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The division, but that an integer divided by zero, which torch refuses on the CPU, gives zero."""
+
+    def evaluate(x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype.is_floating_point:
+            return divide(x, y)
+        return torch.where(y == 0, 0, divide(x, torch.where(y == 0, 1, y)))
+
+    return evaluate
 
 
-def _bitwise(name: str, arity: int, evaluate: Callable[..., Tensor]) -> Op:
-    return Op(name, arity, "pointwise", "same", 1.0, evaluate, integers_only=True)
+_FUNCTIONS = {
+    "sqrt": 6.0,
+    "rsqrt": 10.0,
+    "reciprocal": 4.0,
+    "exp": 12.0,
+    "log": 15.0,
+    "tanh": 25.0,
+    "sigmoid": 18.0,
+    "erf": 25.0,
+    "erfc": 30.0,
+    "exp2": 12.0,
+    "expm1": 20.0,
+    "log1p": 20.0,
+    "log2": 15.0,
+    "log10": 15.0,
+    "sin": 20.0,
+    "cos": 20.0,
+    "tan": 30.0,
+    "asin": 25.0,
+    "acos": 25.0,
+    "atan": 25.0,
+    "sinh": 30.0,
+    "cosh": 30.0,
+    **dict.fromkeys(("floor", "ceil", "trunc", "round"), 1.0),
+}
+"""Costs of functions of one float, which torch has under the same names."""
 
 
-def _floor_divide(x: Tensor, y: Tensor) -> Tensor:
-    """Floor of the quotient. An integer divided by zero, which torch refuses on the CPU, gives zero."""
-    if x.dtype.is_floating_point:
-        return torch.floor_divide(x, y)
-    return torch.where(y == 0, 0, torch.floor_divide(x, torch.where(y == 0, 1, y)))
-
-
-def _remainder(x: Tensor, y: Tensor) -> Tensor:
-    """Remainder with the sign of the divisor. An integer divided by zero, which torch refuses, gives zero."""
-    if x.dtype.is_floating_point:
-        return torch.remainder(x, y)
-    return torch.where(y == 0, 0, torch.remainder(x, torch.where(y == 0, 1, y)))
-
-
-def _function(name: str, evaluate: Callable[..., Tensor], cost: float) -> Op:
-    return Op(name, 1, "pointwise", "same", cost, evaluate, floats_only=True)
-
-
-def _comparison(name: str, evaluate: Callable[..., Tensor]) -> Op:
-    return Op(name, 2, "pointwise", "bool", 1.0, evaluate)
+def _named(names: Iterable[str], arity: int, dtype: DtypeRule = "same", **flags: bool) -> Iterator[Op]:
+    """Pointwise operations that cost 1 and that torch has under the same names."""
+    return (Op(name, arity, "pointwise", dtype, 1.0, getattr(torch, name), **flags) for name in names)
 
 
 def _reduction(name: str, evaluate: Callable[[Tensor, list[int]], Tensor]) -> Op:
@@ -132,60 +146,23 @@ OPS: dict[str, Op] = {
         Op("size", 0, "source", "stated", 0.0, _source),
         # a cast rounds to nearest even; float to integer truncates
         Op("cast", 1, "pointwise", "stated", 1.0, _source),
-        Op("add", 2, "pointwise", "same", 1.0, torch.add, halves=True),
-        Op("sub", 2, "pointwise", "same", 1.0, torch.sub, halves=True),
-        Op("mul", 2, "pointwise", "same", 1.0, torch.mul, halves=True),
+        *_named(("add", "sub", "mul"), 2, halves=True),
         Op("div", 2, "pointwise", "same", 4.0, torch.div, floats_only=True),
         Op("fma", 3, "pointwise", "same", 1.0, _fma, floats_only=True),
         Op("pow", 2, "pointwise", "same", 30.0, torch.pow, floats_only=True),
-        _pointwise("neg", 1, torch.neg),
-        _pointwise("abs", 1, torch.abs),
-        _pointwise("maximum", 2, torch.maximum),
-        _pointwise("minimum", 2, torch.minimum),
-        _function("sqrt", torch.sqrt, 6.0),
-        _function("rsqrt", torch.rsqrt, 10.0),
-        _function("reciprocal", torch.reciprocal, 4.0),
-        _function("exp", torch.exp, 12.0),
-        _function("log", torch.log, 15.0),
-        _function("tanh", torch.tanh, 25.0),
-        _function("sigmoid", torch.sigmoid, 18.0),
-        _function("erf", torch.erf, 25.0),
-        _function("erfc", torch.erfc, 30.0),
-        _function("exp2", torch.exp2, 12.0),
-        _function("expm1", torch.expm1, 20.0),
-        _function("log1p", torch.log1p, 20.0),
-        _function("log2", torch.log2, 15.0),
-        _function("log10", torch.log10, 15.0),
-        _function("sin", torch.sin, 20.0),
-        _function("cos", torch.cos, 20.0),
-        _function("tan", torch.tan, 30.0),
-        _function("asin", torch.asin, 25.0),
-        _function("acos", torch.acos, 25.0),
-        _function("atan", torch.atan, 25.0),
-        _function("sinh", torch.sinh, 30.0),
-        _function("cosh", torch.cosh, 30.0),
-        _function("floor", torch.floor, 1.0),
-        _function("ceil", torch.ceil, 1.0),
-        _function("trunc", torch.trunc, 1.0),
-        _function("round", torch.round, 1.0),
+        *_named(("neg", "abs"), 1),
+        *_named(("maximum", "minimum"), 2),
+        *(Op(f, 1, "pointwise", "same", cost, getattr(torch, f), floats_only=True) for f, cost in _FUNCTIONS.items()),
         Op("atan2", 2, "pointwise", "same", 40.0, torch.atan2, floats_only=True),
         Op("copysign", 2, "pointwise", "same", 2.0, torch.copysign, floats_only=True),
         Op("fmod", 2, "pointwise", "same", 30.0, torch.fmod, floats_only=True),
-        _pointwise("floor_divide", 2, _floor_divide, 30.0),
-        _pointwise("remainder", 2, _remainder, 30.0),
-        _bitwise("bitwise_and", 2, torch.bitwise_and),
-        _bitwise("bitwise_or", 2, torch.bitwise_or),
-        _bitwise("bitwise_xor", 2, torch.bitwise_xor),
-        _bitwise("bitwise_not", 1, torch.bitwise_not),
-        _comparison("eq", torch.eq),
-        _comparison("ne", torch.ne),
-        _comparison("lt", torch.lt),
-        _comparison("le", torch.le),
-        _comparison("gt", torch.gt),
-        _comparison("ge", torch.ge),
-        _pointwise("logical_and", 2, torch.logical_and),
-        _pointwise("logical_or", 2, torch.logical_or),
-        _pointwise("logical_not", 1, torch.logical_not),
+        Op("floor_divide", 2, "pointwise", "same", 30.0, _division(torch.floor_divide)),
+        Op("remainder", 2, "pointwise", "same", 30.0, _division(torch.remainder)),
+        *_named(("bitwise_and", "bitwise_or", "bitwise_xor"), 2, integers_only=True),
+        *_named(("bitwise_not",), 1, integers_only=True),
+        *_named(("eq", "ne", "lt", "le", "gt", "ge"), 2, "bool"),
+        *_named(("logical_and", "logical_or"), 2),
+        *_named(("logical_not",), 1),
         Op("where", 3, "pointwise", "select", 1.0, torch.where),
         # reductions: attributes are the dropped dims
         _reduction("sum", lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=x.dtype)),

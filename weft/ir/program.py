@@ -84,7 +84,6 @@ class Program:
     outputs: tuple[Output, ...]
 
     def __str__(self) -> str:
-
         return print_program(self)
 
     @property

@@ -60,18 +60,9 @@ def drop_unused(program: Program) -> Program:
     used: set[Attribute] = {dim for buffer in kept for dim in buffer.dims}
     used.update(each for value in program.values if value.name in needed for each in value.attributes)
     dims = tuple(dim for dim in program.dims if dim.name in used or not isinstance(dim.size, int))
-    builder = Builder.like(replace(program, dims=dims))
-    renamed: dict[str, str] = {}
-    for b in program.inputs:
-        if b.name in needed:
-            renamed[b.name] = builder.add_input(b)
-    for v in program.values:
-        if v.name in needed:
-            args = [renamed[a] for a in v.args]
-            renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
-    for o in program.outputs:
-        builder.add_output(o.buffer, renamed[o.value])
-    return builder.finish()
+    inputs = tuple(b for b in program.inputs if b.name in needed)
+    values = tuple(v for v in program.values if v.name in needed)
+    return rebuilt(replace(program, dims=dims, inputs=inputs, values=values), lambda *_: None)
 
 
 def _const(builder: Builder, name: str) -> float | int | None:

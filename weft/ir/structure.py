@@ -8,7 +8,7 @@ Whatever breaks that rule belongs to the next pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 from weft.ir.builder import Builder
 from weft.ir.ops import lookup
 from weft.ir.program import Output, Program, Value
+from weft.ir.simplify import rebuilt
 
 T = TypeVar("T")
 KEPT = 1024
@@ -63,21 +64,15 @@ def is_outer(value: Value, rows: tuple[str, ...]) -> bool:
 
 def split_straddling(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) -> Program:
     """Turn every reduction over rows and columns into an inner one followed by an outer one."""
-    builder = Builder.like(program)
-    renamed: dict[str, str] = {}
-    for b in program.inputs:
-        renamed[b.name] = builder.add_input(b)
-    for v in program.values:
-        args = [renamed[a] for a in v.args]
-        dims = {str(a) for a in v.attributes}
-        if lookup(v.op).kind == "reduction" and dims & set(rows) and dims & set(columns):
-            inner = builder.reduce(v.op, args[0], dims & set(columns))
-            renamed[v.name] = builder.reduce(v.op, inner, dims & set(rows))
-        else:
-            renamed[v.name] = builder.op(v.op, *args, dtype=v.dtype, attributes=v.attributes)
-    for o in program.outputs:
-        builder.add_output(o.buffer, renamed[o.value])
-    return builder.finish()
+
+    def made(builder: Builder, value: Value, renamed: Mapping[str, str]) -> str | None:
+        dims = {str(a) for a in value.attributes}
+        if lookup(value.op).kind != "reduction" or dims.isdisjoint(rows) or dims.isdisjoint(columns):
+            return None
+        inner = builder.reduce(value.op, renamed[value.args[0]], dims & set(columns))
+        return builder.reduce(value.op, inner, dims & set(rows))
+
+    return rebuilt(program, made)
 
 
 def analyse(program: Program, rows: tuple[str, ...]) -> Structure:

@@ -11,7 +11,7 @@ from weft.bench.models.gpt2 import Gpt2, Gpt2Config
 from weft.bench.models.llama import Llama, LlamaConfig
 from weft.bench.models.model import Model
 from weft.bench.models.scale_shift import ScaleShiftConfig, ScaleShiftTable
-from weft.bench.models.transformer import Plain, ResidualMix, TransformerConfig, make_batch
+from weft.bench.models.transformer import Plain, ResidualMix, TransformerConfig
 from weft.bench.models.vit import Vit, VitConfig
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "TransformerConfig",
     "Vit",
     "VitConfig",
-    "make_batch",
 ]
 
 MODELS: dict[str, Callable[..., Model]] = {

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.bench.models.model import Model, merge_heads, split_heads
+from weft.bench.models.model import Block, Model
 from weft.bench.models.tokens import make_tokens
 
 
@@ -25,22 +25,6 @@ class Gpt2Config:
             raise ValueError(f"dim must be a multiple of heads: {self}")
 
 
-class Gpt2Block(nn.Module):
-    """Causal attention and an MLP, each behind a layer norm, `[B, T, D]` to `[B, T, D]`."""
-
-    def __init__(self, config: Gpt2Config) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.attn_norm, self.mlp_norm = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
-        self.qkv, self.out = nn.Linear(config.dim, 3 * config.dim), nn.Linear(config.dim, config.dim)
-        self.up, self.down = nn.Linear(config.dim, 4 * config.dim), nn.Linear(4 * config.dim, config.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (split_heads(part, self.heads) for part in self.qkv(self.attn_norm(x)).chunk(3, -1))
-        x = x + self.out(merge_heads(F.scaled_dot_product_attention(query, key, value, is_causal=True)))
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
-
-
 class Gpt2(Model):
     """The whole model with its loss."""
 
@@ -49,7 +33,8 @@ class Gpt2(Model):
         self.config = config = Gpt2Config(**sizes)
         self.embedding = nn.Embedding(config.vocabulary, config.dim)
         self.position = nn.Embedding(config.positions, config.dim)
-        self.blocks = nn.ModuleList(Gpt2Block(config) for _ in range(config.blocks))
+        blocks = (Block(config.dim, config.heads, is_causal=True, gelu="tanh") for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(blocks)
         self.final_norm = nn.LayerNorm(config.dim)
         for embedding in (self.embedding, self.position):
             nn.init.normal_(embedding.weight, std=0.02)  # the head is the same matrix: larger, its logits would be wild

@@ -136,8 +136,3 @@ class ResidualMix(Transformer):
 
     def __init__(self, **sizes: int) -> None:
         super().__init__(TransformerConfig(**sizes), ResidualMixBlock, norm=True)
-
-
-def make_batch(model_config: TransformerConfig, batch: int, sequence: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Tokens and their successors, int64 `[batch, sequence]` each; see `make_tokens`."""
-    return make_tokens(model_config.vocabulary, batch, sequence, seed)

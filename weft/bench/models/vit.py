@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.bench.models.model import Model, grid, merge_heads, split_heads
+from weft.bench.models.model import Block, Model, grid
 
 CHANNELS = 3
 
@@ -27,22 +27,6 @@ class VitConfig:
             raise ValueError(f"dim must be a multiple of heads: {self}")
 
 
-class VitBlock(nn.Module):
-    """Attention and an MLP, each behind a layer norm, `[B, T, D]` to `[B, T, D]`."""
-
-    def __init__(self, config: VitConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.attn_norm, self.mlp_norm = nn.LayerNorm(config.dim, eps=1e-6), nn.LayerNorm(config.dim, eps=1e-6)
-        self.qkv, self.out = nn.Linear(config.dim, 3 * config.dim), nn.Linear(config.dim, config.dim)
-        self.up, self.down = nn.Linear(config.dim, 4 * config.dim), nn.Linear(4 * config.dim, config.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (split_heads(part, self.heads) for part in self.qkv(self.attn_norm(x)).chunk(3, -1))
-        x = x + self.out(merge_heads(F.scaled_dot_product_attention(query, key, value)))
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
-
-
 class Vit(Model):
     """The whole model with its loss."""
 
@@ -52,7 +36,7 @@ class Vit(Model):
         self.embedding = nn.Conv2d(CHANNELS, config.dim, config.patch, stride=config.patch)
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, config.dim))
         self.position = nn.Parameter(0.02 * torch.randn(1, config.positions + 1, config.dim))
-        self.blocks = nn.ModuleList(VitBlock(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(Block(config.dim, config.heads, eps=1e-6) for _ in range(config.blocks))
         self.final_norm = nn.LayerNorm(config.dim, eps=1e-6)
         self.head = nn.Linear(config.dim, config.classes)
 

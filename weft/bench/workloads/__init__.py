@@ -6,14 +6,13 @@ the dtype of the data at the end, with the statistics that the forward saved as 
 documentation all take them from `WORKLOADS`.
 """
 
-from weft.bench.inputs import InputMaker
 from weft.bench.workloads.columns import COLUMNS
 from weft.bench.workloads.losses import LOSSES
 from weft.bench.workloads.modulated import MODULATED
 from weft.bench.workloads.norms import NORMS
 from weft.bench.workloads.workload import Workload
 
-__all__ = ["WORKLOADS", "InputMaker", "Workload"]
+__all__ = ["WORKLOADS", "Workload"]
 
 WORKLOADS: dict[str, Workload] = {w.name: w for w in (*NORMS, *MODULATED, *LOSSES, *COLUMNS)}
 """Every workload by its name."""

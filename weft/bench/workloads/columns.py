@@ -1,18 +1,11 @@
 """Columns reduced together with rows or pointwise work: sums and maxima of both, GELU's gradients, batch norm."""
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from weft.bench.inputs import (
-    NORM_EPS,
-    exact_batch_norm_inputs,
-    exact_gelu_inputs,
-    exact_sum_inputs,
-    random_norm_inputs,
-)
+from weft.bench.inputs import NORM_EPS
 from weft.bench.workloads.workload import Workload, wide
 
 
@@ -50,40 +43,8 @@ def batch_norm_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 COLUMNS = (
-    Workload(
-        name="row_column_sum",
-        fn=row_column_sum,
-        default_shape=(16384, 4096),
-        make_inputs=partial(random_norm_inputs, ["x"], True),
-        exact_inputs=partial(exact_sum_inputs, ["x"]),
-        weight_outputs=(1,),
-        summary="sums of rows and of columns of the same data",
-    ),
-    Workload(
-        name="row_column_amax",
-        fn=row_column_amax,
-        default_shape=(16384, 4096),
-        make_inputs=partial(random_norm_inputs, ["x"], True),
-        exact_inputs=partial(exact_sum_inputs, ["x"]),
-        weight_outputs=(),
-        summary="largest elements of rows and of columns of the same data",
-    ),
-    Workload(
-        name="gelu_backward_bias",
-        fn=gelu_backward_bias,
-        default_shape=(8192, 16384),
-        make_inputs=partial(random_norm_inputs, ["dy", "x"], False),
-        exact_inputs=partial(exact_gelu_inputs, ["dy", "x"]),
-        weight_outputs=(1,),
-        summary="gradient of GELU and of the bias before it: a column sum behind pointwise work",
-    ),
-    Workload(
-        name="batch_norm_forward",
-        fn=batch_norm_forward,
-        default_shape=(65536, 256),
-        make_inputs=partial(random_norm_inputs, ["x", "weight", "bias"], False),
-        exact_inputs=partial(exact_batch_norm_inputs, ["x", "weight", "bias"]),
-        weight_outputs=(),
-        summary="batch norm in training: statistics of columns, then a pass that uses them",
-    ),
+    Workload(row_column_sum, (16384, 4096)),
+    Workload(row_column_amax, (16384, 4096)),
+    Workload(gelu_backward_bias, (8192, 16384)),
+    Workload(batch_norm_forward, (65536, 256)),
 )

@@ -1,20 +1,9 @@
 """Softmax, log-softmax and cross-entropy over the rows of logits."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from weft.bench.inputs import (
-    IGNORED,
-    Shape,
-    exact_cross_entropy_inputs,
-    exact_log_softmax_inputs,
-    exact_softmax_inputs,
-    random_cross_entropy_inputs,
-    random_softmax_inputs,
-)
+from weft.bench.inputs import IGNORED, random_cross_entropy_inputs, random_softmax_inputs
 from weft.bench.workloads.workload import Workload, wide
 
 
@@ -75,72 +64,11 @@ def cross_entropy_backward(
     return (dlog - softmax * dlog.sum(1, keepdim=True)).to(x.dtype)
 
 
-def _workload(
-    fn: Callable[..., Tensor | tuple[Tensor, ...]],
-    shape: Shape,
-    make_inputs: Callable[..., tuple[Tensor, ...]],
-    exact_inputs: Callable[..., tuple[Tensor, ...]],
-    names: str,
-    summary: str,
-) -> Workload:
-    return Workload(
-        name=fn.__name__,
-        fn=fn,
-        default_shape=shape,
-        make_inputs=partial(make_inputs, names.split()),
-        exact_inputs=partial(exact_inputs, names.split()),
-        weight_outputs=(),
-        summary=summary,
-    )
-
-
 LOSSES = (
-    _workload(
-        softmax_forward,
-        (4096, 50257),
-        random_softmax_inputs,
-        exact_softmax_inputs,
-        "x",
-        "softmax over a vocabulary",
-    ),
-    _workload(
-        softmax_backward,
-        (4096, 50257),
-        random_softmax_inputs,
-        exact_softmax_inputs,
-        "dy y",
-        "gradient of softmax over a vocabulary",
-    ),
-    _workload(
-        log_softmax_forward,
-        (4096, 50257),
-        random_softmax_inputs,
-        exact_log_softmax_inputs,
-        "x",
-        "log-softmax over a vocabulary",
-    ),
-    _workload(
-        log_softmax_backward,
-        (4096, 50257),
-        random_softmax_inputs,
-        exact_log_softmax_inputs,
-        "dy log_y",
-        "gradient of log-softmax over a vocabulary",
-    ),
-    _workload(
-        cross_entropy_forward,
-        (4096, 128256),
-        random_cross_entropy_inputs,
-        exact_cross_entropy_inputs,
-        "x target",
-        "mean cross-entropy over a vocabulary and what its backward needs",
-    ),
-    _workload(
-        cross_entropy_backward,
-        (4096, 128256),
-        random_cross_entropy_inputs,
-        exact_cross_entropy_inputs,
-        "dloss x target maximum log_total count",
-        "gradient of cross-entropy from saved logits",
-    ),
+    Workload(softmax_forward, (4096, 50257), random_softmax_inputs),
+    Workload(softmax_backward, (4096, 50257), random_softmax_inputs),
+    Workload(log_softmax_forward, (4096, 50257), random_softmax_inputs),
+    Workload(log_softmax_backward, (4096, 50257), random_softmax_inputs),
+    Workload(cross_entropy_forward, (4096, 128256), random_cross_entropy_inputs),
+    Workload(cross_entropy_backward, (4096, 128256), random_cross_entropy_inputs),
 )

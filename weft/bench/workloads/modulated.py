@@ -5,16 +5,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.bench.inputs import (
-    NORM_EPS,
-    exact_modulated_backward_inputs,
-    exact_modulated_forward_inputs,
-    exact_norm_backward_inputs,
-    exact_norm_forward_inputs,
-    per_head,
-    random_modulated_inputs,
-    random_norm_inputs,
-)
+from weft.bench.inputs import NORM_EPS, per_head, random_modulated_inputs, random_norm_inputs
 from weft.bench.workloads.workload import Workload, wide
 
 
@@ -59,40 +50,8 @@ def qk_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tup
 
 
 MODULATED = (
-    Workload(
-        name="modulated_layer_norm_forward",
-        fn=modulated_layer_norm_forward,
-        default_shape=(16384, 1152),
-        make_inputs=partial(random_modulated_inputs, ["x", "scale", "shift"]),
-        exact_inputs=partial(exact_modulated_forward_inputs, ["x", "scale", "shift"]),
-        weight_outputs=(),
-        summary="layer norm with a scale and a shift for every batch element",
-    ),
-    Workload(
-        name="modulated_layer_norm_backward",
-        fn=modulated_layer_norm_backward,
-        default_shape=(16384, 1152),
-        make_inputs=partial(random_modulated_inputs, ["dy", "x", "scale", "mean", "rstd"]),
-        exact_inputs=partial(exact_modulated_backward_inputs, ["dy", "x", "scale", "mean", "rstd"]),
-        weight_outputs=(1, 2),
-        summary="gradients of modulated layer norm: column sums for every batch element",
-    ),
-    Workload(
-        name="qk_norm_forward",
-        fn=qk_norm_forward,
-        default_shape=(131072, 128),
-        make_inputs=partial(per_head, partial(random_norm_inputs, ["x", "weight"], False)),
-        exact_inputs=partial(per_head, partial(exact_norm_forward_inputs, ["x", "weight"], False)),
-        weight_outputs=(),
-        summary="RMS norm of attention heads",
-    ),
-    Workload(
-        name="qk_norm_backward",
-        fn=qk_norm_backward,
-        default_shape=(131072, 128),
-        make_inputs=partial(per_head, partial(random_norm_inputs, ["dy", "x", "weight", "rstd"], False)),
-        exact_inputs=partial(per_head, partial(exact_norm_backward_inputs, ["dy", "x", "weight", "rstd"], False)),
-        weight_outputs=(1,),
-        summary="gradients of RMS norm of attention heads, in the layout of the linear layer before it",
-    ),
+    Workload(modulated_layer_norm_forward, (16384, 1152), random_modulated_inputs),
+    Workload(modulated_layer_norm_backward, (16384, 1152), random_modulated_inputs),
+    Workload(qk_norm_forward, (131072, 128), partial(per_head, random_norm_inputs)),
+    Workload(qk_norm_backward, (131072, 128), partial(per_head, random_norm_inputs)),
 )

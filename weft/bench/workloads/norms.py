@@ -1,19 +1,10 @@
 """Norms over rows: layer norm and RMS norm, with a residual addition, with a bias before them, with fp8 outputs."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.bench.inputs import (
-    NORM_EPS,
-    Shape,
-    exact_norm_backward_inputs,
-    exact_norm_forward_inputs,
-    random_norm_inputs,
-)
+from weft.bench.inputs import NORM_EPS
 from weft.bench.workloads.workload import Workload, wide
 
 FP8_LARGEST = 448.0
@@ -121,69 +112,14 @@ def rms_norm_fp8(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return (y / scale).to(torch.float8_e4m3fn), scale
 
 
-def _norm_forward(
-    fn: Callable[..., Tensor | tuple[Tensor, ...]], shape: Shape, names: str, centred: bool, summary: str
-) -> Workload:
-    return Workload(
-        name=fn.__name__,
-        fn=fn,
-        default_shape=shape,
-        make_inputs=partial(random_norm_inputs, names.split(), centred),
-        exact_inputs=partial(exact_norm_forward_inputs, names.split(), centred),
-        weight_outputs=(),
-        summary=summary,
-    )
-
-
-def _norm_backward(
-    fn: Callable[..., tuple[Tensor, ...]],
-    shape: Shape,
-    names: str,
-    weight_outputs: tuple[int, ...],
-    summary: str,
-    zero_means: bool = False,
-) -> Workload:
-    centred = "mean" in names
-    return Workload(
-        name=fn.__name__,
-        fn=fn,
-        default_shape=shape,
-        make_inputs=partial(random_norm_inputs, names.split(), centred),
-        exact_inputs=partial(exact_norm_backward_inputs, names.split(), zero_means),
-        weight_outputs=weight_outputs,
-        summary=summary,
-    )
-
-
 NORMS = (
-    _norm_forward(rms_norm_forward, (16384, 4096), "x weight", False, "RMS norm"),
-    _norm_backward(rms_norm_backward, (8192, 8192), "dy x weight rstd", (1,), "gradients of RMS norm"),
-    _norm_forward(layer_norm_forward, (16384, 4096), "x weight bias", True, "layer norm"),
-    _norm_backward(layer_norm_backward, (16384, 2048), "dy x weight mean rstd", (1, 2), "gradients of layer norm"),
-    _norm_backward(
-        thunder_layer_norm_backward,
-        (16384, 2048),
-        "weight flat_mean dy x rstd",
-        (1, 2),
-        "gradients of layer norm as a Lightning Thunder trace has them",
-        zero_means=True,
-    ),
-    _norm_forward(
-        add_rms_norm_forward, (16384, 4096), "x residual weight", False, "residual addition and RMS norm, both kept"
-    ),
-    _norm_backward(
-        add_rms_norm_backward,
-        (16384, 4096),
-        "dy dresidual x weight rstd",
-        (1,),
-        "gradients of RMS norm plus the gradient of the residual stream",
-    ),
-    _norm_backward(
-        layer_norm_backward_bias,
-        (16384, 2048),
-        "dy x weight mean rstd",
-        (1, 2, 3),
-        "gradients of layer norm and of the bias before it: a column sum that depends on row sums",
-    ),
-    _norm_forward(rms_norm_fp8, (16384, 4096), "x weight", False, "RMS norm with fp8 outputs, one scale a row"),
+    Workload(rms_norm_forward, (16384, 4096)),
+    Workload(rms_norm_backward, (8192, 8192)),
+    Workload(layer_norm_forward, (16384, 4096)),
+    Workload(layer_norm_backward, (16384, 2048)),
+    Workload(thunder_layer_norm_backward, (16384, 2048), named=("weight", "flat_mean", "dy", "x", "rstd")),
+    Workload(add_rms_norm_forward, (16384, 4096)),
+    Workload(add_rms_norm_backward, (16384, 4096)),
+    Workload(layer_norm_backward_bias, (16384, 2048)),
+    Workload(rms_norm_fp8, (16384, 4096)),
 )

@@ -2,28 +2,39 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 
+import torch
 from torch import Tensor
 
-from weft.bench.inputs import InputMaker, Shape, statistics_dtype
+from weft.bench.inputs import Device, InputMaker, Shape, random_norm_inputs, statistics_dtype
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A function with what is needed to run, check and time it."""
+    """A function with what is needed to run and time it. default_shape: rows and columns of the data, as a large model
+    has them. inputs: what makes its random inputs. named: the names of these, where they are not those of the
+    function's parameters."""
 
-    name: str
     fn: Callable[..., Tensor | tuple[Tensor, ...]]
     default_shape: Shape
-    """Rows and columns of the data, as a large model has them."""
-    make_inputs: InputMaker
-    """Random inputs."""
-    exact_inputs: InputMaker
-    """Inputs whose outputs do not depend on the order of summation: see `weft.bench.inputs`. Some shapes have none:
-    ValueError."""
-    weight_outputs: tuple[int, ...]
-    """Which outputs are gradients of weights, biases or modulations, that is, sums over rows (of a batch element)."""
-    summary: str
+    inputs: InputMaker = random_norm_inputs
+    named: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.fn.__name__
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its inputs are; see ``weft.bench.inputs``."""
+        return self.named or tuple(signature(self.fn).parameters)
+
+    def make_inputs(
+        self, shape: Shape, dtype: torch.dtype, device: Device = "cpu", seed: int = 0
+    ) -> tuple[Tensor, ...]:
+        """Random inputs. Raises ValueError for a shape that it does not have."""
+        return self.inputs(self.names, shape, dtype, device, seed)
 
     def outputs(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of `fn`, as a tuple even where there is only one."""
