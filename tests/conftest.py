@@ -84,6 +84,8 @@ def _precompile_the_header_once() -> None:
     """Kernels of tests are in many folders, each of which needs the precompiled header, four seconds of g++: it is made
     for one of them, and is the same in the others."""
     precompile, options = build._precompile, Options.read()
+    if hasattr(precompile, "__wrapped__"):  # pytest ran in this process before
+        return
     kept = Cache(options.cache_dir, options.cache_bytes)
 
     @wraps(precompile)
