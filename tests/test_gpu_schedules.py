@@ -19,9 +19,9 @@ from weft.backends.listed import backend_of
 from weft.backends.triton import choice as gpu_schedules
 from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
-from weft.backends.triton.candidates import MOST_PIECES, can_keep_tiles, candidates, pieces_of
+from weft.backends.triton.candidates import can_keep_tiles, candidates
 from weft.backends.triton.choice import CLEARLY_FEWER, gpu_schedule, predicted_us, ranked, runner_up
-from weft.backends.triton.column_schedules import power_of_two
+from weft.backends.triton.column_schedules import MOST_PIECES, pieces_of, power_of_two
 from weft.backends.triton.cost import programs_per_sm
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.resources import spills, wanted_registers

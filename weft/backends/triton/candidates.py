@@ -10,11 +10,12 @@ from weft.backends.triton.beginnings import beginnings
 from weft.backends.triton.column_schedules import (
     LEAST_ELEMENTS,
     MOST_ELEMENTS,
+    MOST_PIECES,
     by_columns,
     can_complete_sums,
     looped,
     loops,
-    power_of_two,
+    pieces_of,
 )
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.register_cap import with_register_cap
@@ -35,12 +36,6 @@ from weft.target import Target
 
 WIDEST_ROW = 65536
 """Columns of a row in registers at the most: 64 of 1024 threads."""
-MOST_PIECES = 8
-"""Of a row: each has its own instructions for every value."""
-WIDEST_PIECE = 32768
-"""Columns of a piece at the most. By ptxas for six architectures, softmax and rms norm forward of 57600 to 65536
-columns, kept as they were loaded, spill 240 to 284 and up to 56 bytes of a thread as one piece of 65536 columns, and
-none and up to 32 as two pieces."""
 WIDEST_WITH_WEIGHTS = 8192
 """Of a piece of a row without column sums whose weights stay as they were loaded: by ptxas for 9.0, layer norm forward
 of 29160 and 31792 columns in 16 warps spills 36 and 8 bytes of a thread as one piece, none as eight (0.83 to 0.87 of a
@@ -153,19 +148,6 @@ def registers_of_widest(split: Split) -> tuple[int, int]:
         need, most = demanded(demand, schedule, split.target)
         found.append((math.ceil(need), int(min(most, most_registers(warps, 1, split.target)))))
     return min(found, key=lambda each: each[0] / each[1])
-
-
-def pieces_of(width: int) -> tuple[tuple[int, int], ...]:
-    """Columns of a piece and pieces that a row can be cut into, from the fewest pieces on, each time with fewer columns
-    that are masked."""
-    piece = min(power_of_two(width), WIDEST_PIECE)
-    found = [(piece, -(-width // piece))]
-    while piece > 1 and -(-width // (piece // 2)) <= MOST_PIECES:
-        piece //= 2
-        count = -(-width // piece)
-        if piece * count < found[-1][0] * found[-1][1]:
-            found.append((piece, count))
-    return tuple(found)
 
 
 def _in_registers(split: Split, slack: float) -> Iterator[TritonSchedule]:

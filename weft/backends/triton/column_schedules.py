@@ -10,6 +10,12 @@ from weft.ir.structure import loops_of
 from weft.plan.schedule import Finish, Scheme
 from weft.plan.split import Split
 
+MOST_PIECES = 8
+"""Of a row: each has its own instructions for every value."""
+WIDEST_PIECE = 32768
+"""Columns of a piece at the most. By ptxas for six architectures, softmax and rms norm forward of 57600 to 65536
+columns, kept as they were loaded, spill 240 to 284 and up to 56 bytes of a thread as one piece of 65536 columns, and
+none and up to 32 as two pieces."""
 LEAST_ELEMENTS, MOST_ELEMENTS = 4, 64
 """Of a thread: fewer than the first are no whole vector of 16 bytes even where each has four."""
 MOST_WHOLE_ROWS, MOST_WHOLE_ROWS_ALONE = 1024, 4
@@ -89,6 +95,19 @@ def loops(split: Split, vector: int) -> Iterator[TritonSchedule]:
     start = looped(split)
     for warps, pieces, stages in product(LOOP_WARPS, LOOP_PIECES, LOOP_STAGES):
         yield start.but(piece_columns=vector * 32 * warps, pieces=pieces, warps=warps, stages=stages)
+
+
+def pieces_of(width: int) -> tuple[tuple[int, int], ...]:
+    """Columns of a piece and pieces that a row can be cut into, from the fewest pieces on, each time with fewer columns
+    that are masked."""
+    piece = min(power_of_two(width), WIDEST_PIECE)
+    found = [(piece, -(-width // piece))]
+    while piece > 1 and -(-width // (piece // 2)) <= MOST_PIECES:
+        piece //= 2
+        count = -(-width // piece)
+        if piece * count < found[-1][0] * found[-1][1]:
+            found.append((piece, count))
+    return tuple(found)
 
 
 def power_of_two(number: int) -> int:
