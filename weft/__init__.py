@@ -7,13 +7,13 @@ import warnings as _warnings
 
 import torch as _torch
 
-from weft.compiler import torch_version_supported as _torch_version_supported
 from weft.errors import Refusal, RefusedError, WeftError
 from weft.explain.explanation import Explanation, explain
 from weft.integration.fuse import fuse
 from weft.integration.report import clear_reports, last_reports
 from weft.runtime.counters import counters
 from weft.target import Target
+from weft.torch_version import torch_version_supported as _torch_version_supported
 
 __version__ = "0.1.0"
 __all__ = [

@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
 from torch import fx
 
 from weft.backends.listed import render, supports
 from weft.backends.source import Source
 from weft.capture.border import BorderChoice
-from weft.capture.parts import place_bytes
 from weft.capture.pointwise import check_alone
 from weft.capture.prepare import prepare
 from weft.capture.regions import Capture, Region, capture
@@ -43,7 +41,7 @@ from weft.plan.planner import ordinary_us
 from weft.plan.schedules import resources
 from weft.plan.tuned import NONE, Tuned, TunedSchedules
 from weft.plan.verify import verify_plan
-from weft.planning import Asked, Plans
+from weft.planning import Asked, Plans, hints_of
 from weft.runtime import head_start, launch
 from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
@@ -155,7 +153,7 @@ def _asked(region: Region, symbols: Mapping[Any, int], machines: Machines) -> As
     if isinstance(machine, Refusal):
         return _of_region(region, machine)
     with in_stage("simplify"):
-        return Asked(verify(simplify(region.program)), machine, _hints(region, symbols))
+        return Asked(verify(simplify(region.program)), machine, hints_of(region, symbols))
 
 
 def compile_region(region: Region, asked: Asked, plans: Plans, for_reading: bool) -> CompiledRegion | Refusal:
@@ -189,7 +187,7 @@ def _ordinary_us(
     machine = machines.of(region)
     if isinstance(machine, Refusal):
         return None
-    program, known = simplify(region.program), _hints(region, symbols)
+    program, known = simplify(region.program), hints_of(region, symbols)
     identity = f"{program}{known}{machine}"
     if identity not in prices:
         prices[identity] = ordinary_us(program, machine, known)
@@ -274,21 +272,6 @@ def without_failing(compilation: Compilation, stage: str, step: Callable[[Compil
     return replace(compilation, regions=tuple(regions), refusals=tuple(refusals))
 
 
-def _hints(region: Region, symbols: Mapping[Any, int]) -> dict[str, int]:
-    """Likely values of a region's run-time parameters, as far as there are any, and of inputs that begin behind the
-    beginning of the graph's input that they are a part of, by how many bytes."""
-    found = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
-    for buffer, node in zip(region.program.inputs, region.inputs, strict=True):
-        if (place := place_bytes(node)) != 0:
-            found[buffer.name] = _hint(place, symbols)
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:
-    found = expression if isinstance(expression, int) else expression.subs(dict(symbols))
-    return int(found) if getattr(found, "is_Integer", isinstance(found, int)) else None
-
-
 def failure(region: Region, error: Exception) -> Refusal:
     """The refusal of a region for which a stage failed; the stage is in the error's text."""
     if isinstance(error, CompilerNotFoundError):
@@ -300,9 +283,3 @@ def _of_region(region: Region, refusal: Refusal) -> Refusal:
     """A refusal of a whole region names its first user line."""
     where = region.lines[0] if region.lines else None
     return replace(refusal, where=where)
-
-
-def torch_version_supported() -> bool:
-    """Whether the torch at hand is one weft is made for (2.11 to 2.15)."""
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    return (2, 11) <= (major, minor) < (2, 16)

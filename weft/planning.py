@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from weft.backends.listed import supports
+from weft.capture.parts import place_bytes
+from weft.capture.regions import Region
 from weft.errors import Refusal
 from weft.ir.program import Program
 from weft.options import MixedOrder
@@ -21,7 +24,7 @@ from weft.target import Target
 
 @dataclass(frozen=True)
 class Asked:
-    """What a plan depends on. hints: likely values of run-time parameters, and places of inputs (``compiler``)."""
+    """What a plan depends on. hints: likely values of run-time parameters, and places of inputs (``hints_of``)."""
 
     program: Program
     target: Target
@@ -73,3 +76,18 @@ def measured(planned: Plan, target: Target, tuned: TunedSchedules) -> Plan:
     pairs = zip(found.kernels, found.measurements, strict=True)
     is_refused = any(isinstance(each, Tuned) and supports(kernel) is not None for kernel, each in pairs)
     return planned if is_refused else found
+
+
+def hints_of(region: Region, symbols: Mapping[Any, int]) -> dict[str, int]:
+    """Likely values of a region's run-time parameters, as far as there are any, and of inputs that begin behind the
+    beginning of the graph's input that they are a part of, by how many bytes."""
+    found = {name: _hint(expression, symbols) for name, expression in region.parameters.items()}
+    for buffer, node in zip(region.program.inputs, region.inputs, strict=True):
+        if (place := place_bytes(node)) != 0:
+            found[buffer.name] = _hint(place, symbols)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _hint(expression: Any, symbols: Mapping[Any, int]) -> int | None:
+    found = expression if isinstance(expression, int) else expression.subs(dict(symbols))
+    return int(found) if getattr(found, "is_Integer", isinstance(found, int)) else None

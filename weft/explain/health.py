@@ -20,7 +20,6 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import weft
 from weft.bench.machine import cores
-from weft.compiler import torch_version_supported
 from weft.explain import trial
 from weft.explain.explained import count_text
 from weft.explain.trial import Trial
@@ -32,6 +31,7 @@ from weft.runtime.build import compiler_version, find_compiler
 from weft.runtime.cache import Cache
 from weft.runtime.trust import check_folder
 from weft.target import Target, cpu_model, vendor
+from weft.torch_version import torch_version_supported
 
 Status = Literal["ok", "warning", "problem"]
 Answer = tuple[Status, str, str]
