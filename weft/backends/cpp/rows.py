@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from weft.backends.cpp.expressions import C_TYPES, COMBINE
 from weft.backends.cpp.schedule import CppKernel
@@ -288,14 +288,3 @@ class Rows(Statements):
         if self.is_per_row(name) and self.schedule.rows_per_tile > 1:
             row = f"{self._product('r', self.names.product(self.columns))} + "
         return f"{name}_held.get() + {row}{self.names.linear(self.columns)}"
-
-    @contextmanager
-    def _column_loop(self) -> Generator[None]:
-        """Loops over all column dimensions; the last one W columns at a time."""
-        with ExitStack() as stack:
-            for dim in self.columns[:-1]:
-                stack.enter_context(self.out.block(self._loop_over(dim)))
-            if self.columns:
-                head = self._columns_head("0", self.names.size(self.columns[-1]))
-                stack.enter_context(self.out.block(head, "});"))
-            yield

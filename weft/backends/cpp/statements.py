@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+
 from weft.backends.cpp.expressions import C_TYPES, expression, literal
 from weft.backends.cpp.names import Names
 from weft.backends.cpp.schedule import CppKernel
@@ -115,3 +118,14 @@ class Statements(View):
 
     def _loop_over(self, dim: str) -> str:
         return f"for (int64_t {dim} = 0; {dim} < {self.names.size(dim)}; ++{dim})"
+
+    @contextmanager
+    def _column_loop(self) -> Generator[None]:
+        """Loops over all column dimensions; the last one W columns at a time."""
+        with ExitStack() as stack:
+            for dim in self.columns[:-1]:
+                stack.enter_context(self.out.block(self._loop_over(dim)))
+            if self.columns:
+                head = self._columns_head("0", self.names.size(self.columns[-1]))
+                stack.enter_context(self.out.block(head, "});"))
+            yield
