@@ -6,48 +6,34 @@ merge is refused when it would close a cycle through nodes outside or identify t
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
 from torch import fx
 from torch._inductor import inductor_prims
 
-from weft.capture.axes import Operand, Space, pointwise_space, projection_space, reduction_space
-from weft.capture.forms import check_form
-from weft.capture.lower import POINTWISE, REDUCTIONS, is_dear, reduced_axes
-from weft.capture.nodes import VIEWS, is_constant, mutates, shape_of, storage_bytes, users_behind_views
-from weft.capture.parts import drops_axis, joined, joined_space, slice_of
-from weft.capture.refine import Axis, MisalignedError, Refinement, guess
-from weft.capture.sources import origin
-from weft.errors import Refusal
-from weft.rules import Figure
+from weft.capture.axes import Operand
+from weft.capture.lower import POINTWISE, is_dear
+from weft.capture.members import Members
+from weft.capture.nodes import is_constant, mutates, shape_of, users_behind_views
+from weft.capture.parts import drops_axis, slice_of
+from weft.capture.refine import Axis, MisalignedError, guess
 
 SAME_FOR = 8
 """Elements of a kernel, for each value of a table that it reads: fewer, and the value is computed with the rest."""
+MULTIPLE = (torch.ops.aten.var_mean.correction, inductor_prims.prepare_softmax_online)
+"""Operations with several results."""
 
 
-class Growth:
-    """The nodes of a graph that can be members of a program, each with its space, and the groups they form.
-
-    opaque: nodes that become members although nothing can lower them. among: the only nodes that can be members; the
-    others count as in memory.
-    """
+class Growth(Members):
+    """The nodes of a graph that can be members of a program, and the groups they form."""
 
     def __init__(
         self, graph: fx.Graph, opaque: Collection[fx.Node] = (), among: Collection[fx.Node] | None = None
     ) -> None:
+        super().__init__(graph, opaque, among)
         self.order = {node: i for i, node in enumerate(graph.nodes)}
-        self.refine = Refinement()
-        self.refusals: dict[fx.Node, Refusal] = {}
-        self.spaces: dict[fx.Node, Space] = {}
-        self.drawn: set[fx.Node] = set()
-        """Random numbers, and what Inductor makes of them as it draws them."""
-        for node in graph.nodes:
-            if among is None or node in among:
-                self._admit(node, node in opaque)
         self.depends = {node: self._dependencies(node) for node in graph.nodes}
         self.users: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}
         for node, bases in self.depends.items():
@@ -57,76 +43,11 @@ class Growth:
         self._spans: dict[int, tuple[int, int]] = {}
         """Of groups of several nodes, by identity, the first and the last place in the graph."""
 
-    # which nodes can be members
-
-    def _admit(self, node: fx.Node, opaque: bool) -> None:
-        """Give a node its index space if it can be part of a program; otherwise say why not."""
-        target = node.target
-        if node.op != "call_function" or target in VIEWS or is_constant(node):
-            return
-        if target is operator.getitem:
-            if node.args[0] in self.spaces:
-                self.spaces[node] = projection_space(node, self.refine)
-            return
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor | list | tuple):
-            return  # sizes and other numbers
-        parts = None if opaque else joined(node)
-        if not opaque and parts is None and target not in POINTWISE and target not in REDUCTIONS:
-            if target in RANDOM:
-                self.drawn.add(node)
-            if not _is_alias(node):
-                self.refuse(node, "unsupported_op", f"{target} is no operation weft fuses")
-            return
-        refusal = None if opaque else check_form(node) or self._check_drawn(node)
-        if refusal is not None:
-            self.refusals[node] = refusal
-            return
-        try:
-            with self.refine.transaction():
-                if target in REDUCTIONS:
-                    dims = reduced_axes(node, len(shape_of(node.all_input_nodes[0])))
-                    space = reduction_space(node, self.refine, dims)
-                elif parts is not None:
-                    space = joined_space(node, parts, self.refine)
-                else:
-                    space = replace(pointwise_space(node, self.refine), opaque=opaque)
-                self.refine.check_distinct(space.axes)
-        except MisalignedError as error:
-            self.refuse(node, "misaligned", str(error), error.have, error.limit)
-            return
-        devices = {_device_of(o.base) for o in space.operands if not is_constant(o.base)} | {_device_of(node)}
-        if len(devices) > 1:  # a number on the CPU and a tensor on a GPU: Inductor reads the number
-            message = f"has tensors on {' and '.join(sorted(devices))}"
-            self.refuse(node, "unsupported_form", message, len(devices), 1)
-            return
-        self.spaces[node] = space
-
-    def _check_drawn(self, node: fx.Node) -> Refusal | None:
-        """A node that is all that is made of random numbers takes as many bytes as they do; a dropout's mask does not.
-        Random numbers need not be in memory, Inductor's kernel draws them where they are used."""
-        (drawn, *others) = node.all_input_nodes or [None]
-        if drawn not in self.drawn or others or len(drawn.users) > 1:
-            return None
-        have, limit = storage_bytes(node), storage_bytes(drawn)
-        if not 0 < have < limit:
-            return None
-        self.drawn.add(node)
-        message = "is smaller than the random numbers it is made of, which need not be in memory"
-        return Refusal("narrows_random", node.name, message, have, limit, origin(node))
-
-    def refuse(
-        self, node: fx.Node, rule: str, message: str, have: Figure | None = None, limit: Figure | None = None
-    ) -> None:
-        self.refusals[node] = Refusal(rule, node.name, message, have, limit, origin(node))
-
     def _dependencies(self, node: fx.Node) -> list[fx.Node]:
         if node in self.spaces:
             found = (operand.base for operand in self.spaces[node].operands)
             return list(dict.fromkeys(base for base in found if not is_constant(base)))
         return list(node.all_input_nodes)
-
-    # merging
 
     def grow_along_edges(self) -> None:
         """Twice: what a group cannot be joined with before a node that both lead to is there, it can be afterwards."""
@@ -318,20 +239,3 @@ def _read_alike(
         if source in read:
             whole = read[source]
             yield [*whole[:axis], *whole[axis + 1 :]], [*axes[:axis], *axes[axis + 1 :]]
-
-
-def _is_alias(node: fx.Node) -> bool:
-    """Whether an operation only makes an alias of its operand: it costs nothing and stays where it is."""
-    schema = getattr(node.target, "_schema", None)
-    returns = [] if schema is None else schema.returns
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-
-
-RANDOM = (inductor_prims.random, inductor_prims.randint)
-
-MULTIPLE = (torch.ops.aten.var_mean.correction, inductor_prims.prepare_softmax_online)
-
-
-def _device_of(node: fx.Node) -> str:
-    value = node.meta["val"]
-    return str((value[0] if isinstance(value, list | tuple) else value).device)

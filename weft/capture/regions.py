@@ -1,7 +1,8 @@
 """Finds the regions of a graph: groups of nodes that become programs.
 
-Groups are grown (growth.py), what crosses their borders is chosen (border.py), and each group with a reduction is
-lowered to a program (lowering.py). Groups without a reduction stay with Inductor, but for rotations.
+Nodes that can be members of a program (members.py) are grown to groups (growth.py), what crosses their borders is
+chosen (border.py), and each group with a reduction is lowered to a program (lowering.py). Groups without a reduction
+stay with Inductor, but for rotations.
 """
 
 from __future__ import annotations
