@@ -13,7 +13,8 @@ from rich.table import Table
 
 from weft.commands.output import JsonOption
 from weft.options import Options
-from weft.runtime.cache import Cache, Entry
+from weft.runtime.cache import Cache
+from weft.runtime.entries import Entry
 from weft.runtime.trust import check_folder
 
 commands = typer.Typer(help="The folder of compiled kernels.", no_args_is_help=True)

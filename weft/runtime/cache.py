@@ -13,10 +13,9 @@ import hashlib
 import logging
 import os
 import re
-import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOTDIR
@@ -26,35 +25,20 @@ from time import perf_counter
 
 from filelock import FileLock
 
+from weft.runtime.entries import (
+    KINDS,
+    LOCK_FILE,
+    UNFINISHED,
+    Entry,
+    entries_in,
+    files_in,
+    is_shard,
+    matches,
+    verified,
+)
 from weft.runtime.trust import place_of, reason_against
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """read_in_place: other programs read the file where it lies. It is not evicted by a process that uses it, and not
-    made when it cannot be kept. made_again: whether it is made anew when it is gone; others are never evicted."""
-
-    suffix: str
-    read_in_place: bool = False
-    made_again: bool = True
-
-
-KINDS = {
-    "kernel": Kind("so"),
-    "triton": Kind("triton.zip"),
-    "tuning": Kind("tuning.json", made_again=False),
-    "race": Kind("race.json"),
-    "runner_up": Kind("schedule"),
-    "calibration": Kind("calibration.json", made_again=False),
-    "header": Kind("h.gch", read_in_place=True),
-}
-_KIND_OF_SUFFIX = {kind.suffix: name for name, kind in KINDS.items()}
-_KEY = "[0-9a-f]{32}"
-_ENTRY = re.compile(rf"({_KEY})\.([0-9a-f]{{64}})\.(\w{{1,80}})\.({'|'.join(map(re.escape, _KIND_OF_SUFFIX))})")
-_UNFINISHED = re.compile(rf"\.({_KEY})\.\w+\.new")
-_LOCK_FILE = re.compile(rf"({_KEY})\.lock")
 
 LOCK_TIMEOUT_S = 120.0
 """How long to wait for another process that makes the same file. The slowest one, the header, takes seconds."""
@@ -76,19 +60,6 @@ class Artefact:
     content: bytes
     path: Path | None
     found: bool
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of a cache. last_used: seconds since the epoch. key, digest: in hexadecimal."""
-
-    path: Path
-    key: str
-    digest: str
-    name: str
-    kind: str
-    size_bytes: int
-    last_used: float
 
 
 @dataclass(frozen=True)
@@ -155,7 +126,7 @@ class Cache:
         lock = FileLock(self._shard(key) / f"{key}.lock", timeout=LOCK_TIMEOUT_S)
         try:
             self._shard(key).mkdir(mode=0o700, exist_ok=True)
-            if not _is_shard(self._shard(key)):
+            if not is_shard(self._shard(key)):
                 raise NotADirectoryError(ENOTDIR, "not a folder of its own", str(self._shard(key)))
             lock.acquire()
         except TimeoutError:
@@ -184,10 +155,10 @@ class Cache:
     def _read(self, key: str, again: bool = False) -> Artefact | None:
         """The whole file of a key, or None. Damaged ones stay until another is made or ``remove`` takes them.
         again: what is wrong was said before."""
-        for entry in _entries_in(self._shard(key)):
+        for entry in entries_in(self._shard(key)):
             if entry.key != key:
                 continue
-            if (content := _verified(entry)) is None:
+            if (content := verified(entry)) is None:
                 if not again:
                     _LOG.info("damaged: %s %s (%s)", entry.kind, entry.name, key[:12])
             else:
@@ -216,19 +187,19 @@ class Cache:
             raise
         if KINDS[kind].read_in_place:
             _IN_USE.add(path)
-        for entry in _entries_in(shard):
+        for entry in entries_in(shard):
             if entry.key == key and entry.path != path:
                 self.remove(entry)
         return path
 
     def entries(self) -> list[Entry]:
         """All files, the most recently used first."""
-        found = [entry for shard in self._shards() for entry in _entries_in(shard)]
+        found = [entry for shard in self._shards() for entry in entries_in(shard)]
         return sorted(found, key=lambda entry: (-entry.last_used, entry.path))
 
     def damaged(self) -> list[Entry]:
         """The files whose content is not what their name says, or cannot be read."""
-        return [entry for entry in self.entries() if _verified(entry) is None]
+        return [entry for entry in self.entries() if verified(entry) is None]
 
     def remove(self, entry: Entry) -> bool:
         """Remove one file; whether it is gone. A process that has loaded it keeps what it has."""
@@ -250,17 +221,17 @@ class Cache:
                 _LOG.info("evicted: %s %s (%s), %d bytes", entry.kind, entry.name, entry.key[:12], entry.size_bytes)
                 size_bytes -= entry.size_bytes
                 evicted.append(entry)
-        self._sweep({entry.key for entry in evicted} | self._keys(_UNFINISHED))
+        self._sweep({entry.key for entry in evicted} | self._keys(UNFINISHED))
         return evicted
 
     def clear(self) -> Cleared:
         """Remove every file of weft's and nothing else; links are not followed."""
         removed = tuple(entry for entry in self.entries() if self.remove(entry))
-        self._sweep(self._keys(_UNFINISHED, _LOCK_FILE))
+        self._sweep(self._keys(UNFINISHED, LOCK_FILE))
         for shard in self._shards():
             with suppress(OSError):  # somebody's file is in it, or it is being written to
                 shard.rmdir()
-        left = (path for place in (self.folder, *self._shards()) for path in _files_in(place) if not _is_shard(path))
+        left = (path for place in (self.folder, *self._shards()) for path in files_in(place) if not is_shard(path))
         return Cleared(removed, tuple(left))
 
     def _sweep(self, keys: Iterable[str]) -> None:
@@ -271,15 +242,15 @@ class Cache:
         for key in keys:
             lock = FileLock(self._shard(key) / f"{key}.lock")
             with suppress(OSError), lock.acquire(timeout=0):
-                for path, found in _matches(self._shard(key), _UNFINISHED, _LOCK_FILE):
+                for path, found in matches(self._shard(key), UNFINISHED, LOCK_FILE):
                     if found[1] == key:
                         path.unlink(missing_ok=True)
 
     def _shards(self) -> list[Path]:
-        return [path for path in _files_in(self.folder) if _is_shard(path)]
+        return [path for path in files_in(self.folder) if is_shard(path)]
 
     def _keys(self, *patterns: re.Pattern[str]) -> set[str]:
-        return {found[1] for shard in self._shards() for _, found in _matches(shard, *patterns)}
+        return {found[1] for shard in self._shards() for _, found in matches(shard, *patterns)}
 
 
 def _make(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
@@ -304,53 +275,3 @@ def _warn_once(folder: Path, reason: str) -> None:
         "to keep them, set WEFT_CACHE_DIR to a folder that only you can write to.",
         stacklevel=2,
     )
-
-
-def _verified(entry: Entry) -> bytes | None:
-    """The content of a file if it is the one its name speaks of; nothing but that of one read in place, which
-    may be of a hundred megabytes."""
-    try:
-        handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
-            if os.fstat(handle).st_uid != os.geteuid():
-                return None  # from a time when others could write here
-            if KINDS[entry.kind].read_in_place:
-                content, digest = b"", hashlib.file_digest(file, "sha256")
-            else:
-                content = file.read()
-                digest = hashlib.sha256(content)
-    except OSError:
-        return None
-    return content if digest.hexdigest() == entry.digest else None
-
-
-def _entries_in(shard: Path) -> list[Entry]:
-    entries: list[Entry] = []
-    for path, found in _matches(shard, _ENTRY):
-        with suppress(OSError):  # it went in the meantime
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                key, digest, name, suffix = found.groups()
-                kind = _KIND_OF_SUFFIX[suffix]
-                entries.append(Entry(path, key, digest, name, kind, status.st_size, status.st_mtime))
-    return entries
-
-
-def _matches(shard: Path, *patterns: re.Pattern[str]) -> Generator[tuple[Path, re.Match[str]]]:
-    """Files named as weft names them, under the start of their key; their first group is the key."""
-    for path in _files_in(shard) if _is_shard(shard) else ():
-        for pattern in patterns:
-            if (found := pattern.fullmatch(path.name)) and found[1].startswith(shard.name):
-                yield path, found
-
-
-def _files_in(folder: Path) -> list[Path]:
-    """Everything in a folder, in the order of names; nothing if it cannot be read."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _is_shard(path: Path) -> bool:
-    return re.fullmatch("[0-9a-f]{2}", path.name) is not None and path.is_dir() and not path.is_symlink()
