@@ -18,7 +18,7 @@ from weft.backends import listed
 from weft.backends.triton import probes
 from weft.backends.triton.constants import constants, fitted_constants
 from weft.errors import BuildError, Refusal, warn_once
-from weft.explain import health
+from weft.explain import checks
 from weft.machines import target_of
 from weft.options import Options
 from weft.runtime import calibration
@@ -308,8 +308,8 @@ def test_the_doctor_says_where_figures_come_from(
 ) -> None:
     def fact(name: str) -> str:
         plug_in(monkeypatch, name)
-        monkeypatch.setattr(health, "supports_cuda", lambda: True)
-        status, fact, _ = health._gpu(health.Surroundings({"WEFT_CACHE_DIR": options.cache_dir}, lambda: None))  # type: ignore[arg-type, return-value]
+        monkeypatch.setattr(checks, "supports_cuda", lambda: True)
+        status, fact, _ = checks._gpu(checks.Surroundings({"WEFT_CACHE_DIR": options.cache_dir}, lambda: None))  # type: ignore[arg-type, return-value]
         assert status == ("warning" if name == "Tesla T4" else "ok")
         return fact.removeprefix(f"{name}; torch is built for CUDA 13.0; ")
 

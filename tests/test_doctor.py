@@ -18,8 +18,9 @@ import torch
 
 from weft import cli, options, target
 from weft.commands import doctor
-from weft.explain import health, trial
-from weft.explain.health import CHECKS, Finding, Health, examine
+from weft.explain import checks, health, trial
+from weft.explain.checks import CHECKS
+from weft.explain.health import Finding, Health, examine
 from weft.explain.trial import Trial
 from weft.options import Options
 from weft.runtime import build
@@ -77,7 +78,7 @@ def test_the_last_line_says_it_all(statuses: list[Any], expected: str) -> None:
 
 def test_every_package_that_weft_depends_on_is_looked_at() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert {*health.PACKAGES, "torch"} == set(wanted)
+    assert {*checks.PACKAGES, "torch"} == set(wanted)
 
 
 def test_every_variable_that_weft_reads_is_a_known_one() -> None:
@@ -93,7 +94,7 @@ def test_a_check_that_fails_is_a_problem_with_its_text(monkeypatch: pytest.Monke
         raise RuntimeError(f"no {Path.home()}/x")
 
     for name in CHECKS:
-        monkeypatch.setitem(health.CHECKS, name, fail)
+        monkeypatch.setitem(checks.CHECKS, name, fail)
     found = examine({}, lambda: GOOD)
     text = "this check failed: RuntimeError: no ~/x"
     assert found.findings == tuple(Finding(name, "problem", text, "send this page with a report") for name in CHECKS)
@@ -123,7 +124,7 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) 
             raise PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(health, "version", version)
+    monkeypatch.setattr(checks, "version", version)
     found = looked_at("packages")
     assert (found.status, found.remedy) == ("warning", "pip install jinja2 matplotlib")
     assert found.fact.startswith("not installed: jinja2, matplotlib; installed: numpy 1.0, sympy 1.0")
@@ -205,10 +206,10 @@ def test_more_threads_than_cores_are_a_warning(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cpu_without_vectors_or_figures_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    monkeypatch.setattr(health, "cpu_model", lambda: "Some CPU")
+    monkeypatch.setattr(checks, "cpu_model", lambda: "Some CPU")
     found = looked_at("cpu")
     assert (found.status, found.fact) == ("warning", "Some CPU, DEFAULT")
-    for module in (health, target):
+    for module in (checks, target):
         monkeypatch.setattr(module, "vendor", lambda: "ARM")
     found = looked_at("target")
     assert found.status == "warning"
@@ -221,7 +222,7 @@ def test_a_gpu_is_a_warning_while_there_is_no_backend(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(health, "supports_cuda", lambda: False)
+    monkeypatch.setattr(checks, "supports_cuda", lambda: False)
     expected = "GPU 0, GPU 1; torch is built for CUDA 13.0; there is no Triton, which weft writes code for GPUs in"
     remedy = "`pip install triton`"
     assert looked_at("gpu") == Finding("gpu", "warning", expected, remedy)
@@ -254,7 +255,7 @@ def test_the_caches_are_looked_at_and_not_created(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_to_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"WEFT_CACHE_DIR": str(tmp_path / "a" / "b")}
-    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 2**63)
+    monkeypatch.setattr(checks, "LEAST_FREE_BYTES", 2**63)
     found = looked_at("weft's cache", environment)
     assert (found.status, found.fact.endswith(" free on its disk")) == ("warning", True)
     monkeypatch.setattr(os, "access", lambda *_: False)
