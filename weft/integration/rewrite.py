@@ -7,7 +7,6 @@ has no edge to the readers of what it writes, and a later topological sort may m
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,8 @@ from weft.errors import VerificationError
 from weft.integration.donated import write_in_place
 from weft.integration.generated import register
 from weft.integration.order import sort
-from weft.integration.sizes import SizeNodes
+from weft.integration.part_views import part_of, view
+from weft.integration.sizes import SizeNodes, values_of
 from weft.integration.stored import store_once
 from weft.integration.wholes import FUNCTIONALIZED, Wholes
 from weft.ir import dtypes
@@ -170,7 +170,7 @@ class _Rewriter:
         for base, index in bases.items():
             item = self.graph.call_function(operator.getitem, (node, 1 + index))
             item.meta["val"] = node.meta["val"][1 + index]
-            items.append(self._view(item, aten.view.default, []) if base in numbers else item)
+            items.append(view(item, aten.view.default, []) if base in numbers else item)
         self.nodes.update((name, items[index]) for name, index in written.items())
         return node
 
@@ -186,50 +186,10 @@ class _Rewriter:
         return sizes, [self.sizes.get(self._expression(s)) for s in buffer.strides]
 
     def _part(self, buffer: Buffer) -> fx.Node:
-        """What an input of a kernel is of the tensor that it lies within, as views of that. The place that is given to
-        ``as_strided`` TorchInductor counts from where a graph's input begins, PyTorch from where its memory does."""
-        node = self.nodes[buffer.within]
-        (whole,) = (b for b in self.compiled.program.buffers if b.name == buffer.within)
-        sizes, place = {d.name: d.size for d in self.compiled.program.dims}, buffer.place
-        steps = {d: s for d, s in whole.stride_of.items() if d not in buffer.dims and isinstance(s, int)}
-        for dim, step in sorted(steps.items(), key=lambda each: -each[1]):
-            count = sizes[dim]
-            if not isinstance(count, int):
-                raise VerificationError(f"{buffer.within} has parts that are counted at run time only")
-            node = self._selected(node, step, count, place // step)
-            place %= step
-        if place:
-            raise VerificationError(f"{buffer.name} is no part of {buffer.within}")
-        self.nodes[buffer.name] = node
-        return node
-
-    def _selected(self, node: fx.Node, step: int, count: int, number: int) -> fx.Node:
-        """One of ``count`` parts of an axis, or of several that count on from each other, whose neighbours are ``step``
-        elements of memory apart."""
-        value = node.meta["val"]
-        shape = [extent(size) for size in value.shape]
-        known = [
-            (axis, size, stride)
-            for axis, (size, stride) in enumerate(zip(shape, map(extent, value.stride()), strict=True))
-            if isinstance(size, int) and isinstance(stride, int) and stride > 0
-        ]
-        for axis, size, stride in known:
-            inner, rest = divmod(step, stride)
-            if rest == 0 and inner > 0 and size % (inner * count) == 0:
-                split = [*shape[:axis], size // (inner * count), count, inner, *shape[axis + 1 :]]
-                node = self._view(node, aten.view.default, [self.sizes.get(each) for each in split])
-                return self._view(node, aten.select.int, axis + 1, number)
-        for axis, size, stride in known:
-            if stride == step and size > 1 and count % size == 0:
-                node = self._view(node, aten.select.int, axis, number % size)
-                return self._selected(node, step * size, count // size, number // size)
-        raise VerificationError(f"{node} has no axis of {count} parts that are {step} elements apart")
-
-    def _view(self, node: fx.Node, target: Any, *args: Any) -> fx.Node:
-        view = self.graph.call_function(target, (node, *args))
-        with node.meta["val"].fake_mode:
-            view.meta["val"] = target(node.meta["val"], *(_values(a) if isinstance(a, list) else a for a in args))
-        return view
+        """What an input of a kernel is of the tensor that it lies within."""
+        part = part_of(self.nodes[buffer.within], buffer, self.compiled.program, self.sizes)
+        self.nodes[buffer.name] = part
+        return part
 
     def _is_number(self, name: str, buffer: Buffer) -> bool:
         """Whether an output has no dimensions. TorchInductor (2.11 to 2.13) fills memory that has none, which is to be
@@ -259,7 +219,7 @@ class _Rewriter:
         if value is None:
             mode = self.compiled.region.outputs[0].meta["val"].fake_mode
             with mode:
-                value = torch.empty_strided(_values(size_args), _values(stride_args), dtype=dtype, device=device)
+                value = torch.empty_strided(values_of(size_args), values_of(stride_args), dtype=dtype, device=device)
         node.meta["val"] = value
         return node
 
@@ -306,10 +266,6 @@ def expressions_of(compiled: CompiledRegion) -> dict[str, Extent]:
             product = product * (expressions[factor] if isinstance(factor, str) else factor)
         expressions[name] = product
     return expressions
-
-
-def _values(args: Sequence[int | fx.Node]) -> list[Any]:
-    return [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
 
 
 def _copy_nodes(source: fx.Graph, target: fx.Graph, values: dict[fx.Node, fx.Node]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -91,7 +91,7 @@ class SizeNodes:
         assert self._anchor is not None
         with self._graph.inserting_after(self._anchor):
             node = self._graph.call_function(function, args)
-        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+        values = values_of(args)
         node.meta["val"] = values[0].shape[args[1]] if function is aten.sym_size.int else function(*values)
         self._anchor = node
         return node
@@ -105,6 +105,11 @@ def _operation(expression: sympy.Expr) -> tuple[Callable[..., Any], list[sympy.E
     if isinstance(expression, sympy.Pow) and expression.exp.is_Integer and expression.exp > 0:
         return operator.mul, [expression.base] * int(expression.exp)
     raise UnknownSymbolError(f"no node for the size {expression}")
+
+
+def values_of(args: Sequence[Any]) -> list[Any]:
+    """What arguments of a node are in the trace: numbers as they are, of nodes their values."""
+    return [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
 
 
 def symbol_hints(graph: fx.Graph) -> dict[Any, int]:
