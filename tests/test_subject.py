@@ -162,6 +162,7 @@ def test_show_prints_a_nest_for_a_gpu(run: Any) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("nest row_max_exp_row_sum\n")
     assert "    reduce sum\n" in out
+    assert "words arg0, out0\nlaunch weft_row_max_exp_row_sum grid=(" in out
 
 
 def test_show_without_triton_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -23,6 +24,7 @@ from weft.commands.subject import (
 from weft.compiler import CompiledRegion
 from weft.explain.explanation import Explanation
 from weft.integration.backend import supports_cuda
+from weft.plan.kernel import Kernel
 
 Stage = Literal["program", "plan", "nest", "source"]
 
@@ -72,5 +74,13 @@ def _of(compiled: CompiledRegion, stage: str) -> list[str]:
     if stage == "program":
         return [str(compiled.program)]
     if stage == "nest":
-        return [str(nest) for kernel in compiled.plan.kernels for nest in backend_of(kernel).lower(kernel)]
+        return [text for kernel in compiled.plan.kernels for text in _nests(kernel)]
     return [str(compiled.plan)] if stage == "plan" else [source.text for source in compiled.sources]
+
+
+def _nests(kernel: Kernel) -> Iterator[str]:
+    """What the functions of a kernel do, and on a GPU what they are started with."""
+    backend = backend_of(kernel)
+    yield from map(str, backend.lower(kernel))
+    if backend.kind == "gpu":
+        yield str(backend.abi(kernel))
