@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from inspect import signature
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from weft.backends.binary import Binary, Job
 from weft.backends.listed import backend_of
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.triton.backend import TritonBackend
 from weft.options import Options
 from weft.runtime import launch
 from weft.runtime.counters import counters
 from weft.runtime.gpu import builds, calls, driver, function
-from weft.runtime.resource_usage import ResourceUsage
 
 STREAM, UNITS, PER_UNIT = 77, 3, 2
+START = driver.start
 H100 = 90
 
 
@@ -41,20 +43,14 @@ class Driver:
         self.loaded.append(entry)
         return len(self.loaded)
 
-    def start(
-        self,
-        function: int,
-        grid: tuple[int, int],
-        threads: int,
-        shared_bytes: int,
-        stream: int,
-        words: Sequence[int],
-        cooperative: bool,
-    ) -> None:
+    def start(self, *given: Any) -> None:
+        """As ``weft.runtime.gpu.driver.start``."""
         if self.error is not None:
             raise self.error
-        assert shared_bytes == 2048
-        self.started.append((self.loaded[function - 1], grid, stream, tuple(words), cooperative))
+        called = signature(START).bind(*given).arguments
+        assert called["shared_bytes"] == 2048
+        entry, words = self.loaded[called["function"] - 1], tuple(called["words"])
+        self.started.append((entry, called["grid"], called["stream"], words, called["cooperative"]))
 
 
 @pytest.fixture(autouse=True, name="driver")

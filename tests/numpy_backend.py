@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.backends.backend import Backend, Calls
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source, entry_of
 from weft.errors import Refusal
 from weft.hashing import hash_once
@@ -21,7 +22,6 @@ from weft.plan.kernel import Estimate, Kernel
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.runtime.layout import Fitting
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 TYPES = {"f32": "np.float32", "bf16": "np.float32", "i64": "np.int64", "i32": "np.int32", "bool": "np.bool_"}

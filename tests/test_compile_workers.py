@@ -24,6 +24,7 @@ from weft import planning
 from weft.backends.binary import Job, Variant
 from weft.backends.cpp.schedule import CppSchedule
 from weft.backends.listed import render
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.capture.trace import trace
 from weft.compiler import CompiledRegion, compile_graph
@@ -36,7 +37,6 @@ from weft.runtime.counters import counters
 from weft.runtime.gpu import builds
 from weft.runtime.gpu import calls as gpu
 from weft.runtime.gpu.builds import all_binaries, artefacts_in_worker, binaries
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 ALIGNED, H100 = Variant((True, True, True), (True,)), 90

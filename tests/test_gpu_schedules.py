@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tools.gpu_cells import Cell, parts_of
 from weft import compiler
 from weft.backends.listed import backend_of
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.triton import choice as gpu_schedules
 from weft.backends.triton import text as triton
 from weft.backends.triton.backend import SLACK
@@ -43,7 +44,6 @@ from weft.runtime import failures, misses
 from weft.runtime.counters import counters
 from weft.runtime.executable import digest_of
 from weft.runtime.misses import MOST_RUNNERS_UP
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 H200 = Target.named("h200")

@@ -11,7 +11,7 @@ from tests.cases import often
 from tools import many_loads
 from tools.drawn_regions import FEWEST, MOST, drawn_region
 from tools.many_loads import GPUS, compiled_region
-from weft.runtime.resource_usage import ResourceUsage
+from weft.backends.resource_usage import ResourceUsage
 
 REGIONS = [(1, 34, 1640), (2, 12, 8032), (3, 20, 4096), (4, 40, 256), (5, 38, 6448)]
 """Seeds, loads and columns: one of 30 loads and more, and a row that is wide."""

@@ -24,21 +24,23 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas_version
 
 from tests.triton_by_hand import SAME, SEPARATE, SOURCE, TEXT
 from weft.backends.binary import Job, Variant
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.backends.triton import build as triton_build
 from weft.backends.triton import files as triton_files
+from weft.backends.triton import usage as triton_usage
 from weft.backends.triton.build import attributes, signature
 from weft.backends.triton.front_end import functions_of
+from weft.backends.triton.usage import parse_cuobjdump, parse_ptxas
 from weft.errors import BuildError
 from weft.ir.dtypes import itemsize
 from weft.options import Options
 from weft.plan.kernel import Kernel
-from weft.runtime import cache, resource_usage
+from weft.runtime import cache
 from weft.runtime.cache import Cache
 from weft.runtime.counters import counters
 from weft.runtime.gpu import builds
 from weft.runtime.gpu.builds import all_binaries, binaries
-from weft.runtime.resource_usage import ResourceUsage, parse_cuobjdump, parse_ptxas
 
 ALL, NONE = (True,) * 3, (False,) * 3
 ALIGNED = Variant(ALL, (True,))
@@ -432,5 +434,5 @@ def test_a_kernel_that_spills_says_so(options: Options) -> None:
 
 
 def test_without_a_text_the_whole_stack_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_usage, "_run", lambda _: USAGE)
-    assert resource_usage.resource_usage(b"", "weft_p", 100, None, tmp_path) == ResourceUsage(255, 5176, 1140, 5176)
+    monkeypatch.setattr(triton_usage, "_run", lambda _: USAGE)
+    assert triton_usage.resource_usage(b"", "weft_p", 100, None, tmp_path) == ResourceUsage(255, 5176, 1140, 5176)

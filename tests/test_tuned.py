@@ -16,6 +16,7 @@ import weft
 from tests.run_program import run_program
 from weft import compiler, planning
 from weft.backends.cpp.backend import CppBackend
+from weft.backends.resource_usage import ResourceUsage
 from weft.capture.trace import trace
 from weft.compiler import Compilation, compile_graph
 from weft.integration.backend import WeftPass
@@ -31,7 +32,6 @@ from weft.planning import Asked, Plans
 from weft.runtime import build, launch, tuning
 from weft.runtime.cache import Cache
 from weft.runtime.executable import digest_of
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 CPU = Target.current("cpu")

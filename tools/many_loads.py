@@ -22,13 +22,13 @@ from rich.progress import track
 
 from tools.drawn_regions import drawn_region
 from tools.ptxas_sweep import usages
+from weft.backends.resource_usage import ResourceUsage, most_of
 from weft.backends.triton import text as triton
 from weft.errors import BuildError, Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
 from weft.plan.schedules import resources
 from weft.runtime.misses import without_miss
-from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.target import TARGETS, Target
 
 GPUS = ("h200", "b200")

@@ -25,12 +25,12 @@ from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.swept import COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.triton import text as triton
 from weft.backends.triton.build import compile_functions
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import TARGETS, Target
 
 

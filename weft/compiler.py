@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from torch import fx
 
 from weft.backends.listed import render, supports
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.capture.border import BorderChoice
 from weft.capture.pointwise import check_alone
@@ -47,7 +48,6 @@ from weft.runtime.counters import counters
 from weft.runtime.failures import check_run_time_failure, has_failed
 from weft.runtime.misses import is_missed, without_miss
 from weft.runtime.raced import Raced
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from weft.backends.abi import Abi
     from weft.backends.binary import Binary, Job
+    from weft.backends.resource_usage import ResourceUsage
     from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.lowering.nest import Nest
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from weft.plan.schedule import Schedule
     from weft.plan.split import Split
     from weft.runtime.layout import Fitting
-    from weft.runtime.resource_usage import ResourceUsage
     from weft.target import Found, Target
 
 

@@ -8,10 +8,10 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.ir.dtypes import itemsize
 from weft.plan.kernel import Kernel
-from weft.runtime.resource_usage import ResourceUsage
 
 ALIGNMENT_BYTES = 16
 """Of vector loads and stores. Addresses and numbers that are multiples of it are compiled in as such."""

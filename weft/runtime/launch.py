@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from weft.backends.listed import backend_of, render
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.errors import CompilerNotFoundError, LaunchError
 from weft.ir.interpret import resolve, sizes_of
@@ -26,7 +27,6 @@ from weft.plan.kernel import Kernel, Plan, parse_kernel
 from weft.runtime import failures, launcher, runners_up
 from weft.runtime.executable import Executable, digest_of, reason_of
 from weft.runtime.layout import allocate, part_of
-from weft.runtime.resource_usage import ResourceUsage
 
 _LIBRARY = torch.library.Library("weft", "DEF")
 # no argument has a default: Inductor would pass it by keyword, which takes half a microsecond

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.backends.listed import backend_of
+from weft.backends.resource_usage import ResourceUsage
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 MOST_RUNNERS_UP = 5

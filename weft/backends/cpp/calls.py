@@ -16,11 +16,11 @@ from torch import Tensor
 
 from weft.backends.cpp.pages import LEAST_BYTES, large_page_bytes, prefer_large_pages
 from weft.backends.cpp.schedule import CppKernel
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.options import Options
 from weft.runtime import build, launcher
 from weft.runtime.layout import Fitting, address_of_empty, bytes_of
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Target
 
 BYTES_PER_THREAD = 65536

@@ -11,6 +11,7 @@ import torch
 from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
@@ -27,7 +28,6 @@ from weft.options import Options
 from weft.plan.kernel import Estimate, Kernel, Resources
 from weft.plan.schedule import Schedule
 from weft.plan.split import Split
-from weft.runtime.resource_usage import ResourceUsage
 from weft.target import Found, Target
 
 SLACK = 1.5

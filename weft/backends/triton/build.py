@@ -11,15 +11,16 @@ from typing import Any
 
 from weft.backends.abi import Launch
 from weft.backends.binary import ALIGNMENT_BYTES, Binary, Job, Variant
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.triton.abi import WARP_THREADS
 from weft.backends.triton.expressions import SIGNATURE_TYPES
 from weft.backends.triton.files import own_cache
 from weft.backends.triton.resources import MOST_REGISTERS
 from weft.backends.triton.schedule import TritonKernel
 from weft.backends.triton.text import abi, types
+from weft.backends.triton.usage import resource_usage
 from weft.errors import BuildError
 from weft.runtime.build import private_folder
-from weft.runtime.resource_usage import ResourceUsage, resource_usage
 
 CONTRACTED = True
 """Whether a multiplication and an addition may become one operation that rounds once. As on the CPU they do not: a

@@ -16,6 +16,7 @@ from itertools import zip_longest
 
 from weft.backends.binary import Binary, Job, pack, unpack
 from weft.backends.listed import backend_of, backends_on, render, supports
+from weft.backends.resource_usage import ResourceUsage, most_of
 from weft.errors import BuildError
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -24,7 +25,6 @@ from weft.runtime.cache import Cache
 from weft.runtime.compile_workers import Tasks, WorkerLostError
 from weft.runtime.counters import counters
 from weft.runtime.misses import without_miss
-from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.target import Target
 
 FORMAT = 2

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.backends.binary import Job, Variant
 from weft.backends.listed import backends_on
+from weft.backends.resource_usage import ResourceUsage, most_of
 from weft.backends.source import Source
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -21,7 +22,6 @@ from weft.runtime import compile_workers, launcher
 from weft.runtime.gpu import builds
 from weft.runtime.gpu.function import GpuFunction, architecture_of
 from weft.runtime.layout import Fitting
-from weft.runtime.resource_usage import ResourceUsage, most_of
 from weft.target import Target
 
 
