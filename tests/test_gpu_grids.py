@@ -21,6 +21,7 @@ from weft.backends.abi import Abi, Launch, at_most, ceil_div, count, largest, pr
 from weft.backends.triton import text
 from weft.errors import BuildError
 from weft.ir.parser import parse
+from weft.ir.printer import print_program
 from weft.ir.program import Size
 from weft.options import LaunchOptions, Options
 from weft.runtime.gpu import workspace
@@ -160,6 +161,14 @@ def test_programs_that_wait_for_each_other_all_have_to_be_resident() -> None:
 def test_counts_are_numbers_where_sizes_are_known(made: Size, text: Size, number: int) -> None:
     assert made == text
     assert count(made, {"s0": 10}) == number
+
+
+def test_a_parameter_may_be_called_as_a_function_of_counts_is() -> None:
+    named = replace(TWO_SUMS, program=parse(print_program(TWO_SUMS.program).replace("s0", "max")))
+    abi = text.abi(named)
+    assert abi.parameters == ("max_",)
+    assert [count(p.elements, {"max_": 32}) for p in abi.partials] == [5 * 8] * 3
+    assert "max_" in text.render(named).text
 
 
 def test_an_abi_prints_what_a_launcher_has_to_know() -> None:

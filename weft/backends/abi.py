@@ -22,7 +22,9 @@ from weft.ir.program import Size
 
 SLICE_BYTES = 128
 """Partial results start at a multiple of it: a line of the cache holds no two of them."""
-_FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "min": min, "max": max}
+FUNCTIONS = {"min": min, "max": max}
+"""Of counts, whose names no parameter has."""
+_GLOBALS: dict[str, Any] = {"__builtins__": {}, **FUNCTIONS}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Abi:
 
 def count(size: Size, sizes: Mapping[str, int]) -> int:
     """The number that a count is. sizes: of the parameters, by name."""
-    return size if isinstance(size, int) else eval(_code(size), _FUNCTIONS, dict(sizes))
+    return size if isinstance(size, int) else eval(_code(size), _GLOBALS, dict(sizes))
 
 
 @cache

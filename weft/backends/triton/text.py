@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from weft.backends.abi import Abi, count
+from weft.backends.abi import FUNCTIONS, Abi, count
 from weft.backends.free_names import with_free_names
 from weft.backends.source import PythonWriter, Source, entry_of
 from weft.backends.triton.abi import abi_of, arguments
@@ -108,7 +108,7 @@ def lowered(kernel: TritonKernel) -> tuple[TritonKernel, tuple[Nest, ...]]:
     loop."""
     is_looped, program = kernel.schedule.scheme == "LOOP", kernel.program
     program = in_halves(online_along_rows(program, kernel.schedule.columns) if is_looped else program)
-    plain = with_free_names(replace(kernel, program=program), TAKEN, DERIVED)
+    plain = with_free_names(replace(kernel, program=program), TAKEN, DERIVED, FUNCTIONS)
     return plain, lower(plain)
 
 
