@@ -24,10 +24,13 @@ H100 = 90
 
 
 class Driver:
-    """What a GPU is asked to do. started: name, grid, stream and words of each start, and whether it is cooperative."""
+    """What a GPU is asked to do. started: name, grid, stream and words of each start, and whether it is cooperative.
+    clusters: of each start; most_clusters: that the GPU holds."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, tuple[int, int], int, tuple[int, ...], bool]] = []
+        self.clusters: list[int] = []
+        self.most_clusters = 3
         self.jobs: list[Job] = []
         self.loaded: list[str] = []
         self.capturing = False
@@ -38,7 +41,7 @@ class Driver:
         entries = [launch.entry for launch in backend_of(job.kernel).abi(job.kernel).launches]
         return {entry: Binary(entry, b"", 2048, ResourceUsage(32, 0, 0, 0)) for entry in entries}
 
-    def load_function(self, content: bytes, entry: str, shared_bytes: int, device: int) -> int:
+    def load_function(self, content: bytes, entry: str, shared_bytes: int, device: int, cluster: int = 1) -> int:
         """A function is the number of its name among those that were loaded, from 1 on."""
         self.loaded.append(entry)
         return len(self.loaded)
@@ -51,6 +54,7 @@ class Driver:
         assert called["shared_bytes"] == 2048
         entry, words = self.loaded[called["function"] - 1], tuple(called["words"])
         self.started.append((entry, called["grid"], called["stream"], words, called["cooperative"]))
+        self.clusters.append(called["cluster"])
 
 
 @pytest.fixture(autouse=True, name="driver")
@@ -64,6 +68,7 @@ def played_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(driver, "load_function", played.load_function)
     monkeypatch.setattr(driver, "start", played.start)
     monkeypatch.setattr(driver, "programs_per_unit", lambda *_: PER_UNIT)
+    monkeypatch.setattr(driver, "max_clusters", lambda *_: played.most_clusters)
     monkeypatch.setattr(driver, "ensure_context", lambda _: None)
     for module in (calls, function):
         monkeypatch.setattr(module, "architecture_of", lambda _: H100)

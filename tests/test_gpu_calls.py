@@ -122,8 +122,8 @@ def test_two_functions_are_repeated_with_their_memory(driver: Driver) -> None:
     counter, stream, words, workspace_bytes, slices, first = map(int, numbers[5:11])
     assert (counter, stream, words) == (0, 0, 3 + 1 + 1 + SPARE_WORDS)
     assert (workspace_bytes, slices, first) == (8 * 64 * 4, 1, 0)
-    starts = [numbers[11:17], numbers[17:]]
-    assert starts == [[function, "6", "1", "128", "2048", "0"] for function in "12"]
+    starts = [numbers[11:18], numbers[18:]]
+    assert starts == [[function, "6", "1", "128", "2048", "1", "0"] for function in "12"]
 
 
 def test_a_kernel_that_waits_is_repeated_on_its_stream(driver: Driver) -> None:

@@ -133,12 +133,68 @@ def test_persistent_programs_are_as_many_as_are_resident(
     grid: tuple[int, int], persistent: bool, cooperative: bool, margin: int, expected: tuple[int, int]
 ) -> None:
     launch = Launch("weft_p", grid, 128, persistent, cooperative)
-    assert Abi((), (), cooperative, (), (launch,)).grid(launch, {}, 2, 132, margin) == expected
+    resident = launch.resident(2 * 132, 132, margin)
+    assert Abi((), (), cooperative, (), (launch,)).grid(launch, {}, resident) == expected
 
 
-def test_programs_that_wait_for_each_other_all_have_to_be_resident() -> None:
-    with pytest.raises(BuildError, match=r"^weft_p: 9 programs wait for each other, the GPU holds 8 at a time$"):
-        Abi((), (), True, (), ()).grid(Launch("weft_p", (4, 9), 128, True, True), {}, 2, 4, 0)
+@pytest.mark.parametrize(
+    ("cluster", "clusters", "units", "margin", "expected"),
+    [
+        (1, 264, 132, 0, 264),
+        (1, 264, 132, 32, 200),
+        (1, 264, 132, 500, 2),
+        (4, 31, 132, 0, 124),
+        (4, 31, 132, 1, 120),  # 30.8 clusters
+        (4, 31, 132, 32, 92),
+        (16, 8, 132, 0, 128),
+        (16, 8, 132, 131, 16),
+        (2, 264, 132, 132, 4),  # one SM's share
+    ],
+)
+def test_the_margin_takes_its_share_of_clusters(
+    cluster: int, clusters: int, units: int, margin: int, expected: int
+) -> None:
+    assert Launch("weft_p", (500, 1), 128, cluster=cluster).resident(clusters, units, margin) == expected
+
+
+@pytest.mark.parametrize(
+    ("grid", "persistent", "cooperative", "cluster", "resident", "expected"),
+    [
+        ((500, 1), True, True, 4, 124, (124, 1)),
+        ((500, 1), True, False, 4, 127, (124, 1)),
+        ((48, 1), True, True, 16, 128, (48, 1)),
+        ((496, 3), True, True, 4, 124, (40, 3)),
+        ((496, 31), True, True, 4, 124, (4, 31)),
+        ((496, 99), True, False, 4, 124, (4, 99)),
+        ((500, 7), False, False, 4, 124, (500, 7)),
+        ((0, 7), True, True, 4, 124, (0, 7)),
+    ],
+)
+def test_resident_programs_are_whole_clusters(
+    grid: tuple[int, int],
+    persistent: bool,
+    cooperative: bool,
+    cluster: int,
+    resident: int,
+    expected: tuple[int, int],
+) -> None:
+    launch = Launch("weft_p", grid, 128, persistent, cooperative, cluster)
+    assert Abi((), (), cooperative, (), (launch,)).grid(launch, {}, resident) == expected
+
+
+@pytest.mark.parametrize(
+    ("grid", "cluster", "message"),
+    [
+        ((4, 9), 1, "9 programs wait for each other, the GPU holds 8 at a time"),
+        ((4, 3), 4, "12 programs wait for each other, the GPU holds 8 at a time"),
+        ((6, 1), 4, "6 programs are no clusters of 4"),
+    ],
+)
+def test_programs_that_wait_for_each_other_all_have_to_be_resident(
+    grid: tuple[int, int], cluster: int, message: str
+) -> None:
+    with pytest.raises(BuildError, match=rf"^weft_p: {message}$"):
+        Abi((), (), True, (), ()).grid(Launch("weft_p", grid, 128, True, True, cluster), {}, 8)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +239,8 @@ def test_an_abi_prints_what_a_launcher_has_to_know() -> None:
         "partial column__partial: f32 [(max(1, min(-(-s0 // 4), 8))) * 64]\n"
         "launch weft_p grid=(max(1, min(-(-s0 // 4), 8)), 1) threads=128 persistent cooperative\n"
     )
+    clustered = Launch("weft_p", ("s0 * 4", 1), 128, persistent=True, cluster=4)
+    assert str(clustered) == "launch weft_p grid=(s0 * 4, 1) threads=128 cluster=4 persistent"
 
 
 # options

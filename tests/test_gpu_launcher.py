@@ -15,23 +15,27 @@ from weft.options import Options
 from weft.runtime import launch, launcher
 from weft.runtime.counters import counters
 from weft.runtime.executable import Executable
+from weft.runtime.gpu.driver import _Config
 
 DIGEST, TEXT = "0123456789abcdef01234567", "a kernel of two functions"
 DEVICE, STREAM, COUNTER, FUNCTION, FINISH = 3, 0x7700, 0x5550, 0xF1, 0xF2
 WORKSPACE_BYTES, SLICES = 1024, (0, 384)
 SPARE = 16
+COOPERATIVE, CLUSTER_DIMENSION = 2, 4  # of CUlaunchAttributeID
 OPERATOR = torch.ops.weft.launch.default
 call: Callable[..., Any] = OPERATOR
 
 
 class Driver:
-    """What the launcher asks and starts. started: function, grid, threads, shared memory, stream and arguments."""
+    """What the launcher asks and starts. started: function, grid, threads, shared memory, stream and arguments.
+    together, clusters: attributes of the starts that have any, each its function, those also the cluster's extents."""
 
     def __init__(self) -> None:
         self.device, self.stream, self.capturing, self.error = DEVICE, STREAM, 0, 0
         self.arguments = 0
         self.started: list[tuple[Any, ...]] = []
         self.together: list[int] = []
+        self.clusters: list[tuple[int, list[int]]] = []
         self.functions = self._functions()
 
     def _functions(self) -> list[Any]:
@@ -51,23 +55,27 @@ class Driver:
             ctypes.c_int.from_address(found).value = self.capturing
             return 0
 
-        def start(function: int, *given: Any) -> int:
-            x, y, z, threads, two, three, shared, stream, places, *extra = given
-            assert (z, two, three, *extra) in ((1, 1, 1), (1, 1, 1, None))
-            if not extra:
-                self.together.append(function)
+        def start(config: int, function: int, places: int, extra: None) -> int:
+            given = _Config.from_address(config)
+            (x, y, *one), (threads, *others) = given.grid, given.block
+            assert (one, others, extra) == ([1], [1, 1], None)
+            for attribute in given.attributes[: given.attribute_count]:
+                if attribute.kind == COOPERATIVE:
+                    assert attribute.value.cooperative == 1
+                    self.together.append(function)
+                else:
+                    assert attribute.kind == CLUSTER_DIMENSION
+                    self.clusters.append((function, list(attribute.value.cluster)))
             addresses = (ctypes.c_void_p * self.arguments).from_address(places)
             values = [ctypes.c_void_p.from_address(address).value for address in addresses]
-            self.started.append((function, x, y, threads, shared, stream, values))
+            self.started.append((function, x, y, threads, given.shared_bytes, given.stream, values))
             return self.error
 
-        kinds = [pointer, *[ctypes.c_uint] * 7, pointer, pointer]
         return [
             ctypes.CFUNCTYPE(number, ctypes.c_int32, pointer)(current_stream),
             ctypes.CFUNCTYPE(number, pointer)(current_device),
             ctypes.CFUNCTYPE(number, pointer, pointer)(is_capturing),
-            ctypes.CFUNCTYPE(number, *kinds, pointer)(start),
-            ctypes.CFUNCTYPE(number, *kinds)(start),
+            ctypes.CFUNCTYPE(number, pointer, pointer, pointer, pointer)(start),
         ]
 
 
@@ -78,7 +86,7 @@ class Played:
         self.driver = driver
         self.calls: list[str] = []
         self.aligned, self.counter, self.slices = True, False, SLICES
-        self.repeatable, self.compared = True, False
+        self.repeatable, self.compared, self.cluster = True, False, 1
         self.error: BaseException | None = None
 
     def call(self, inputs: list[Tensor], outputs: list[Tensor], parameters: list[int], options: str) -> None:
@@ -93,7 +101,7 @@ class Played:
         numbers = [int(self.compared), 4096, DEVICE, 16, 3, *[int(self.aligned)] * 3]
         numbers += [COUNTER, self.driver.stream] if self.counter else [0, 0]
         numbers += [self.driver.arguments, WORKSPACE_BYTES, len(self.slices), *self.slices]
-        numbers += [FUNCTION, 132, 2, 128, 2048, int(self.counter), FINISH, 16, 1, 64, 0, 0]
+        numbers += [FUNCTION, 132, 2, 128, 2048, self.cluster, int(self.counter), FINISH, 16, 1, 64, 0, 1, 0]
         return " ".join(map(str, ("cuda", *numbers)))
 
 
@@ -150,7 +158,7 @@ def test_the_second_call_is_started_from_cpp(driver: Driver, python: Played) -> 
     assert other - one == SLICES[1] - SLICES[0]
     assert [parameter, *others] == [5, *[None] * SPARE]
     assert second[6] == first[6]
-    assert driver.together == []
+    assert (driver.together, driver.clusters) == ([], [])
     assert (counters.launches, counters.launch_bytes) == (1, 4096)  # the first one is counted by Python
 
 
@@ -160,6 +168,19 @@ def test_programs_that_wait_are_started_together_with_their_counter(driver: Driv
     run()
     assert driver.together == [FUNCTION]
     assert driver.started[0][6][5] == COUNTER
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_programs_are_started_in_clusters(waits: bool, driver: Driver, python: Played) -> None:
+    python.cluster, python.counter = 4, waits
+    run()
+    run()
+    assert [start[:6] for start in driver.started] == [
+        (FUNCTION, 132, 2, 128, 2048, STREAM),
+        (FINISH, 16, 1, 64, 0, STREAM),
+    ]
+    assert driver.clusters == [(FUNCTION, [4, 1, 1])]
+    assert driver.together == [FUNCTION] * waits
 
 
 def test_a_kernel_without_partial_results_has_no_memory_for_them(driver: Driver, python: Played) -> None:

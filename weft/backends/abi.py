@@ -40,17 +40,29 @@ class Partial:
 class Launch:
     """One start of a function. grid: programs along two axes. threads: of a program. persistent: programs loop over
     what there is to do, so that fewer along the first axis do it as well. cooperative: they wait for each other, so
-    that all of them have to be resident."""
+    that all of them have to be resident. cluster: programs next to each other along the first axis that share a row,
+    and are resident together; the first axis counts programs, and is a multiple of it."""
 
     entry: str
     grid: tuple[Size, Size]
     threads: int
     persistent: bool = False
     cooperative: bool = False
+    cluster: int = 1
 
     def __str__(self) -> str:
-        kinds = [word for word in ("persistent", "cooperative") if getattr(self, word)]
-        return " ".join([f"launch {self.entry} grid=({self.grid[0]}, {self.grid[1]}) threads={self.threads}", *kinds])
+        words = [f"launch {self.entry} grid=({self.grid[0]}, {self.grid[1]}) threads={self.threads}"]
+        words += [f"cluster={self.cluster}"] * (self.cluster != 1)
+        return " ".join([*words, *(kind for kind in ("persistent", "cooperative") if getattr(self, kind))])
+
+    def resident(self, clusters: int, units: int, sm_margin: int) -> int:
+        """Programs that a GPU holds at a time. clusters: that all its SMs hold, each a single program if the launch has
+        no larger ones; units: SMs; sm_margin: SMs to leave free, of which one at least is taken.
+
+        A cluster lies in one group of SMs, and the driver does not say in which: SMs that are left free take their
+        share of all clusters with them. What remains is rounded down to whole clusters, one at the least.
+        """
+        return max(1, clusters * max(1, units - sm_margin) // units) * self.cluster
 
 
 @dataclass(frozen=True)
@@ -79,25 +91,25 @@ class Abi:
             end += -(-elements * dtypes.itemsize(partial.dtype) // SLICE_BYTES) * SLICE_BYTES
         return end, tuple(offsets)
 
-    def grid(
-        self, launch: Launch, sizes: Mapping[str, int], per_unit: int, units: int, sm_margin: int
-    ) -> tuple[int, int]:
-        """Programs to start along two axes. per_unit: programs that an SM holds; units: SMs; sm_margin: SMs to leave
-        free, of which one at least is taken.
+    def grid(self, launch: Launch, sizes: Mapping[str, int], resident: int) -> tuple[int, int]:
+        """Programs to start along two axes. resident: programs that the GPU holds at a time, see ``Launch.resident``.
 
-        Programs of a persistent launch share out what there is to do: as many are started as are resident. What they
-        add up together is fixed by the schedule, so that results do not depend on it. Raises BuildError if programs
-        that wait for each other are more than can be resident.
+        Programs of a persistent launch share out what there is to do: as many are started as are resident, in whole
+        clusters. What they add up together is fixed by the schedule, so that results do not depend on it. Raises
+        BuildError if programs that wait for each other are more than can be resident, or are no whole clusters.
         """
         first, second = (count(extent, sizes) for extent in launch.grid)
+        cluster = launch.cluster
+        if first % cluster != 0:
+            raise BuildError(f"{launch.entry}: {first} programs are no clusters of {cluster}")
         if not launch.persistent or first * second == 0:
             return first, second
-        resident = per_unit * max(1, units - sm_margin)
-        if launch.cooperative and resident < second:
+        least = cluster * second
+        if launch.cooperative and resident < least:
             raise BuildError(
-                f"{launch.entry}: {second} programs wait for each other, the GPU holds {resident} at a time"
+                f"{launch.entry}: {least} programs wait for each other, the GPU holds {resident} at a time"
             )
-        return min(first, max(1, resident // second)), second
+        return min(first, max(1, resident // least) * cluster), second
 
 
 def count(size: Size, sizes: Mapping[str, int]) -> int:

@@ -17,7 +17,7 @@ from weft.runtime import build
 from weft.runtime.counters import counters
 
 _LOG = logging.getLogger(__name__)
-_OF_DRIVER = ("cuCtxGetDevice", "cuStreamIsCapturing", "cuLaunchKernel", "cuLaunchCooperativeKernel")
+_OF_DRIVER = ("cuCtxGetDevice", "cuStreamIsCapturing", "cuLaunchKernelEx")
 """What the launcher calls of a GPU's driver, behind PyTorch's current stream; in the order of ``launcher/gpu.h``."""
 
 

@@ -19,6 +19,7 @@ from weft.backends.abi import Abi, Launch
 from weft.backends.binary import ALIGNMENT_BYTES, Binary, Job, Variant
 from weft.backends.listed import backend_of
 from weft.backends.source import Source
+from weft.errors import BuildError
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
@@ -35,10 +36,10 @@ _CallKey = tuple[int | tuple[bool, ...], ...]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A function on one device. per_unit: programs that an SM holds at a time. shared_bytes: of a program."""
+    """A function on one device. clusters: of its programs, that the GPU holds at a time. shared_bytes: of a program."""
 
     function: int
-    per_unit: int
+    clusters: int
     shared_bytes: int
 
 
@@ -52,13 +53,14 @@ class Start:
 
     def __call__(self, stream: int, words: Sequence[int]) -> None:
         launch, loaded = self.launch, self.loaded
-        shared = loaded.shared_bytes
-        driver.start(loaded.function, self.grid, launch.threads, shared, stream, words, launch.cooperative)
+        shared, together = loaded.shared_bytes, (launch.cooperative, launch.cluster)
+        driver.start(loaded.function, self.grid, launch.threads, shared, stream, words, *together)
 
     def numbers(self) -> list[int]:
         """In the order of ``launcher/gpu.h``."""
         launch, loaded = self.launch, self.loaded
-        return [loaded.function, *self.grid, launch.threads, loaded.shared_bytes, int(launch.cooperative)]
+        counts = [*self.grid, launch.threads, loaded.shared_bytes, launch.cluster]
+        return [loaded.function, *counts, int(launch.cooperative)]
 
 
 @dataclass(frozen=True)
@@ -177,12 +179,12 @@ class GpuFunction:
                     )
                     return None
                 loaded = self._loaded[variant, device.index] = self._load(variant, device)
-        units = torch.cuda.get_device_properties(device).multi_processor_count
+        units = _units_of(device)
         numbers = dict(zip(self.abi.parameters, parameters, strict=True))
         starts = [
             Start(launch, one, grid)
             for launch, one in zip(self.abi.launches, loaded, strict=True)
-            if 0 not in (grid := self.abi.grid(launch, numbers, one.per_unit, units, sm_margin))
+            if 0 not in (grid := self.abi.grid(launch, numbers, launch.resident(one.clusters, units, sm_margin)))
         ]
         return Call(device, Workspace.of(self.abi, numbers), tuple(starts), tuple(parameters))
 
@@ -199,10 +201,24 @@ class GpuFunction:
 
 
 def _loaded(binary: Binary, launch: Launch, device: torch.device) -> Loaded:
-    function = driver.load_function(binary.content, binary.entry, binary.shared_bytes, device.index)
-    per_unit = driver.programs_per_unit(function, launch.threads, binary.shared_bytes)
-    _LOG.info("loaded: %s, %s, %d programs an SM", binary.entry, binary.usage, per_unit)
-    return Loaded(function, per_unit, binary.shared_bytes)
+    shared, cluster = binary.shared_bytes, launch.cluster
+    function = driver.load_function(binary.content, binary.entry, shared, device.index, cluster)
+    if cluster == 1:
+        clusters = driver.programs_per_unit(function, launch.threads, shared) * _units_of(device)
+    else:
+        clusters = driver.max_clusters(function, cluster, launch.threads, shared)
+        if clusters == 0:
+            raise BuildError(
+                f"{binary.entry}: the GPU holds no cluster of {cluster} programs, each of {launch.threads} threads and "
+                f"{shared} bytes of shared memory"
+            )
+    _LOG.info("loaded: %s, %s, the GPU holds %d programs", binary.entry, binary.usage, clusters * cluster)
+    return Loaded(function, clusters, shared)
+
+
+def _units_of(device: torch.device) -> int:
+    """SMs."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def architecture_of(device: torch.device) -> int:

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "driver.h"
 #include "fitting.h"
 
 namespace {
@@ -17,10 +19,7 @@ struct Gpu {
   int (*current_stream)(int32_t device, void** stream);
   int (*current_device)(int* device);
   int (*is_capturing)(void* stream, int* status);
-  int (*start)(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-               unsigned shared_bytes, void* stream, void** arguments, void** extra);
-  int (*start_together)(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-                        unsigned shared_bytes, void* stream, void** arguments);
+  int (*start)(const LaunchConfig* config, void* function, void** arguments, void** extra);
 };
 Gpu gpu;
 
@@ -51,7 +50,17 @@ struct GpuFitting : Fitting {
   struct Start {
     void* function;
     unsigned x, y, threads, shared_bytes;
-    bool together;  // programs wait for each other
+    unsigned cluster;  // programs of one, along x
+    bool together;     // programs wait for each other
+
+    /// Whether the driver did it.
+    bool operator()(void* const stream, void** const arguments) const {
+      std::array<LaunchAttribute, 2> attributes{};
+      LaunchConfig config{{x, y, 1}, {threads, 1, 1}, shared_bytes, stream, attributes.data(), 0};
+      if (together) attributes[config.attribute_count++] = LaunchAttribute::of_cooperative();
+      if (cluster > 1) attributes[config.attribute_count++] = LaunchAttribute::of_cluster(cluster);
+      return gpu.start(&config, function, arguments, nullptr) == 0;
+    }
   };
 
   int32_t device;
@@ -78,7 +87,7 @@ struct GpuFitting : Fitting {
     while (numbers.more()) {
       auto& start = starts.emplace_back();
       start.function = reinterpret_cast<void*>(numbers.next());
-      for (unsigned* const number : {&start.x, &start.y, &start.threads, &start.shared_bytes})
+      for (unsigned* const number : {&start.x, &start.y, &start.threads, &start.shared_bytes, &start.cluster})
         *number = static_cast<unsigned>(numbers.next());
       start.together = numbers.next() != 0;
     }
@@ -116,10 +125,7 @@ struct GpuFitting : Fitting {
     std::vector<void*> places(arguments);
     std::transform(values.begin(), values.end(), places.begin(), [](void*& value) { return &value; });
     void* const now = current_stream();
-    return std::all_of(starts.begin(), starts.end(), [&](const Start& s) {
-      return 0 == (s.together ? gpu.start_together(s.function, s.x, s.y, 1, s.threads, 1, 1, s.shared_bytes, now, places.data())
-                              : gpu.start(s.function, s.x, s.y, 1, s.threads, 1, 1, s.shared_bytes, now, places.data(), nullptr));
-    });
+    return std::all_of(starts.begin(), starts.end(), [&](const Start& start) { return start(now, places.data()); });
   }
 
  private:

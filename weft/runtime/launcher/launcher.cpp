@@ -9,6 +9,7 @@
 //     call.h         what a call is
 //     fitting.h      a call that can be repeated
 //     cpu.h, gpu.h   one on a CPU, one on a GPU
+//     driver.h       the CUDA driver's structures
 //     table.h        those of all kernels
 //     direct.h       what generated code calls: no arguments are unpacked for PyTorch
 //     python.h       Python's C interface
