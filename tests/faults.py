@@ -286,19 +286,19 @@ FAULTS: dict[str, Fault] = {
     ),
     # expressions
     "a difference is taken the other way round": Fault(
-        "weft.backends.cpp.expressions:expression",
+        "weft.backends.c_expressions:expression",
         ".format(*operands,",
         '.format(*(operands[::-1] if op == "sub" else operands),',
         "bits of sums",
     ),
     "a quotient is taken the other way round": Fault(
-        "weft.backends.cpp.expressions:expression",
+        "weft.backends.c_expressions:expression",
         ".format(*operands,",
         '.format(*(operands[::-1] if op == "div" else operands),',
         "bits of quotients",
     ),
     "numbers are written with four digits": Fault(
-        "weft.backends.cpp.expressions:literal",
+        "weft.backends.c_expressions:literal",
         '{np.float32(number)!s}f"',
         '{float(number):.4e}f"',
         "numbers of all digits",

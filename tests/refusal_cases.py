@@ -31,7 +31,7 @@ from tests.refusal_builders import (
 )
 from tests.region_checks import traced
 from weft import compiler, planning
-from weft.backends.cpp.expressions import C_TYPES
+from weft.backends.c_expressions import C_TYPES
 from weft.backends.triton import text as triton
 from weft.backends.triton.expressions import TRITON_TYPES
 from weft.backends.triton.schedule import TritonSchedule

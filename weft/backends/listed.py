@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.plan.kernel import Kernel
     from weft.target import Target
 
-BACKENDS = {name: f"weft.backends.{name}.backend" for name in ("cpp", "triton")}
+BACKENDS = {name: f"weft.backends.{name}.backend" for name in ("cpp", "triton", "cuda")}
 """Modules by name, each with a ``BACKEND``."""
 
 

@@ -50,10 +50,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Load:
-    """Elements of an input into registers."""
+    """Elements of an input into registers. ahead: those of the rows that come next, those of these rows are there."""
 
     buffer: str
     piece: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,31 @@ class Store:
     output: str
     piece: int = 0
     complete: bool = False
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The rows of a tile of inputs into the next stage of shared memory, once that is free."""
+
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Arrive:
+    """What was copied to the next stage has arrived there."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Nobody needs what a stage holds."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What some warps of a program do beside the others. of: which."""
+
+    body: tuple[Statement, ...]
+    of: str
 
 
 @dataclass(frozen=True)
@@ -218,7 +244,7 @@ class Rest:
 
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
-    | Store | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
+    | Store | Copy | Arrive | Release | Role | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
 )  # fmt: skip
 
 
@@ -234,7 +260,7 @@ class Nest:
 
     def statements(self) -> Iterator[Statement]:
         """All of them, those of loops behind the loops."""
-        yield from _flat(self.body)
+        yield from flat(self.body)
 
     def phases(self) -> tuple[Nest, ...]:
         """What is done before all programs wait for each other, and what behind that."""
@@ -247,10 +273,11 @@ SUBJECTS = ("value", "values", "buffer", "buffers", "output")
 """Fields that print without their names."""
 
 
-def _flat(body: Iterable[Statement]) -> Iterator[Statement]:
+def flat(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Statements, those of loops behind the loops."""
     for each in body:
         yield each
-        yield from _flat(getattr(each, "body", ()))
+        yield from flat(getattr(each, "body", ()))
 
 
 def _lines(body: Sequence[Statement], depth: int, values: Mapping[str, Value]) -> Iterator[str]:

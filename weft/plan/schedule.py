@@ -14,7 +14,7 @@ from weft.errors import ParseError
 from weft.hashing import hash_once
 from weft.ir.names import Names, renamed
 
-Scheme = Literal["ONE_SHOT", "STREAM", "LOOP", "COLUMN"]
+Scheme = Literal["ONE_SHOT", "STREAM", "LOOP", "COLUMN", "CLUSTER"]
 Finish = Literal["none", "same", "separate"]
 
 

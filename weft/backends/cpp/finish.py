@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from weft.backends.cpp.expressions import C_TYPES, COMBINE
+from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cpp.statements import Statements
 from weft.ir.ops import ONLINE
 from weft.ir.program import Value

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weft.backends.c_expressions import C_WORDS
 from weft.backends.cpp.schedule import CppKernel
 from weft.ir.program import Buffer, Size
 
-_CPP = (
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
-    "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
-    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int "
-    "long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
-    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this "
-    "thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
-    "xor_eq std int8_t int32_t int64_t uint8_t errno stdin stdout stderr int_vector sched_priority math_errhandling"
-)
 _OURS = (
     "w buffers parameters threads lanes r rows chunk chunks segment segments first last tile tile_rows whole block end "
     "rows_per_chunk finish_columns all more"
 )
 OURS = frozenset(_OURS.split())
-TAKEN = OURS | frozenset(_CPP.split())
+TAKEN = OURS | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the C++; OURS: those of the renderer's own variables."""
 DERIVED = ("_data", "_size", "_first", "_held", "_lanes", "_tile", "_chunk", "_kept", "_partial", "_total", "_rows")
 """What the renderer puts behind the name of a dimension, a value or a buffer to make another."""

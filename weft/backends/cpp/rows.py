@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 
-from weft.backends.cpp.expressions import C_TYPES, COMBINE
+from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cpp.schedule import CppKernel
 from weft.backends.cpp.statements import Statements
 from weft.backends.source import Writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from weft.backends.cpp.expressions import C_TYPES, expression, literal
+from weft.backends.c_expressions import C_TYPES, expression, literal
 from weft.backends.cpp.names import Names
 from weft.backends.cpp.schedule import CppKernel
 from weft.backends.cpp.view import View

@@ -6,7 +6,7 @@ a chunk, then chunks in order, in double precision. Chunks are fixed by the sche
 
 from __future__ import annotations
 
-from weft.backends.cpp.expressions import C_TYPES
+from weft.backends.c_expressions import C_TYPES
 from weft.backends.cpp.finish import Finish
 from weft.backends.cpp.lower import CppLowering
 from weft.backends.cpp.names import DERIVED, TAKEN, Names

@@ -24,6 +24,18 @@ C_TYPES = {
     "bool": "bool",
 }
 
+_WORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
+    "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int "
+    "long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
+    "xor_eq std int8_t int32_t int64_t uint8_t errno stdin stdout stderr int_vector sched_priority math_errhandling"
+)
+C_WORDS = frozenset(_WORDS.split())
+"""Names that C++ and its headers leave to nobody."""
+
 _WRITTEN_OUT: dict[str, str] = {
     "cast": "w::cast<{type}>({0})",
     "add": "{0} + {1}",

@@ -1,0 +1,63 @@
+"""The backend of CUDA C++ kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.backends.abi import Abi
+from weft.backends.backend import Backend, Calls
+from weft.backends.binary import Binary, Job
+from weft.backends.cuda import text
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.source import Source
+from weft.lowering.nest import Nest
+from weft.plan.kernel import Estimate, Kernel
+from weft.plan.split import Split
+from weft.target import Target
+
+
+class CudaBackend(Backend):
+    """Copies that run ahead, rows that clusters share."""
+
+    name, kind, device, needs = "cuda", "gpu", "cuda", "cuda.core"
+
+    def parse(self, text: str) -> CudaSchedule | None:
+        return CudaSchedule.parse(text)
+
+    def choose(self, part: Split) -> CudaSchedule:
+        raise NotImplementedError
+
+    def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
+        return replace(counts, predicted_us=1e9)
+
+    def least_us(self, moved: int, target: Target) -> float:
+        return 1e9
+
+    def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
+        return text.lowered(kernel)[1]
+
+    def abi(self, kernel: Kernel) -> Abi:
+        return text.abi(kernel)
+
+    def key(self, job: Job) -> str:
+        from weft.backends.cuda import build
+
+        return build.key(job, text.launch_bytes(job.kernel))
+
+    def compile(self, job: Job) -> list[Binary]:
+        from weft.backends.cuda import build
+
+        return build.compile_functions(job, text.launch_bytes(job.kernel))
+
+    def render(self, kernel: Kernel) -> Source:
+        return text.render(kernel)
+
+    @property
+    def calls(self) -> Calls:
+        from weft.runtime.gpu import calls
+
+        return calls
+
+
+BACKEND = CudaBackend()

@@ -1,0 +1,97 @@
+"""What the functions of a CUDA C++ kernel do: blocks that stay, copies that run ahead, and the finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.backends.cuda.view import View
+from weft.ir.program import Value
+from weft.lowering.lower import Lowering
+from weft.lowering.nest import (
+    Accumulate,
+    Chunks,
+    ColumnLoop,
+    Columns,
+    Compute,
+    EachRow,
+    GridSync,
+    Keep,
+    Load,
+    Nest,
+    Reduce,
+    Start,
+    Statement,
+    Store,
+    Tiles,
+)
+from weft.lowering.roles import specialised
+from weft.lowering.verify import verify_nest
+
+
+def lower(kernel: CudaKernel) -> tuple[Nest, ...]:
+    """The nests of the functions of a kernel whose own names are free: one for all, or one for the finish, where that
+    is launched by itself."""
+    found = CudaLowering(kernel)
+    body = tuple(found.body())
+    if kernel.schedule.finish == "none":
+        bodies = [body]
+    elif kernel.schedule.finish == "same":
+        bodies = [(*body, GridSync(), *found.finish())]
+    else:
+        bodies = [body, tuple(found.finish())]
+    return tuple(verify_nest(Nest(kernel.program, one)) for one in bodies)
+
+
+class CudaLowering(Lowering[CudaSchedule], View):
+    """Every loop over the columns loads the row again from shared memory."""
+
+    def body(self) -> Iterator[Statement]:
+        yield Columns()
+        body = [load for buffer in self.weights() for load in self.load(buffer)]
+        body += self.start_sums()
+        fixed, moving = self.numbers()
+        body += [load for buffer in fixed for load in self.load(buffer)]
+        if moving:
+            body.append(EachRow(tuple(Load(b.name, ahead=True) for b in moving)))
+        body.append(Tiles((self.tile(),), "chunk"))
+        body += [Keep(value.name) for value in self.outer]
+        yield from specialised(Chunks(tuple(body)), [b.name for b in self.streamed()])
+
+    def of_tile(self) -> Iterator[Statement]:
+        moving = self.numbers()[1]
+        loads = [load for buffer in moving for load in self.load(buffer)]
+        ahead = [Load(buffer.name, ahead=True) for buffer in moving]
+        if numbers := (*loads, *ahead, *self.scalars()):
+            yield EachRow(numbers)
+        yield from self.stages()
+
+    def recomputes(self, stage: int) -> bool:
+        return stage > 0
+
+    def columns_of(self, stage: int) -> Iterator[Statement]:
+        """A loop over the columns of a row, and what it has of the row's reductions."""
+        inner, sums = self.loops.inner[stage], [v.name for v in self.sums(stage) if self.sums_vectors(v)]
+        stores = [output.buffer.name for output in self.stores(stage)]
+        if not (inner or sums or stores):
+            return
+        yield from (Start(name, lanes=True) for name in inner)
+        streamed = {buffer.name for buffer in self.streamed()}
+        body: list[Statement] = [Load(b) for b in self.inputs if b in streamed and b in self.loops.used[stage]]
+        body += [Compute(n, again=stage > 0) for n in self.loops.values[stage] if not self.is_const(n)]
+        body += [Accumulate(name, lanes=True) for name in inner]
+        body += [*map(Store, stores), *map(Accumulate, sums)]
+        yield ColumnLoop((EachRow(tuple(body)),))
+
+    def results(self, stage: int) -> Iterator[Statement]:
+        found = [*super().results(stage)]
+        yield from (each for each in found if isinstance(each, Reduce))
+        if numbers := tuple(each for each in found if not isinstance(each, Reduce)):
+            yield EachRow(numbers)
+
+    def block_reductions(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+        """Those of one kind and type: they are exchanged together."""
+        groups: dict[tuple[str, str], list[Value]] = {}
+        for value in values:
+            groups.setdefault((value.op, value.dtype), []).append(value)
+        yield from groups.values()

@@ -1,0 +1,366 @@
+// What CUDA C++ kernels of weft are made of beside arithmetic: copies to shared memory that run ahead, reductions across
+// the threads of a cluster, vectors in memory, waiting for all programs. Instructions are those of the PTX ISA.
+
+namespace std {
+template <class T>
+struct numeric_limits {
+  static constexpr T infinity() { return w::infinity<T>(); }
+  static constexpr T quiet_NaN() { return w::nan<T>(); }
+  static constexpr T min() { return w::lowest<T>(); }
+};
+}  // namespace std
+
+namespace w {
+
+constexpr int WARP = 32, GRANULE = 16;
+
+// addresses
+
+/// In shared memory, as instructions take them.
+inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+inline uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
+
+/// The number of elements between the last vector before a row, and the row.
+template <int lanes, class T>
+inline int elements_early(const T* row) { return static_cast<int>(address(row) / sizeof(T) % lanes); }
+
+// vectors
+
+/// So many elements that lie next to each other.
+template <class T, int lanes>
+struct alignas(sizeof(T) * lanes > GRANULE ? GRANULE : sizeof(T) * lanes) Vector {
+  T elements[lanes];
+  T& operator[](int i) { return elements[i]; }
+  const T& operator[](int i) const { return elements[i]; }
+};
+
+/// Whether a row has a column, or all those of a vector.
+inline bool inside(int column, int columns) { return static_cast<unsigned>(column) < static_cast<unsigned>(columns); }
+template <int lanes>
+inline bool whole(int column, int columns) { return column >= 0 && column + lanes <= columns; }
+
+/// Those of a row from a column on; zeros before and behind the row, if they may lie there. together: they lie at a
+/// multiple of their size.
+template <int lanes, bool together, bool ragged, class T>
+inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
+  if (together && (!ragged || whole<lanes>(column, columns))) return *reinterpret_cast<const Vector<T, lanes>*>(row + column);
+  Vector<T, lanes> found = {};
+#pragma unroll
+  for (int i = 0; i < lanes; ++i)
+    if (!ragged || inside(column + i, columns)) found[i] = row[column + i];
+  return found;
+}
+
+/// What nobody reads soon.
+template <class T, int lanes>
+inline void store(T* to, const Vector<T, lanes>& found) {
+  constexpr int bytes = sizeof(found);
+  if constexpr (bytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < bytes / 16; ++i)
+      __stcs(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&found)[i]);
+  } else if constexpr (bytes == 8) {
+    __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&found));
+  } else {
+    *reinterpret_cast<Vector<T, lanes>*>(to) = found;
+  }
+}
+/// To a row, but for elements that may lie before or behind it.
+template <bool together, bool ragged, class T, int lanes>
+inline void store_row(T* row, const Vector<T, lanes>& found, int column, int columns) {
+  if (together && (!ragged || whole<lanes>(column, columns))) {
+    store(row + column, found);
+  } else {
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (!ragged || inside(column + i, columns)) row[column + i] = found[i];
+  }
+}
+
+/// Floats as they are stored, in 16 bits, two at a time.
+template <class T, int lanes>
+inline Vector<T, lanes> rounded(const float (&numbers)[lanes]) {
+  struct alignas(Vector<T, lanes>) { uint32_t pairs[lanes / 2]; } found;
+#pragma unroll
+  for (int i = 0; i < lanes / 2; ++i) found.pairs[i] = pack<T>(numbers[2 * i], numbers[2 * i + 1]);
+  return __builtin_bit_cast(Vector<T, lanes>, found);
+}
+
+/// The element of a row with an index, zero where there is none.
+template <class T, class I>
+inline T pick(const T* row, I index, int columns) { return index >= 0 && index < columns ? row[index] : T(); }
+
+// barriers in shared memory, which count arrivals and bytes
+
+inline void start_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+/// Before other threads, and copies, use what was started.
+inline void started_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+inline void expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+inline void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Until the phase of that parity is over. cluster: what other blocks have written is to be read.
+template <bool cluster = false>
+inline void wait(uint32_t barrier, uint32_t parity) {
+  if constexpr (cluster)
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra WAIT_%=;\n}" ::"r"(barrier), "r"(parity) : "memory");
+  else
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra WAIT_%=;\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
+/// Of some threads of a block.
+template <int threads>
+inline void wait_for_threads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+}
+
+// clusters
+
+template <int cluster>
+inline int rank_in_cluster() {
+  if constexpr (cluster == 1) return 0;
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+/// Until all threads of all blocks of a cluster are here.
+template <int cluster>
+inline void wait_for_cluster() {
+  if constexpr (cluster == 1)
+    __syncthreads();
+  else
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/// The same place in the shared memory of another block of the cluster.
+inline uint32_t in_block(uint32_t place, int rank) {
+  uint32_t found;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(place), "r"(rank));
+  return found;
+}
+inline void send(uint32_t to, uint32_t word, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(word), "r"(barrier) : "memory");
+}
+inline void send(uint32_t to, uint64_t word, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(word), "r"(barrier) : "memory");
+}
+
+// copies that run ahead
+
+/// Stages of shared memory that one warp fills and the others read, in turn.
+template <int stages, int stage_bytes, int warps>
+struct Ring {
+  uint8_t* memory;
+  uint32_t filled, free;  // barriers of the first stage
+  int stage = 0;
+  uint32_t parity = 0;
+
+  Ring(uint8_t* memory, uint64_t* barriers) : memory(memory) {
+    filled = shared_address(barriers);
+    free = filled + 8 * stages;
+  }
+  void start() const {
+    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, 1), start_barrier(free + 8 * i, warps);
+  }
+  void wait_until_free() const { wait(free + 8 * stage, parity ^ 1); }
+  void wait_until_filled() const { wait(filled + 8 * stage, parity); }
+  /// Of one thread, which has said what is copied.
+  void copied() { arrive(filled + 8 * stage), next(); }
+  /// Of all threads of a warp that reads.
+  void release() {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) arrive(free + 8 * stage);
+    next();
+  }
+  void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  uint8_t* slot(int offset) const { return memory + stage * stage_bytes + offset; }
+
+  /// Begin to copy elements of a row, and what lies around them in the same granules; what does not end with a granule
+  /// that the tensor has whole is copied by this thread. end: of the tensor.
+  template <class T>
+  void copy(int offset, const T* from, const T* to, const T* end) const {
+    if (from >= to) return;
+    const uint64_t first = address(from) / GRANULE * GRANULE;
+    uint64_t last = (address(to) + GRANULE - 1) / GRANULE * GRANULE;
+    uint8_t* const into = slot(offset);
+    if (last > address(end)) {
+      last = address(to) / GRANULE * GRANULE;
+      const T* each = reinterpret_cast<const T*>(last);
+      for (each = each < from ? from : each; each < to; ++each)
+        *reinterpret_cast<T*>(into + (address(each) - first)) = *each;
+    }
+    if (first >= last) return;
+    const uint32_t barrier = filled + 8 * stage, bytes = static_cast<uint32_t>(last - first);
+    expect(barrier, bytes);
+    for (uint32_t done = 0; done < bytes; done += PART)
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       shared_address(into) + done),
+                   "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier)
+                   : "memory");
+  }
+  /// Where the first element of a row would be of which this block has those from ``begin`` on.
+  template <class T>
+  const T* row(int offset, const T* row, int begin) const {
+    return reinterpret_cast<const T*>(slot(offset) + address(row + begin) % GRANULE) - begin;
+  }
+
+  static constexpr uint32_t PART = 16384;  // bytes of one instruction
+};
+
+// row reductions
+
+struct Sum {
+  template <class T> static T nothing() { return T(0); }
+  template <class T> static T both(T a, T b) { return a + b; }
+};
+struct Max {
+  template <class T> static T nothing() { return lowest<T>(); }
+  template <class T> static T both(T a, T b) { return maximum(a, b); }
+};
+struct Min {
+  template <class T> static T nothing() { return highest<T>(); }
+  template <class T> static T both(T a, T b) { return minimum(a, b); }
+};
+
+template <class T> inline T from_lane(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+
+template <class Op, class T>
+inline T of_warp(T x) {
+#pragma unroll
+  for (int mask = WARP / 2; mask > 0; mask /= 2) x = Op::both(x, from_lane(x, mask));
+  return x;
+}
+
+/// Numbers as words that are sent.
+inline uint32_t word(float x) { return __float_as_uint(x); }
+inline uint32_t word(int32_t x) { return static_cast<uint32_t>(x); }
+inline uint64_t word(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+inline uint64_t word(int64_t x) { return static_cast<uint64_t>(x); }
+
+template <class T> struct Numbers { using type = T; static constexpr int count = 1; static T& get(T& x, int) { return x; } };
+template <class T, int n> struct Numbers<T[n]> { using type = T; static constexpr int count = n; static T& get(T (&x)[n], int i) { return x[i]; } };
+
+/// Reductions across the threads of a cluster that compute, one after the other. Each has one of two places in shared
+/// memory, in turn: whoever writes there knows that all have read what was there before, since they have sent what they
+/// had in between.
+template <int cluster, int warps, int most>
+struct Exchange {
+  static constexpr int parts = cluster * warps;
+  uint8_t* memory;      // 8 bytes for each part of each number, twice
+  uint32_t barriers;    // one for each place
+  int rank, turn = 0;
+  uint32_t parity = 0;
+
+  Exchange(uint8_t* memory, uint64_t* barriers, int rank)
+      : memory(memory), barriers(shared_address(barriers)), rank(rank) {}
+  void start() const {
+    if (cluster > 1) start_barrier(barriers, 1), start_barrier(barriers + 8, 1);
+  }
+
+  /// What each thread has is replaced by what all have together. Numbers, or arrays of them, of one type.
+  template <class Op, class... A>
+  void reduce(A&... each) {
+    using T = typename Numbers<typename First<A...>::type>::type;
+    constexpr int count = (Numbers<A>::count + ...);
+    static_assert(count <= most);
+    T found[count];
+    int at = 0;
+    (read(each, found, at), ...);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    T* const place = reinterpret_cast<T*>(memory + turn * 8 * parts * most);
+    const uint32_t barrier = barriers + 8 * turn;
+    if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      found[i] = of_warp<Op>(found[i]);
+      const int mine = i * parts + rank * warps + warp;
+      if constexpr (cluster == 1) {
+        if (lane == 0) place[mine] = found[i];
+      } else if (lane < cluster) {
+        send(in_block(shared_address(place + mine), lane), word(found[i]), in_block(barrier, lane));
+      }
+    }
+    if constexpr (cluster == 1)
+      wait_for_threads<warps * WARP>();
+    else
+      wait<true>(barrier, parity);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      T all = Op::template nothing<T>();
+#pragma unroll
+      for (int part = 0; part < parts; part += WARP)
+        if (parts % WARP == 0 || part + lane < parts) all = Op::both(all, place[i * parts + part + lane]);
+#pragma unroll
+      for (int mask = (parts < WARP ? power(parts) : WARP) / 2; mask > 0; mask /= 2) all = Op::both(all, from_lane(all, mask));
+      if (parts < WARP) all = __shfl_sync(~0u, all, 0);
+      found[i] = all;
+    }
+    at = 0;
+    (write(each, found, at), ...);
+    turn ^= 1;
+    if (turn == 0) parity ^= 1;
+  }
+
+ private:
+  template <class F, class...> struct First { using type = F; };
+  static constexpr int power(int n) { int p = 1; while (p < n) p *= 2; return p; }
+  template <class A, class T> static void read(A& each, T* found, int& at) {
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i) found[at++] = Numbers<A>::get(each, i);
+  }
+  template <class A, class T> static void write(A& each, const T* found, int& at) {
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i) Numbers<A>::get(each, i) = found[at++];
+  }
+};
+
+// the finish
+
+/// Until all programs of the launch are here; what they wrote before can be read then. All of them have to be resident.
+/// counter: a multiple of their number before the launch and after it.
+template <int threads>
+inline void wait_for_all(unsigned long long* counter) {
+  wait_for_threads<threads>();
+  if (threadIdx.x == 0) {
+    const unsigned long long programs = gridDim.x;
+    __threadfence();
+    const unsigned long long before = atomicAdd(counter, 1ull), target = (before / programs + 1) * programs;
+    while (*static_cast<volatile unsigned long long*>(counter) < target) __nanosleep(64);
+    __threadfence();
+  }
+  wait_for_threads<threads>();
+}
+
+/// An outer reduction from the partial results of all chunks, in order: warps have every so many of them, a lane a
+/// column. step: elements from one part to the next. The result is that of the first warp.
+template <class Op, int warps, class T>
+inline T gathered(const T* partial, int64_t parts, int64_t step, bool exists) {
+  __shared__ T found[warps][WARP];
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  T all = Op::template nothing<T>();
+  if (exists) {
+#pragma unroll 8
+    for (int64_t part = warp; part < parts; part += warps) all = Op::both(all, __ldcg(partial + part * step));
+  }
+  found[warp][lane] = all;
+  wait_for_threads<warps * WARP>();
+  all = found[0][lane];
+#pragma unroll
+  for (int i = 1; i < warps; ++i) all = Op::both(all, found[i][lane]);
+  wait_for_threads<warps * WARP>();
+  return all;
+}
+
+}  // namespace w

@@ -1,0 +1,52 @@
+"""Schedules of CUDA C++ kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from weft.hashing import hash_once
+from weft.plan.kernel import Kernel
+from weft.plan.schedule import Schedule
+
+Memory = Literal["registers", "shared"]
+WARP_THREADS = 32
+
+
+@hash_once
+@dataclass(frozen=True)
+class CudaSchedule(Schedule):
+    """How a CUDA C++ kernel runs.
+
+    cluster: thread blocks that share a row, each with an equal part of its columns. warps: of a block, that compute;
+    one more copies. vectors: vectors of a row that a thread has. stages: row tiles that a block has place for in shared
+    memory: one is computed with while the others are copied to. chunks: of the rows of a segment, whose column sums are
+    taken together, in order, before chunks are combined in order; fixed here, so that results do not depend on how many
+    blocks are resident. weights: where inputs wait that are the same for all rows of a chunk.
+    """
+
+    backend: ClassVar[str] = "cuda"
+
+    cluster: int = 1
+    warps: int = 0
+    vectors: int = 0
+    stages: int = 0
+    chunks: int = 0
+    weights: Memory = "registers"
+
+    @property
+    def threads(self) -> int:
+        """Of a block, that compute."""
+        return WARP_THREADS * self.warps
+
+    def chunk_count(self, rows: int) -> int:
+        return min(self.chunks, -(-rows // self.rows_per_tile))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.split_text} finish={self.finish} backend={self.backend} cluster={self.cluster} warps={self.warps} "
+            f"vectors={self.vectors} stages={self.stages} chunks={self.chunks} weights={self.weights}"
+        )
+
+
+CudaKernel = Kernel[CudaSchedule]

@@ -1,0 +1,250 @@
+"""CUDA C++ for Hopper and later: rows of a tile are copied to shared memory ahead of the warps that compute with them.
+
+A row is shared by the blocks of a cluster where one has no place for it. Blocks stay and loop over the rows of their
+chunk; chunks are fixed by the schedule and added up in order, so bits do not depend on how many blocks there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, product
+from weft.backends.c_expressions import C_TYPES, C_WORDS
+from weft.backends.cuda.finish import Finish
+from weft.backends.cuda.lower import lower
+from weft.backends.cuda.printer import REDUCTIONS, Printer
+from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
+from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
+from weft.backends.free_names import with_free_names
+from weft.backends.source import Source, Writer, entry_of
+from weft.ir.program import Size
+from weft.ir.structure import KEPT
+from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Tasks
+
+_OURS = (
+    "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
+    "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector column before "
+    "begin end kept blocks task exists barrier thread threadIdx blockIdx gridDim blockDim warpSize min max barriers"
+)
+TAKEN = frozenset(_OURS.split()) | C_WORDS
+"""Names that no dimension, parameter, buffer or value has in the text."""
+DERIVED = (
+    *("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
+)
+"""What the renderer puts behind the name of a value or a buffer to make another."""
+FINISH_WARPS = 8
+"""Of a block of a finish that is launched by itself."""
+BARRIER = "barrier"
+"""The argument that is the counter of a barrier."""
+
+
+@lru_cache(maxsize=KEPT)
+def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
+    """A kernel whose names are free, and the nests of its functions."""
+    plain = with_free_names(kernel, TAKEN, DERIVED, FUNCTIONS)
+    return plain, lower(plain)
+
+
+def shared_bytes(kernel: CudaKernel) -> int:
+    """Of a block of the first function."""
+    return Layout(*lowered(kernel)).end
+
+
+def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
+    """Shared memory that functions are started with, by their names."""
+    entry, *others = (launch.entry for launch in abi(kernel).launches)
+    return {entry: shared_bytes(kernel), **dict.fromkeys(others, 0)}
+
+
+class Layout(View):
+    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers."""
+
+    def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...]) -> None:
+        super().__init__(kernel)
+        schedule = kernel.schedule
+        reduces = [s for s in nests[0].statements() if isinstance(s, Reduce)]
+        self.most = schedule.rows_per_tile * max((len(s.values) for s in reduces), default=1)
+        """Numbers that are reduced together."""
+        at, self.weights_at = schedule.stages * self.stage_bytes, dict[str, int]()
+        for buffer in self.weights() if schedule.weights == "shared" else ():
+            self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
+        self.exchange_at = at
+        at += 2 * 8 * schedule.cluster * schedule.warps * self.most
+        self.barriers_at = at
+        self.end = -(-(at + 8 * (2 * schedule.stages + 2)) // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
+def _chunk_count(kernel: CudaKernel) -> Size:
+    """Chunks of a segment: no more than there are rows."""
+    inside = [r for r in kernel.schedule.rows if r not in kernel.schedule.segments]
+    return at_most(_elements(kernel, inside), kernel.schedule.chunks)
+
+
+def _elements(kernel: CudaKernel, dims: tuple[str, ...] | list[str]) -> Size:
+    return product([kernel.program.size_of(d) for d in dims])
+
+
+def abi(kernel: CudaKernel) -> Abi:
+    """How its functions are called."""
+    plain, nests = lowered(kernel)
+    schedule, entry = plain.schedule, entry_of(kernel.name)
+    parts = product([_elements(plain, schedule.segments), _chunk_count(plain)])
+    syncs = any(isinstance(s, GridSync) for s in nests[0].body)
+    launches = [
+        Launch(entry, (product([parts, schedule.cluster]), 1), schedule.threads + WARP_THREADS, True, syncs, schedule.cluster)
+    ]
+    for nest in nests[1:]:
+        tasks = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)])
+        launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * FINISH_WARPS, persistent=True))
+    return Abi(tuple(b.name for b in plain.program.buffers), _partials(plain, parts), syncs, plain.program.parameters, tuple(launches))
+
+
+def _tasks(kernel: CudaKernel, loop: Tasks) -> Size:
+    return product([_elements(kernel, loop.kept), ceil_div(_elements(kernel, kernel.schedule.columns), WARP_THREADS)])
+
+
+def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
+    """A number for each segment, chunk and column."""
+    view = View(kernel)
+    return tuple(
+        Partial(f"{v.name}_partial", v.dtype, product([parts, *([_elements(kernel, view.columns)] if view.sums_vectors(v) else [])]))
+        for v in view.outer
+    )
+
+
+def render(kernel: CudaKernel) -> Source:
+    """A translation unit of ``weft_NAME`` and, where it is launched by itself, ``weft_NAME_finish``; both take the
+    words of the kernel's ``Abi``."""
+    writer, entry = Writer(), entry_of(kernel.name)
+    for line in str(kernel).splitlines():
+        writer.line(f"// {line}")
+    plain, nests = lowered(kernel)
+    names = dict(zip((b.name for b in plain.program.buffers), (b.name for b in kernel.program.buffers), strict=True))
+    names |= dict(zip(plain.program.parameters, kernel.program.parameters, strict=True))
+    (first, *synced), *launched = (nest.phases() for nest in nests)
+    with _function(plain, entry, plain.schedule.warps, 1, writer):
+        _Function(plain, nests, names, writer).write(first, synced)
+    for nest in (phase for phases in launched for phase in phases):
+        writer.line()
+        with _function(plain, f"{entry}_finish", FINISH_WARPS, 0, writer):
+            _Function(plain, nests, names, writer).write_finish(nest, FINISH_WARPS)
+    return Source("cuda", kernel.name, writer.text())
+
+
+def _function(kernel: CudaKernel, entry: str, warps: int, more: int, writer: Writer):
+    """The head of a function. more: warps that do not compute."""
+    writer.line()
+    bound = WARP_THREADS * (warps + more)
+    writer.line(f'extern "C" __global__ void __launch_bounds__({bound}, 1)')
+    return writer.block(f"{entry}({', '.join(_arguments(kernel))})")
+
+
+def _arguments(kernel: CudaKernel) -> list[str]:
+    program, view = kernel.program, View(kernel)
+    found = [f"const {C_TYPES[b.dtype]}* __restrict__ {b.name}" for b in program.inputs]
+    found += [f"{C_TYPES[o.buffer.dtype]}* {o.buffer.name}" for o in program.outputs]
+    found += [f"{C_TYPES[v.dtype]}* {v.name}_partial" for v in view.outer]
+    if kernel.schedule.finish == "same":
+        found.append(f"unsigned long long* {BARRIER}")
+    return [*found, *(f"int64_t {p}" for p in program.parameters)]
+
+
+class _Function(Printer):
+    """The body of a function: what all of its threads know, and what is done by which."""
+
+    def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...], names: Mapping[str, str], writer: Writer) -> None:
+        """names: of buffers and parameters as the kernel has them that is compiled."""
+        super().__init__(kernel, writer)
+        self.layout, self.names = Layout(kernel, nests), names
+
+    def write(self, nest: Nest, synced: list[Nest]) -> None:
+        line, schedule, layout = self.out.line, self.schedule, self.layout
+        line(f"constexpr int lanes = {self.lanes}, cluster = {schedule.cluster}, warps = {schedule.warps}, threads = {schedule.threads};")
+        if self.several:
+            line(f"constexpr int tile_rows = {schedule.rows_per_tile};")
+        self._sizes()
+        self._beginnings()
+        line("extern __shared__ __align__(128) uint8_t memory[];")
+        line(f"uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + {layout.barriers_at});")
+        line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
+        line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
+        line(f"w::Exchange<cluster, warps, {layout.most}> exchange(memory + {layout.exchange_at}, barriers + {2 * schedule.stages}, rank);")
+        line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
+        with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
+            line("return (own % threads == 0 || vector < own) && (is_full || column < columns);")
+        for name, at in layout.weights_at.items():
+            kind = C_TYPES[self.inputs[name].dtype]
+            line(f"auto* const {name}_memory = reinterpret_cast<w::Vector<{kind}, lanes>*>(memory + {at});")
+        with self.out.block("if (threadIdx.x == 0)"):
+            line("ring.start();")
+            line("exchange.start();")
+            line("w::started_barriers();")
+        line("w::wait_for_cluster<cluster>();")
+        line()
+        producer, consumers = (s for s in nest.body if isinstance(s, Role))
+        assert isinstance(nest.body[0], Columns)
+        with self.out.block("if (threadIdx.x >= threads)"):
+            self.producer(_loop(producer))
+        with self.out.block("else"):
+            line("const int thread = threadIdx.x;")
+            self.consumers(_loop(consumers))
+            for phase in synced:
+                line("w::wait_for_all<threads>(barrier);")
+                self._finish(phase)
+        line("__syncwarp();")
+        line("w::wait_for_cluster<cluster>();")
+
+    def write_finish(self, nest: Nest, warps: int) -> None:
+        self.out.line(f"constexpr int warps = {warps};")
+        self._sizes()
+        self.out.line("const int thread = threadIdx.x;")
+        self._finish(nest)
+
+    def _finish(self, nest: Nest) -> None:
+        for tasks in nest.body:
+            assert isinstance(tasks, Tasks)
+            Finish(self.kernel, self.out).write_tasks(tasks)
+
+    def _sizes(self) -> None:
+        line, known = self.out.line, self.count(self.columns)
+        head = "constexpr int" if known is not None else "const int"
+        line(f"{head} columns = {self.product(self.columns)};")
+        line(f"const int64_t rows = {self.product(self.inside)};")
+        if self.segments:
+            line(f"const int64_t segments = {self.product(self.segments)};")
+        line(f"const int64_t chunks = rows < {self.schedule.chunks} ? (rows > 0 ? rows : 1) : {self.schedule.chunks};")
+
+    def _beginnings(self) -> None:
+        """Whether vectors begin before rows, in which tensors alike, and how many vectors there are."""
+        line, reference = self.out.line, self.reference
+        starts = self.begins_with_vectors(reference)
+        line(f"constexpr bool early = {f'!WEFT_ALIGNED_{self.names[reference.name]}' if starts else 'true'};")
+        known = self.count(self.columns)
+        kind = "constexpr" if known is not None else "const"
+        line(f"{kind} int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);")
+        vectors = "(own + threads - 1) / threads" if known is not None else f"{self.schedule.vectors} + early"
+        line(f"constexpr int thread_vectors = {vectors};")
+        line(f"{kind} bool is_full = !early && own * cluster * lanes == columns;")
+        if known is not None:
+            line("constexpr bool ragged = early || columns % lanes != 0;")
+        else:
+            sizes = [self.dims[d] for d in self.columns]
+            divisible = " || ".join(f"WEFT_DIVISIBLE_{self.names[s]}" for s in sizes if isinstance(s, str))
+            line(f"constexpr bool ragged = early || !({divisible});")
+        for buffer in dict.fromkeys((*self.streamed(), *self.row_outputs())):
+            alike = self.begins_alike(buffer)
+            text = f"WEFT_ALIGNED_{self.names[reference.name]} && WEFT_ALIGNED_{self.names[buffer.name]}" if alike else "false"
+            line(f"constexpr bool {buffer.name}_together = {text};")
+        for buffer in self.weights():
+            text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
+            line(f"constexpr bool {buffer.name}_together = {text};")
+        if any(self.sums_vectors(v) for v in self.outer):
+            even = "columns % lanes == 0" if known is not None else "!ragged"
+            line(f"constexpr bool partials_together = !early && {even};")
+
+
+def _loop(role: Role) -> Chunks:
+    (loop,) = role.body
+    assert isinstance(loop, Chunks)
+    return loop

@@ -1,0 +1,129 @@
+"""A CUDA C++ kernel as its text is made of it: which inputs are copied to shared memory, and how a row is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.ir.dtypes import itemsize
+from weft.ir.program import Buffer, Program, Size
+from weft.lowering.view import KernelView
+
+GRANULE_BYTES = 16
+"""What a bulk copy moves a multiple of, from and to a multiple of (PTX ISA, ``cp.async.bulk``); a thread's largest load
+and store."""
+SLOT_ALIGNMENT_BYTES = 128
+"""Of what lies in shared memory: all of its banks."""
+
+
+class View(KernelView[CudaSchedule]):
+    """A kernel, and how its rows are divided among threads."""
+
+    def __init__(self, kernel: CudaKernel) -> None:
+        super().__init__(kernel)
+        self.inside = tuple(r for r in self.rows if r not in self.segments)
+        self.lanes = lanes_of(self.program, self.columns, self.inside)
+
+    def has_columns(self, buffer: Buffer) -> bool:
+        """Whether its address changes along columns."""
+        return varies(buffer, self.columns)
+
+    def has_rows(self, buffer: Buffer) -> bool:
+        """Whether its address changes along the rows of a segment."""
+        return varies(buffer, self.inside)
+
+    def streamed(self) -> list[Buffer]:
+        """Inputs that are copied to shared memory, row tile by row tile."""
+        return [b for b in self.used_inputs() if self.has_columns(b) and self.has_rows(b)]
+
+    def weights(self) -> list[Buffer]:
+        """Inputs with columns that are the same for all rows of a segment."""
+        return [b for b in self.used_inputs() if self.has_columns(b) and not self.has_rows(b)]
+
+    def numbers(self) -> tuple[list[Buffer], list[Buffer]]:
+        """Inputs of which a row has one element: those that all rows of a segment have in common, and the others."""
+        found = [b for b in self.used_inputs() if not self.has_columns(b)]
+        return [b for b in found if not self.has_rows(b)], [b for b in found if self.has_rows(b)]
+
+    def row_outputs(self) -> list[Buffer]:
+        """Outputs with columns that are written row by row."""
+        return [o.buffer for stores in self.loops.stores for o in stores if self.has_columns(o.buffer)]
+
+    def count(self, dims: Iterable[str]) -> Size | None:
+        """Elements along some dimensions; None if known at run time only."""
+        total = 1
+        for dim in dims:
+            size = self.program.size_of(dim)
+            if isinstance(size, str):
+                return None
+            total *= size
+        return total
+
+    @property
+    def reference(self) -> Buffer:
+        """Where a row begins in it, between two vectors or with one, a block's vectors begin."""
+        return self.streamed()[0]
+
+    def begins_with_vectors(self, buffer: Buffer) -> bool:
+        """Whether all of its rows begin with a vector, if it starts with one, as far as strides are known."""
+        return all(isinstance(s, int) and s % self.lanes == 0 for s in self._steps(buffer))
+
+    def begins_alike(self, buffer: Buffer) -> bool:
+        """Whether its rows begin where those of the reference do, between two vectors or with one, if both start with
+        one."""
+        pairs = zip(self._steps(buffer), self._steps(self.reference), strict=True)
+        return all(a == b or (isinstance(a, int) and isinstance(b, int) and (a - b) % self.lanes == 0) for a, b in pairs)
+
+    def _steps(self, buffer: Buffer) -> list[Size]:
+        return [buffer.offset, *(buffer.stride_of.get(row, 0) for row in self.rows)]
+
+    @property
+    def chunks_begin_alike(self) -> bool:
+        """Whether all rows of a chunk begin at the same place between two vectors: those of a dimension that are a
+        multiple of a vector apart."""
+        steps = [self.reference.stride_of.get(row, 0) for row in self.inside]
+        if all(isinstance(s, int) and s % self.lanes == 0 for s in steps):
+            return True
+        return self.schedule.chunks % self.lanes == 0 and self.is_one_index(self.reference)
+
+    def is_one_index(self, buffer: Buffer) -> bool:
+        """Whether the rows of a segment are equally far apart in memory."""
+        strides = [buffer.stride_of.get(row, 0) for row in self.inside]
+        for outer, inner, dim in zip(strides, strides[1:], self.inside[1:], strict=False):
+            size = self.program.size_of(dim)
+            if isinstance(outer, str) or isinstance(inner, str) or isinstance(size, str) or outer != inner * size:
+                return False
+        return True
+
+    def slot_bytes(self, buffer: Buffer) -> int:
+        """Of a row of a streamed input in shared memory: its part of a row, a vector more where that begins between two
+        vectors, and what lies around it in granules."""
+        columns, own = self.count(self.columns), self.schedule.vectors * self.schedule.threads
+        if columns is not None:
+            own = -(-columns // (self.lanes * self.schedule.cluster)) + 1
+        return _rounded_up(own * self.lanes * itemsize(buffer.dtype) + GRANULE_BYTES)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a row tile of all streamed inputs."""
+        return sum(self.slot_bytes(b) for b in self.streamed()) * self.schedule.rows_per_tile
+
+    def weight_bytes(self, buffer: Buffer) -> int:
+        """Of a weight in shared memory."""
+        return _rounded_up((self.schedule.vectors + 1) * self.schedule.threads * self.lanes * itemsize(buffer.dtype))
+
+
+def varies(buffer: Buffer, dims: Iterable[str]) -> bool:
+    """Whether elements along some dimensions are not all the same one, as those of an expanded tensor are."""
+    strides = buffer.stride_of
+    return any(strides.get(dim, 0) != 0 for dim in dims)
+
+
+def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) -> int:
+    """Elements of a vector: of the largest type that rows are read and written in, what a thread loads at once."""
+    sizes = [itemsize(b.dtype) for b in program.buffers if varies(b, columns) and varies(b, rows)]
+    return min(8, GRANULE_BYTES // max(sizes, default=2))
+
+
+def _rounded_up(count: int) -> int:
+    return -(-count // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
