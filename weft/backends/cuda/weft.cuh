@@ -251,30 +251,30 @@ template <class T> T floor_divide(T x, T y) {
 
 // Faster, and off by a few units in the last place of float32: for what is rounded to 16 bits.
 
-template <class T> T exp_rounded(T x) {  // e^x loses |x| / 2^24 of itself
-  if constexpr (!is_same<T, float>()) return exp(x);
+inline float exp_rounded(float x) {  // e^x loses |x| / 2^24 of itself
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
   return result;
 }
-template <class T> T reciprocal_rounded(T x) {
-  if constexpr (!is_same<T, float>()) return reciprocal(x);
+inline float reciprocal_rounded(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-template <class T> T div_rounded(T x, T y) {
-  if constexpr (!is_same<T, float>()) return div(x, y);
+inline float div_rounded(float x, float y) {
   float result;
   asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
   return result;
 }
-template <class T> T tanh_rounded(T x) {  // near zero the beginning of its series
-  if constexpr (!is_same<T, float>()) return tanh(x);
-  const T square = x * x;
-  const T near = x - x * square * (T(0.33333334) - square * (T(0.13333334) - square * T(0.053968254)));
-  return abs(x) < T(0.25) ? near : 1 - 2 * reciprocal_rounded(exp_rounded(2 * x) + 1);
+inline float tanh_rounded(float x) {  // near zero the beginning of its series
+  const float square = x * x;
+  const float near = x * (1 - square * (0.33333334f - square * (0.13333334f - square * 0.053968254f)));
+  return abs(x) < 0.25f ? near : 1 - 2 * reciprocal_rounded(exp_rounded(2 * x) + 1);
 }
+inline double exp_rounded(double x) { return exp(x); }
+inline double reciprocal_rounded(double x) { return reciprocal(x); }
+inline double div_rounded(double x, double y) { return div(x, y); }
+inline double tanh_rounded(double x) { return tanh(x); }
 
 // Reductions in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein, 2018).
 
