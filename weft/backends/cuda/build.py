@@ -94,15 +94,19 @@ def header() -> str:
 
 @cache
 def release() -> str:
-    """NVRTC's, with its build, e.g. ``V13.0.88``, as binaries name it. Raises BuildError."""
-    core = _core()
-    options = core.ProgramOptions(arch=f"sm_{LEAST_SPECIFIC}", minimal=True)
+    """NVRTC's, with its build, e.g. ``V13.0.88``, as a text in PTX names it. Raises BuildError."""
+    _core()
+    nvrtc: Any = import_module("cuda.bindings.nvrtc")
+    failed, program = nvrtc.nvrtcCreateProgram(b"", b"", 0, [], [])
     try:
-        content = bytes(core.Program('extern "C" __global__ void weft() {}', "c++", options).compile("cubin").code)
-    except Exception as error:
-        raise BuildError(f"NVRTC cannot compile an empty kernel: {error}", str(error)) from error
-    found = re.search(rb"Cuda compilation tools, release [\d.]+, (V[\d.]+)", content)
-    return found[1].decode() if found else str(import_module("cuda.bindings.nvrtc").nvrtcVersion()[1:])
+        if failed or any(nvrtc.nvrtcCompileProgram(program, 0, [])):
+            raise BuildError("NVRTC cannot compile an empty text")
+        ptx = bytes(nvrtc.nvrtcGetPTXSize(program)[1])
+        nvrtc.nvrtcGetPTX(program, ptx)  # writes there
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    found = re.search(rb"Cuda compilation tools, release [\d.]+, (V[\d.]+)", ptx)
+    return found[1].decode() if found else str(nvrtc.nvrtcVersion()[1:])
 
 
 @cache
