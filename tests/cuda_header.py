@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.triton_cases import COMPUTED, ROUNDED, _different, operands, ops_of
-from weft.backends.cpp.expressions import C_TYPES
+from weft.backends.c_expressions import C_TYPES
 from weft.ir.dtypes import HALVES, TORCH_DTYPES, is_float
 from weft.ir.ops import OPS, Op, identity
 
@@ -150,7 +150,9 @@ def casts(source: str) -> tuple[list[Tensor], list[Case]]:
     for target in TORCH_DTYPES:
         own = x
         if target in bounds:
-            own = x.double().nan_to_num(3.0).clamp(*bounds[target]).to(x.dtype)
+            least, most = bounds[target]
+            largest = torch.finfo(x.dtype).max
+            own = x.double().nan_to_num(3.0).clamp(max(least, -largest), min(most, largest)).to(x.dtype)
             given.append(own)
         at = len(given) - 1 if target in bounds else 0
         cases.append(Case(target, f"w::cast<{C_TYPES[target]}>(x{at})", target, own.to(TORCH_DTYPES[target])))

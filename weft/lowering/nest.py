@@ -244,7 +244,8 @@ class Rest:
 
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
-    | Store | Copy | Arrive | Release | Role | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest | EachRow | ColumnLoop | Hold | Restore
+    | Store | Copy | Arrive | Release | Role | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest
+    | EachRow | ColumnLoop | Hold | Restore
 )  # fmt: skip
 
 

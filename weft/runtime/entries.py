@@ -28,6 +28,7 @@ class Kind:
 KINDS = {
     "kernel": Kind("so"),
     "triton": Kind("triton.zip"),
+    "cuda": Kind("cuda.zip"),
     "tuning": Kind("tuning.json", made_again=False),
     "race": Kind("race.json"),
     "runner_up": Kind("schedule"),

@@ -18,21 +18,22 @@ from weft.target import Target
 
 
 class CudaBackend(Backend):
-    """Copies that run ahead, rows that clusters share."""
+    """Copies that run ahead, rows that clusters share. Its kernels are not planned yet: nothing was fitted to them."""
 
-    name, kind, device, needs = "cuda", "gpu", "cuda", "cuda.core"
+    name, kind, device, is_planned = "cuda", "gpu", "cuda", False
 
     def parse(self, text: str) -> CudaSchedule | None:
         return CudaSchedule.parse(text)
 
     def choose(self, part: Split) -> CudaSchedule:
-        raise NotImplementedError
+        raise NotImplementedError("nothing was fitted to kernels in CUDA C++")
 
     def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
-        return replace(counts, predicted_us=1e9)
+        us = self.least_us(counts.bytes_read + counts.bytes_written + counts.workspace_bytes, target)
+        return replace(counts, memory_us=us, predicted_us=us)
 
     def least_us(self, moved: int, target: Target) -> float:
-        return 1e9
+        return moved / target.bandwidth_gbps / 1e3
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
         return text.lowered(kernel)[1]

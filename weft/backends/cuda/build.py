@@ -22,7 +22,7 @@ from weft.runtime.cxx import first_lines
 
 CONTRACTED = True
 """Whether a multiplication and an addition may become one operation that rounds once, as in kernels of Triton."""
-HEADER = "weft.cuh"
+HEADERS = ("weft.cuh", "pipeline.cuh")
 LEAST_SPECIFIC = 90
 """From this compute capability on, instructions that later architectures do not have are part of a target of its
 own: ``sm_90a``."""
@@ -89,7 +89,8 @@ def arch_of(architecture: int) -> str:
 @cache
 def header() -> str:
     """What stands before the text of every kernel."""
-    return resources.files("weft.backends.cuda").joinpath(HEADER).read_text()
+    folder = resources.files("weft.backends.cuda")
+    return "".join(f'#line 1 "{name}"\n{folder.joinpath(name).read_text()}' for name in HEADERS)
 
 
 @cache
@@ -134,7 +135,7 @@ def _core() -> Any:
 
 def _whole(text: str, name: str) -> str:
     """The header and a text, of which each line keeps its number."""
-    return f'#line 1 "{HEADER}"\n{header()}\n#line 1 "{name}.cu"\n{text}'
+    return f'{header()}#line 1 "{name}.cu"\n{text}'
 
 
 @cache

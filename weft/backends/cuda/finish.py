@@ -60,7 +60,9 @@ class Finish(Statements):
         parts = "chunks" if own or not self.segments else "segments * chunks"
         vector = self.sums_vectors(value)
         step = "columns" if vector else "1"
-        place = f"{value.name}_partial" + (f" + segment * chunks * {step}" if own else "") + (" + column" if vector else "")
+        place = (
+            f"{value.name}_partial" + (f" + segment * chunks * {step}" if own else "") + (" + column" if vector else "")
+        )
         exists = "exists" if vector else "column == 0"
         kind = C_TYPES[value.dtype]
         call = f"w::gathered<{REDUCTIONS[value.op]}, warps>({place}, {parts}, {step}, {exists})"

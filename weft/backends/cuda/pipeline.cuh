@@ -12,7 +12,7 @@ struct numeric_limits {
 
 namespace w {
 
-constexpr int WARP = 32, GRANULE = 16;
+enum : int { WARP = 32, GRANULE = 16 };
 
 // addresses
 

@@ -67,8 +67,8 @@ class Places(View):
         for dim in dims:
             stride, size = buffer.stride_of.get(dim, 0), self.dims[dim]
             before = groups[-1][2] if groups else None
-            joined = isinstance(before, int) and isinstance(stride, int) and isinstance(size, int)
-            if groups and ((before == 0 and stride == 0) or (joined and stride != 0 and before == stride * size)):
+            apart = stride * size if isinstance(stride, int) and isinstance(size, int) else None
+            if groups and ((before == 0 and stride == 0) or (apart not in (None, 0) and before == apart)):
                 groups[-1] = (groups[-1][0], dim, stride)
             else:
                 groups.append((dim, dim, stride))

@@ -467,5 +467,6 @@ class Printer(Statements):
             self.out.line(f"w::Vector<{kind}, lanes> kept;")
             self.out.line("#pragma unroll")
             self.out.line(f"for (int i = 0; i < lanes; ++i) kept[i] = {name}[k][i];")
-            self.out.line(f"w::store_row<partials_together, ragged>({name}_partial + part * columns, kept, column, columns);")
-
+            self.out.line(
+                f"w::store_row<partials_together, ragged>({name}_partial + part * columns, kept, column, columns);"
+            )

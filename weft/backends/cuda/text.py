@@ -13,7 +13,7 @@ from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div
 from weft.backends.c_expressions import C_TYPES, C_WORDS
 from weft.backends.cuda.finish import Finish
 from weft.backends.cuda.lower import lower
-from weft.backends.cuda.printer import REDUCTIONS, Printer
+from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
 from weft.backends.free_names import with_free_names
@@ -24,14 +24,13 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Ta
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
-    "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector column before "
-    "begin end kept blocks task exists barrier thread threadIdx blockIdx gridDim blockDim warpSize min max barriers"
+    "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector "
+    "column before begin end kept blocks task exists barrier thread threadIdx blockIdx gridDim blockDim warpSize min "
+    "max barriers is_full"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
-DERIVED = (
-    *("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
-)
+DERIVED = (*("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),)
 """What the renderer puts behind the name of a value or a buffer to make another."""
 FINISH_WARPS = 8
 """Of a block of a finish that is launched by itself."""
@@ -92,12 +91,25 @@ def abi(kernel: CudaKernel) -> Abi:
     parts = product([_elements(plain, schedule.segments), _chunk_count(plain)])
     syncs = any(isinstance(s, GridSync) for s in nests[0].body)
     launches = [
-        Launch(entry, (product([parts, schedule.cluster]), 1), schedule.threads + WARP_THREADS, True, syncs, schedule.cluster)
+        Launch(
+            entry,
+            (product([parts, schedule.cluster]), 1),
+            schedule.threads + WARP_THREADS,
+            True,
+            syncs,
+            schedule.cluster,
+        )
     ]
     for nest in nests[1:]:
         tasks = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)])
         launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * FINISH_WARPS, persistent=True))
-    return Abi(tuple(b.name for b in plain.program.buffers), _partials(plain, parts), syncs, plain.program.parameters, tuple(launches))
+    return Abi(
+        tuple(b.name for b in plain.program.buffers),
+        _partials(plain, parts),
+        syncs,
+        plain.program.parameters,
+        tuple(launches),
+    )
 
 
 def _tasks(kernel: CudaKernel, loop: Tasks) -> Size:
@@ -108,7 +120,11 @@ def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
     """A number for each segment, chunk and column."""
     view = View(kernel)
     return tuple(
-        Partial(f"{v.name}_partial", v.dtype, product([parts, *([_elements(kernel, view.columns)] if view.sums_vectors(v) else [])]))
+        Partial(
+            f"{v.name}_partial",
+            v.dtype,
+            product([parts, *([_elements(kernel, view.columns)] if view.sums_vectors(v) else [])]),
+        )
         for v in view.outer
     )
 
@@ -160,7 +176,8 @@ class _Function(Printer):
 
     def write(self, nest: Nest, synced: list[Nest]) -> None:
         line, schedule, layout = self.out.line, self.schedule, self.layout
-        line(f"constexpr int lanes = {self.lanes}, cluster = {schedule.cluster}, warps = {schedule.warps}, threads = {schedule.threads};")
+        line(f"constexpr int lanes = {self.lanes}, cluster = {schedule.cluster}, warps = {schedule.warps};")
+        line("constexpr int threads = 32 * warps;")
         if self.several:
             line(f"constexpr int tile_rows = {schedule.rows_per_tile};")
         self._sizes()
@@ -169,7 +186,8 @@ class _Function(Printer):
         line(f"uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + {layout.barriers_at});")
         line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
         line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
-        line(f"w::Exchange<cluster, warps, {layout.most}> exchange(memory + {layout.exchange_at}, barriers + {2 * schedule.stages}, rank);")
+        places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
+        line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
         line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
         with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
             line("return (own % threads == 0 || vector < own) && (is_full || column < columns);")
@@ -234,7 +252,11 @@ class _Function(Printer):
             line(f"constexpr bool ragged = early || !({divisible});")
         for buffer in dict.fromkeys((*self.streamed(), *self.row_outputs())):
             alike = self.begins_alike(buffer)
-            text = f"WEFT_ALIGNED_{self.names[reference.name]} && WEFT_ALIGNED_{self.names[buffer.name]}" if alike else "false"
+            text = (
+                f"WEFT_ALIGNED_{self.names[reference.name]} && WEFT_ALIGNED_{self.names[buffer.name]}"
+                if alike
+                else "false"
+            )
             line(f"constexpr bool {buffer.name}_together = {text};")
         for buffer in self.weights():
             text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"

@@ -49,7 +49,7 @@ class View(KernelView[CudaSchedule]):
         """Outputs with columns that are written row by row."""
         return [o.buffer for stores in self.loops.stores for o in stores if self.has_columns(o.buffer)]
 
-    def count(self, dims: Iterable[str]) -> Size | None:
+    def count(self, dims: Iterable[str]) -> int | None:
         """Elements along some dimensions; None if known at run time only."""
         total = 1
         for dim in dims:
@@ -58,6 +58,14 @@ class View(KernelView[CudaSchedule]):
                 return None
             total *= size
         return total
+
+    @property
+    def own_vectors(self) -> int:
+        """Vectors of a row that a block has place for, if rows begin with a vector; else it has one more."""
+        columns = self.count(self.columns)
+        if columns is None:
+            return self.schedule.vectors * self.schedule.threads
+        return -(-columns // (self.lanes * self.schedule.cluster))
 
     @property
     def reference(self) -> Buffer:
@@ -72,7 +80,9 @@ class View(KernelView[CudaSchedule]):
         """Whether its rows begin where those of the reference do, between two vectors or with one, if both start with
         one."""
         pairs = zip(self._steps(buffer), self._steps(self.reference), strict=True)
-        return all(a == b or (isinstance(a, int) and isinstance(b, int) and (a - b) % self.lanes == 0) for a, b in pairs)
+        return all(
+            a == b or (isinstance(a, int) and isinstance(b, int) and (a - b) % self.lanes == 0) for a, b in pairs
+        )
 
     def _steps(self, buffer: Buffer) -> list[Size]:
         return [buffer.offset, *(buffer.stride_of.get(row, 0) for row in self.rows)]
@@ -98,10 +108,7 @@ class View(KernelView[CudaSchedule]):
     def slot_bytes(self, buffer: Buffer) -> int:
         """Of a row of a streamed input in shared memory: its part of a row, a vector more where that begins between two
         vectors, and what lies around it in granules."""
-        columns, own = self.count(self.columns), self.schedule.vectors * self.schedule.threads
-        if columns is not None:
-            own = -(-columns // (self.lanes * self.schedule.cluster)) + 1
-        return _rounded_up(own * self.lanes * itemsize(buffer.dtype) + GRANULE_BYTES)
+        return _rounded_up((self.own_vectors + 1) * self.lanes * itemsize(buffer.dtype) + GRANULE_BYTES)
 
     @property
     def stage_bytes(self) -> int:
@@ -110,7 +117,9 @@ class View(KernelView[CudaSchedule]):
 
     def weight_bytes(self, buffer: Buffer) -> int:
         """Of a weight in shared memory."""
-        return _rounded_up((self.schedule.vectors + 1) * self.schedule.threads * self.lanes * itemsize(buffer.dtype))
+        threads = self.schedule.threads
+        vectors = -(-(self.own_vectors + 1) // threads) * threads
+        return _rounded_up(vectors * self.lanes * itemsize(buffer.dtype))
 
 
 def varies(buffer: Buffer, dims: Iterable[str]) -> bool:

@@ -1,0 +1,51 @@
+"""Kernels in CUDA C++ of workloads, under schedules that a test chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.cases import Case, make_case
+from tests.exact_inputs import exact_inputs
+from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.ir.structure import loops_of
+from weft.plan.kernel import Kernel
+from weft.plan.planner import SplitPasses, cut_split, splits
+from weft.plan.split import segments_of
+
+SOME: dict[str, dict[str, Any]] = {
+    "one block": {"warps": 4, "vectors": 2},
+    "a cluster": {"cluster": 4, "warps": 4, "vectors": 1, "stages": 3},
+    "a finish of its own": {"cluster": 2, "warps": 4, "vectors": 1, "finish": "separate"},
+    "several rows": {"warps": 4, "vectors": 2, "rows_per_tile": 3},
+    "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
+}
+"""Fields of schedules by what they try."""
+WORKLOADS_OF_ROWS = (
+    *("rms_norm_forward", "rms_norm_backward", "layer_norm_forward", "layer_norm_backward", "softmax_forward"),
+    *("softmax_backward", "add_rms_norm_forward", "add_rms_norm_backward", "layer_norm_backward_bias", "rms_norm_fp8"),
+    *("modulated_layer_norm_forward", "modulated_layer_norm_backward", "thunder_layer_norm_backward"),
+    *("cross_entropy_forward", "log_softmax_forward", "log_softmax_backward"),
+)
+
+
+def kernel_of(
+    name: str, shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16, *, dynamic: bool = False, **fields: Any
+) -> tuple[Case, CudaKernel]:
+    """All of a workload that is one pass, under the first split with row reductions."""
+    case = make_case(name, exact_inputs(name, shape, dtype, "cpu", 3), dynamic)
+    for rows, columns in splits(case.program):
+        found = cut_split(case.program, rows, columns, {})
+        if not isinstance(found, SplitPasses) or len(found.passes.programs) != 1 or not columns or not rows:
+            continue
+        (program,) = found.passes.programs
+        loops = loops_of(program, rows, columns)
+        if any(loops.inner):
+            segments = segments_of(program, rows)
+            ordered = (*segments, *(r for r in rows if r not in segments))
+            chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 64, "finish": "same"} | fields
+            if not any(loops.outer):
+                chosen["finish"] = "none"
+            return case, Kernel(program, CudaSchedule("CLUSTER", ordered, columns, segments, **chosen))
+    raise ValueError(f"{name} has no such split")

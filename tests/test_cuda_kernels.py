@@ -1,0 +1,83 @@
+"""Kernels in CUDA C++: text, nest, calls, and what NVRTC makes of them without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of
+from weft.backends.binary import Job, Variant
+from weft.backends.cuda import build, text
+from weft.backends.cuda.backend import BACKEND
+from weft.backends.listed import backend_of, backends_of, render
+from weft.plan.kernel import Kernel, parse_kernel
+
+needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
+
+
+def compiled(kernel: Kernel, architecture: int, *, aligned: bool = True) -> None:
+    """Have NVRTC compile it; it must not spill."""
+    variant = Variant.expected(kernel, {})
+    job = Job(kernel, render(kernel), variant if aligned else variant.without_alignment(), architecture)
+    for binary in backend_of(kernel).compile(job):
+        assert binary.usage.spill_bytes == 0, binary.entry
+
+
+def test_the_text_of_a_kernel_parses_back() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a cluster"])
+    assert parse_kernel(str(kernel)) == kernel
+    assert backend_of(kernel) is BACKEND
+
+
+def test_no_plan_has_such_kernels_as_long_as_nothing_was_fitted_to_them() -> None:
+    assert BACKEND not in backends_of("gpu")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
+def test_a_workload_compiles(name: str) -> None:
+    compiled(kernel_of(name, (512, 2048), **SOME["a cluster"])[1], 90)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("way", list(SOME))
+def test_a_schedule_compiles(way: str) -> None:
+    compiled(kernel_of("layer_norm_backward", (512, 1001), **SOME[way])[1], 100)
+    compiled(kernel_of("layer_norm_backward", (512, 2048), **SOME[way], dynamic=True)[1], 90, aligned=False)
+
+
+def test_copies_are_a_role_of_their_own_and_run_ahead() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a cluster"])
+    (nest,) = text.lowered(kernel)[1]
+    lines = [line.strip() for line in str(nest).splitlines()]
+    order = ["role of=producer", "copy dy, x", "role of=consumers", "arrive", "release", "keep sum_1", "grid sync"]
+    assert [line for line in lines if line in order] == order
+    assert lines.index("release") > max(i for i, line in enumerate(lines) if line in ("load x", "load dy"))
+
+
+def test_a_launch_has_the_blocks_of_all_clusters_and_one_more_warp() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a finish of its own"])
+    first, finish = text.abi(kernel).launches
+    assert (first.grid, first.threads, first.cluster, first.persistent, first.cooperative) == (
+        (128, 1), 160, 2, True, False,
+    )  # fmt: skip
+    assert (finish.grid, finish.threads, finish.cluster) == ((64, 1), 256, 1)
+    assert text.abi(kernel).partials[0].elements == 64 * 2048
+
+
+def test_a_launch_counts_chunks_at_run_time() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a cluster"], dynamic=True)
+    (launch,) = text.abi(kernel).launches
+    assert launch.cooperative
+    found = text.abi(kernel)
+    (parameter,) = {name for name in found.parameters if name in str(launch.grid[0])}
+    sizes = dict.fromkeys(found.parameters, 10_000)
+    assert found.grid(launch, sizes, 10_000)[0] == 4 * 64
+    assert found.grid(launch, sizes | {parameter: 3}, 10_000)[0] == 4 * 3
+    assert found.grid(launch, sizes, 13)[0] == 12
+
+
+def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vectors() -> None:
+    _, kernel = kernel_of("softmax_forward", (512, 2048), warps=4, vectors=2, stages=2)
+    row = 2048 * 2 + 16 + 16  # one vector more, and the rest of a granule
+    stages = 2 * -(-row // 128) * 128
+    assert stages <= text.shared_bytes(kernel) <= stages + 1024
