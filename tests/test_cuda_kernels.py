@@ -81,3 +81,10 @@ def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vect
     row = 2048 * 2 + 16 + 16  # one vector more, and the rest of a granule
     stages = 2 * -(-row // 128) * 128
     assert stages <= text.shared_bytes(kernel) <= stages + 1024
+
+
+def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (515, 2048), **SOME["several rows"])
+    lines = [line.strip() for line in render(kernel).text.splitlines()]
+    before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
+    assert "if ((row + r * chunks) < rows) {" in before

@@ -139,7 +139,7 @@ class Printer(Statements):
                     self.out.line("ring.copied();")
 
     def _copy(self, buffers: Sequence[Buffer]) -> None:
-        with self._each_row():
+        with self._each_row(), self.guarded(self._exists()):
             self.out.line(f"const int before = beginning({self.reference.name}_at({self.row}));")
             self.out.line("const int begin = max(first * lanes - before, 0);")
             self.out.line("const int end = min((first + own) * lanes - before, columns);")
