@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.backends.backend import Backend
+    from weft.backends.backend import Backend, Calls
     from weft.backends.source import Source
     from weft.errors import Refusal
     from weft.plan.kernel import Kernel
@@ -42,6 +42,11 @@ def backends_of(kind: str) -> tuple[Backend, ...]:
 def backends_on(device: str) -> tuple[Backend, ...]:
     """Those whose kernels run on a type of device."""
     return tuple(backend for backend in backends() if backend.device == device)
+
+
+def calls_on(device: str) -> tuple[Calls, ...]:
+    """How kernels are built and called on a type of device: backends of one have that in common."""
+    return tuple(dict.fromkeys(backend.calls for backend in backends_on(device)))
 
 
 def backend_of(kernel: Kernel) -> Backend:

@@ -18,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from weft import compiler
-from weft.backends.listed import backends_on, devices
+from weft.backends.listed import calls_on, devices
 from weft.errors import CompilerNotFoundError, Refusal, RefusedError, warn_once
 from weft.integration.option_names import split
 from weft.integration.partitioner import Partitioner
@@ -106,8 +106,8 @@ class WeftPass(CustomGraphPass):
         if (refusal := check_ahead_of_time()) is not None:
             return self._complete(compiler.Compilation((), (refusal,)))
         kinds = {getattr(getattr(node.meta.get("val"), "device", None), "type", "") for node in graph.nodes}
-        for backend in (each for kind in kinds for each in backends_on(kind)):
-            backend.calls.expect(self.options)
+        for calls in (each for kind in kinds for each in calls_on(kind)):
+            calls.expect(self.options)
         compilation = self._complete(self._compile(graph))
         if not compilation.regions:
             return compilation
@@ -209,8 +209,8 @@ def weft_backend(
 def start_workers() -> None:
     """Start compile processes, which takes them seconds, unless they run."""
     with ExitStack() as around:
-        for backend in backends_on("cuda"):
-            around.enter_context(backend.calls.around_workers())
+        for calls in calls_on("cuda"):
+            around.enter_context(calls.around_workers())
         compile_workers.start()
 
 

@@ -23,7 +23,8 @@ class CudaBackend(Backend):
     name, kind, device, is_planned = "cuda", "gpu", "cuda", False
 
     def parse(self, text: str) -> CudaSchedule | None:
-        return CudaSchedule.parse(text)
+        found = CudaSchedule.parse(text)
+        return found if found is not None and found.scheme == "CLUSTER" else None
 
     def choose(self, part: Split) -> CudaSchedule:
         raise NotImplementedError("nothing was fitted to kernels in CUDA C++")
