@@ -9,6 +9,7 @@ import torch
 from tests.cases import Case, make_case
 from tests.exact_inputs import exact_inputs
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.ir.parser import parse
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.plan.planner import SplitPasses, cut_split, splits
@@ -28,6 +29,18 @@ WORKLOADS_OF_ROWS = (
     *("modulated_layer_norm_forward", "modulated_layer_norm_backward", "thunder_layer_norm_backward"),
     *("cross_entropy_forward", "log_softmax_forward", "log_softmax_backward"),
 )
+
+
+def of_any_width(**fields: Any) -> CudaKernel:
+    """Rows from which their largest is taken, of a width that is known at run time only, and the sums of their columns;
+    the vector of float32 has four elements."""
+    program = parse(
+        "program p(s0)\n  dim m = 8\n  dim n = s0\n  input x: f32 [m:s0, n:1]\n  largest: f32{m} = max[n](x)\n"
+        "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n  output y: f32 [m:s0, n:1] = rest\n"
+        "  output z: f32 [n:1] = total\nend\n"
+    )
+    chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
+    return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
 
 
 def kernel_of(

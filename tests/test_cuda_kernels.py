@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of
+from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, text
 from weft.backends.cuda.backend import BACKEND
@@ -43,6 +43,13 @@ def test_a_workload_compiles(name: str) -> None:
 def test_a_schedule_compiles(way: str) -> None:
     compiled(kernel_of("layer_norm_backward", (512, 1001), **SOME[way])[1], 100)
     compiled(kernel_of("layer_norm_backward", (512, 2048), **SOME[way], dynamic=True)[1], 90, aligned=False)
+
+
+@needs_nvrtc
+def test_rows_may_have_any_width_at_run_time() -> None:
+    kernel = of_any_width(cluster=2, warps=4, vectors=2)
+    compiled(kernel, 90)
+    compiled(kernel, 90, aligned=False)
 
 
 def test_copies_are_a_role_of_their_own_and_run_ahead() -> None:

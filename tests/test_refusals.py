@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from tests import cuda_refusals as _cuda_refusals  # noqa: F401  it adds to the cases
 from tests.refusal_cases import CASES
 from weft import rules
 from weft.errors import Refusal

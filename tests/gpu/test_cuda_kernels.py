@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of
+from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width
 from tests.exact_inputs import exact_inputs
 from weft.backends.cuda import build
 from weft.bench.kernel_run import KernelRun, output_tensors
@@ -75,9 +75,21 @@ def test_tensors_may_start_anywhere(name: str, early: int) -> None:
     check(name, (515, 2048), early=early, cluster=2, warps=4, vectors=1)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 515])
+@pytest.mark.parametrize("rows", [2, 3, 515])
 def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
-    check("rms_norm_backward", (max(rows, 2), 2048), dynamic=True, warps=8, vectors=1)
+    check("rms_norm_backward", (rows, 2048), dynamic=True, warps=8, vectors=1)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 640, 1023, 1024])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> None:
+    kernel = of_any_width(cluster=cluster, warps=4, vectors=2)
+    x = torch.randint(-64, 64, (8, columns), device="cuda").float()
+    outputs = output_tensors(kernel.program, (columns,), x.device)
+    KernelRun(kernel, [x], outputs, (columns,), Options.read({})).run_poisoned()
+    rest = x - x.amax(1, keepdim=True)
+    assert torch.equal(outputs[0], rest)
+    assert torch.equal(outputs[1], rest.sum(0))
 
 
 @pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)

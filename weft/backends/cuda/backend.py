@@ -8,9 +8,11 @@ from dataclasses import replace
 from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
-from weft.backends.cuda import text
+from weft.backends.cuda import legality, text
 from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.view import View
 from weft.backends.source import Source
+from weft.errors import Refusal
 from weft.lowering.nest import Nest
 from weft.plan.kernel import Estimate, Kernel
 from weft.plan.split import Split
@@ -35,6 +37,17 @@ class CudaBackend(Backend):
 
     def least_us(self, moved: int, target: Target) -> float:
         return moved / target.bandwidth_gbps / 1e3
+
+    def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
+        refusal = None if target is None else legality.check_architecture(kernel, target.architecture)
+        return refusal or text.supports(kernel)
+
+    def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
+        return legality.check_width(View(kernel), sizes)
+
+    def loads_apart(self, kernel: Kernel) -> bool:
+        """A row is in shared memory before anything of it is written, but for an element that is picked from it."""
+        return all(value.op != "pick" for value in kernel.program.values)
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
         return text.lowered(kernel)[1]

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, product
 from weft.backends.c_expressions import C_TYPES, C_WORDS
+from weft.backends.cuda import legality
 from weft.backends.cuda.finish import Finish
 from weft.backends.cuda.lower import lower
 from weft.backends.cuda.printer import Printer
@@ -18,6 +19,7 @@ from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
+from weft.errors import Refusal
 from weft.ir.program import Size
 from weft.ir.structure import KEPT
 from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Tasks
@@ -72,6 +74,14 @@ class Layout(View):
         at += 2 * 8 * schedule.cluster * schedule.warps * self.most
         self.barriers_at = at
         self.end = -(-(at + 8 * (2 * schedule.stages + 2)) // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
+def supports(kernel: CudaKernel) -> Refusal | None:
+    """What CUDA C++ is written for."""
+    view = View(kernel)
+    if (refusal := legality.check_program(view) or legality.check_beginnings(view)) is not None:
+        return refusal
+    return legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:

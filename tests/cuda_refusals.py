@@ -1,0 +1,102 @@
+"""Rules by which no kernel in CUDA C++ is written, with ways to make them say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cuda_kernels import kernel_of, of_any_width
+from tests.refusal_cases import says
+from weft.backends.cuda.backend import BACKEND
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.errors import Refusal
+from weft.ir.parser import parse
+from weft.plan.kernel import Kernel
+from weft.target import Target
+
+
+def refused(body: str, rows: tuple[str, ...] = ("m",), segments: tuple[str, ...] = (), **fields: Any) -> Refusal:
+    """Of a program whose columns are n."""
+    dims = "".join(f"  dim {d} = {size}\n" for d, size in {"a": 3, "b": 4, "m": 8}.items() if d in rows)
+    program = parse(f"program p()\n{dims}  dim n = 16\n{body}end\n")
+    chosen = {"rows_per_tile": 1, "warps": 4, "vectors": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
+    refusal = BACKEND.supports(Kernel(program, CudaSchedule("CLUSTER", rows, ("n",), segments, **chosen)))
+    assert refusal is not None
+    return refusal
+
+
+@says(
+    "cuda_architecture: rms_norm_forward: copies rows ahead and shares them in clusters, which GPUs before Hopper "
+    "cannot (have 80, needs 90)",
+    80,
+    90,
+)
+def _(*_: Any) -> Refusal | None:
+    _, kernel = kernel_of("rms_norm_forward", (64, 256), warps=4, vectors=1)
+    assert BACKEND.supports(kernel, Target.named("h200")) is None
+    return BACKEND.supports(kernel, Target.named("a100"))
+
+
+@says("cuda_online: spread: no CUDA C++ is written for m2 (have 1 reduction, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:16, n:1]\n  spread: f32{n} = m2[m](x)\n  output y: f32 [n:1] = spread\n"
+    return refused(body)
+
+
+@says("cuda_copies: p: reads no rows that could be copied ahead (have 0 inputs, needs 1)", 0, 1)
+def _(*_: Any) -> Refusal:
+    body = (
+        "  input w: f32 [n:1]\n  input s: f32 [m:1]\n  product: f32{m, n} = mul(w, s)\n"
+        "  sum: f32{m} = sum[n](product)\n  output y: f32 [m:1] = sum\n"
+    )
+    return refused(body, finish="none")
+
+
+@says("cuda_columns: p: the columns of x do not lie next to each other (have 1 tensor, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:1, n:8]\n  sum: f32{m} = sum[n](x)\n  output y: f32 [m:1] = sum\n"
+    return refused(body, finish="none")
+
+
+@says("cuda_segments: first: keeps a of the segments (a, b), not all or none (have 1 dimension, needs 2)", 1, 2)
+def _(*_: Any) -> Refusal:
+    body = (
+        "  input x: f32 [a:512, b:128, m:16, n:1]\n  first: f32{a, n} = sum[b, m](x)\n"
+        "  second: f32{a, b, n} = sum[m](x)\n  output y: f32 [a:16, n:1] = first\n"
+        "  output z: f32 [a:64, b:16, n:1] = second\n"
+    )
+    return refused(body, ("a", "b", "m"), ("a", "b"))
+
+
+@says(
+    "cuda_beginnings: rms_norm_backward: rows of a chunk begin at different places between two vectors "
+    "(have 66 chunks, limit 8)",
+    66,
+    8,
+)
+def _(*_: Any) -> Refusal | None:
+    _, kernel = kernel_of("rms_norm_backward", (64, 257), warps=4, vectors=1, chunks=66)
+    return BACKEND.supports(kernel)
+
+
+@says(
+    "cuda_shared_memory: softmax_forward: its stages take more shared memory than a block can have "
+    "(have 262528 bytes, limit 232448)",
+    262528,
+    232448,
+)
+def _(*_: Any) -> Refusal | None:
+    _, kernel = kernel_of("softmax_forward", (64, 65536), warps=4, vectors=64)
+    return BACKEND.supports(kernel)
+
+
+@says(
+    "cuda_width: p: rows are wider than what the blocks of a cluster were given place for "
+    "(have 1025 columns, limit 1024)",
+    1025,
+    1024,
+)
+def _(*_: Any) -> Refusal | None:
+    kernel = of_any_width(cluster=2, warps=4, vectors=1)
+    sizes = {"m": 8, "n": 1024, "s0": 1024}
+    assert BACKEND.check_sizes(kernel, sizes) is None
+    return BACKEND.check_sizes(kernel, sizes | {"n": 1025, "s0": 1025})

@@ -1,0 +1,103 @@
+"""What a CUDA C++ kernel can be: one function a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.view import View
+from weft.errors import Refusal
+from weft.ir.ops import ONLINE
+from weft.ir.program import Buffer
+
+LEAST_ARCHITECTURE = 90
+"""The first compute capability with clusters and bulk copies."""
+MOST_SHARED_BYTES = 227 * 1024
+"""Of a block, from Hopper on (CUDA Programming Guide, compute capabilities)."""
+
+
+def check_program(view: View) -> Refusal | None:
+    """What it computes, and where that lies. view: of a kernel whose schedule does not matter for it."""
+    return check_online(view) or check_copies(view) or check_columns(view) or check_segments(view)
+
+
+def check_architecture(kernel: CudaKernel, architecture: int) -> Refusal | None:
+    """A GPU has clusters and bulk copies. architecture: its compute capability, as 90 of 9.0."""
+    if architecture >= LEAST_ARCHITECTURE:
+        return None
+    message = "copies rows ahead and shares them in clusters, which GPUs before Hopper cannot"
+    return Refusal("cuda_architecture", kernel.name, message, architecture, LEAST_ARCHITECTURE)
+
+
+def check_online(view: View) -> Refusal | None:
+    """No reduction has a moving centre."""
+    found = [value for value in view.program.values if value.op in ONLINE]
+    if not found:
+        return None
+    return Refusal("cuda_online", found[0].name, f"no CUDA C++ is written for {found[0].op}", len(found), 0)
+
+
+def check_copies(view: View) -> Refusal | None:
+    """Rows of some input are copied ahead: they tell where vectors begin."""
+    if view.streamed():
+        return None
+    return Refusal("cuda_copies", view.program.name, "reads no rows that could be copied ahead", 0, 1)
+
+
+def check_columns(view: View) -> Refusal | None:
+    """The columns of a row lie next to each other, in all tensors that have them."""
+    buffers = [*view.streamed(), *view.weights(), *view.row_outputs()]
+    apart = [buffer for buffer in buffers if not _lie_together(view, buffer)]
+    if not apart:
+        return None
+    message = f"the columns of {apart[0].name} do not lie next to each other"
+    return Refusal("cuda_columns", view.program.name, message, len(apart), 0)
+
+
+def check_segments(view: View) -> Refusal | None:
+    """Column sums keep all segments or none."""
+    for value in view.outer:
+        kept = [s for s in view.segments if s in value.dims]
+        if len(kept) not in (0, len(view.segments)):
+            message = f"keeps {', '.join(kept)} of the segments ({', '.join(view.segments)}), not all or none"
+            return Refusal("cuda_segments", value.name, message, len(kept), len(view.segments))
+    return None
+
+
+def check_beginnings(view: View) -> Refusal | None:
+    """The rows of a chunk begin at one place between two vectors, where a thread keeps something of its columns."""
+    if not (view.weights() or view.outer) or view.chunks_begin_alike:
+        return None
+    message = "rows of a chunk begin at different places between two vectors"
+    return Refusal("cuda_beginnings", view.program.name, message, view.schedule.chunks, view.lanes)
+
+
+def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:
+    """A block has place for its stages."""
+    if needed_bytes <= MOST_SHARED_BYTES:
+        return None
+    message = "its stages take more shared memory than a block can have"
+    return Refusal("cuda_shared_memory", kernel.name, message, needed_bytes, MOST_SHARED_BYTES)
+
+
+def check_width(view: View, sizes: Mapping[str, int]) -> Refusal | None:
+    """The blocks of a cluster have place for the columns of a row. sizes: of dimensions, by name."""
+    columns = prod(sizes[dim] for dim in view.columns)
+    most = view.own_vectors * view.lanes * view.schedule.cluster
+    if columns <= most:
+        return None
+    message = "rows are wider than what the blocks of a cluster were given place for"
+    return Refusal("cuda_width", view.program.name, message, columns, most)
+
+
+def _lie_together(view: View, buffer: Buffer) -> bool:
+    expected: int | None = 1
+    for dim in reversed(view.columns):
+        size = view.program.size_of(dim)
+        if size == 1:
+            continue
+        if expected is None or buffer.stride_of.get(dim) != expected:
+            return False
+        expected = expected * size if isinstance(size, int) else None
+    return True
