@@ -14,6 +14,7 @@ from weft.lowering.nest import (
     Accumulate,
     Compute,
     Gather,
+    GridSync,
     Load,
     Nest,
     Reduce,
@@ -27,6 +28,7 @@ from weft.lowering.nest import (
 from weft.lowering.verify import verify_nest
 from weft.lowering.view import KernelView
 from weft.plan.kernel import Kernel, S
+from weft.plan.schedule import Finish
 
 
 class Lowering(KernelView[S]):
@@ -40,6 +42,19 @@ class Lowering(KernelView[S]):
     def nest(self) -> Nest:
         """Of the kernel's one function. Raises VerificationError."""
         return verify_nest(Nest(self.program, tuple(self.body())))
+
+    def functions(self, finish: Finish) -> tuple[Nest, ...]:
+        """Of the kernel's functions: one for all, or one for the finish, where that is launched by itself. finish:
+        where what programs have added up is completed. Raises VerificationError."""
+        body = tuple(self.body())
+        match finish:
+            case "none":
+                bodies = [body]
+            case "same":
+                bodies = [(*body, GridSync(), *self.finish())]
+            case "separate":
+                bodies = [body, tuple(self.finish())]
+        return tuple(verify_nest(Nest(self.program, one)) for one in bodies)
 
     def body(self) -> Iterator[Statement]:
         """Of one program that has all rows, and does what there is to do with their sums."""

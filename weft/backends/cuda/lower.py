@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View
 from weft.ir.program import Value
 from weft.lowering.lower import Lowering
@@ -15,10 +15,8 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     EachRow,
-    GridSync,
     Keep,
     Load,
-    Nest,
     Reduce,
     Start,
     Statement,
@@ -26,21 +24,6 @@ from weft.lowering.nest import (
     Tiles,
 )
 from weft.lowering.roles import specialised
-from weft.lowering.verify import verify_nest
-
-
-def lower(kernel: CudaKernel) -> tuple[Nest, ...]:
-    """The nests of the functions of a kernel whose own names are free: one for all, or one for the finish, where that
-    is launched by itself."""
-    found = CudaLowering(kernel)
-    body = tuple(found.body())
-    if kernel.schedule.finish == "none":
-        bodies = [body]
-    elif kernel.schedule.finish == "same":
-        bodies = [(*body, GridSync(), *found.finish())]
-    else:
-        bodies = [body, tuple(found.finish())]
-    return tuple(verify_nest(Nest(kernel.program, one)) for one in bodies)
 
 
 class CudaLowering(Lowering[CudaSchedule], View):

@@ -13,7 +13,7 @@ from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div
 from weft.backends.c_expressions import C_TYPES, C_WORDS
 from weft.backends.cuda import legality
 from weft.backends.cuda.finish import Finish
-from weft.backends.cuda.lower import lower
+from weft.backends.cuda.lower import CudaLowering
 from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
@@ -44,7 +44,7 @@ BARRIER = "barrier"
 def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
     """A kernel whose names are free, and the nests of its functions."""
     plain = with_free_names(kernel, TAKEN, DERIVED, FUNCTIONS)
-    return plain, lower(plain)
+    return plain, CudaLowering(plain).functions(plain.schedule.finish)
 
 
 def shared_bytes(kernel: CudaKernel) -> int:

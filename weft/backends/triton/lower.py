@@ -19,7 +19,6 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     Early,
-    GridSync,
     Keep,
     Load,
     Nest,
@@ -33,7 +32,6 @@ from weft.lowering.nest import (
     Store,
     Tiles,
 )
-from weft.lowering.verify import verify_nest
 
 MOST_TOGETHER = 4
 """Sums of one block-wide reduction."""
@@ -42,15 +40,7 @@ MOST_TOGETHER = 4
 def lower(kernel: TritonKernel) -> tuple[Nest, ...]:
     """The nests of the functions of a kernel whose own names are free: one for all, or one for the finish, where that
     is launched by itself."""
-    found = TritonLowering(kernel)
-    body = tuple(found.body())
-    if not has_finish(kernel):
-        bodies = [body]
-    elif kernel.schedule.finish == "same":
-        bodies = [(*body, GridSync(), *found.finish())]
-    else:
-        bodies = [body, tuple(found.finish())]
-    return tuple(verify_nest(Nest(kernel.program, one)) for one in bodies)
+    return TritonLowering(kernel).functions(kernel.schedule.finish if has_finish(kernel) else "none")
 
 
 class TritonLowering(Lowering[TritonSchedule], View):
