@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width
@@ -95,3 +97,11 @@ def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
     assert "if ((row + r * chunks) < rows) {" in before
+
+
+def test_the_end_of_a_tensor_of_more_than_two_billion_elements_is_counted_in_64_bits() -> None:
+    _, kernel = kernel_of("softmax_forward", (64, 2048), warps=4, vectors=2)
+    rows = replace(kernel.program.dims[0], size=2**21)
+    large = replace(kernel, program=replace(kernel.program, dims=(rows, *kernel.program.dims[1:])))
+    (copy,) = (line for line in render(large).text.splitlines() if "ring.copy(" in line)
+    assert copy.endswith(f"+ {2**32});")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.backends.c_expressions import C_TYPES
-from weft.backends.cuda.printer import REDUCTIONS, Statements
 from weft.backends.cuda.schedule import WARP_THREADS
+from weft.backends.cuda.statements import REDUCTIONS, Statements
 from weft.ir.program import Buffer, Value
 from weft.lowering.nest import Compute, Gather, Load, Statement, Store, Tasks
 
@@ -17,10 +17,10 @@ class Finish(Statements):
         stored = [self.outputs[each.output] for each in loop.body if isinstance(each, Store)]
         vector = any(self.has_columns(o.buffer) for o in stored)
         blocks = f"(columns + {WARP_THREADS - 1}) / {WARP_THREADS}" if vector else "1"
-        kept = self.product(loop.kept)
+        tasks = f"{self.product(loop.kept)} * blocks" if loop.kept else "blocks"
         with self.out.block(""):
             line(f"const int blocks = {blocks};")
-            with self.out.block(f"for (int64_t task = blockIdx.x; task < {kept} * blocks; task += gridDim.x)"):
+            with self.out.block(f"for (int64_t task = blockIdx.x; task < {tasks}; task += gridDim.x)"):
                 if loop.kept:
                     line("const int64_t segment = task / blocks;")
                 line(f"const int column = static_cast<int>(task % blocks) * {WARP_THREADS} + thread % {WARP_THREADS};")

@@ -35,6 +35,23 @@ struct alignas(sizeof(T) * lanes > GRANULE ? GRANULE : sizeof(T) * lanes) Vector
   const T& operator[](int i) const { return elements[i]; }
 };
 
+/// Those of an array.
+template <class T, int lanes>
+inline Vector<T, lanes> vector(const T (&numbers)[lanes]) {
+  Vector<T, lanes> found;
+#pragma unroll
+  for (int i = 0; i < lanes; ++i) found[i] = numbers[i];
+  return found;
+}
+/// So that all numbers of the vectors of a thread are the same.
+template <class T, int vectors, int lanes>
+inline void fill(T (&numbers)[vectors][lanes], T number) {
+#pragma unroll
+  for (int k = 0; k < vectors; ++k)
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) numbers[k][i] = number;
+}
+
 /// Whether a row has a column, or all those of a vector.
 inline bool inside(int column, int columns) { return static_cast<unsigned>(column) < static_cast<unsigned>(columns); }
 template <int lanes>

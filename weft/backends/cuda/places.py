@@ -50,16 +50,14 @@ class Places(View):
 
     def end(self, buffer: Buffer) -> str:
         """How many elements there are from the first of a buffer to the last, and one more."""
-        terms = [str(buffer.offset + 1)]
+        known, terms = buffer.offset + 1, list[str]()
         for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
-            if stride != 0:
-                terms.append(f"({self.dims[dim]} - 1)" + (f" * {stride}" if stride != 1 else ""))
-        return " + ".join(terms)
-
-    def once(self, dims: Iterable[str], over: Iterable[str], column: str = "column") -> list[str]:
-        """Conditions that hold once for all values of the dimensions among ``over`` that are not among ``dims``."""
-        have = set(dims)
-        return [f"{self.index_of(d, column)} == 0" for d in over if d not in have and self.dims[d] != 1]
+            size = self.dims[dim]
+            if isinstance(size, int) and isinstance(stride, int):
+                known += (size - 1) * stride
+            elif stride != 0:
+                terms.append(f"({size} - 1)" + (f" * {stride}" if stride != 1 else ""))
+        return " + ".join([str(known), *terms])
 
     def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
         """Products of indices and strides; neighbouring dimensions that lie as one are one index."""

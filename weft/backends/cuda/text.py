@@ -241,7 +241,11 @@ class _Function(Printer):
         line(f"const int64_t rows = {self.product(self.inside)};")
         if self.segments:
             line(f"const int64_t segments = {self.product(self.segments)};")
-        line(f"const int64_t chunks = rows < {self.schedule.chunks} ? (rows > 0 ? rows : 1) : {self.schedule.chunks};")
+        inside = self.count(self.inside)
+        if inside is not None:
+            line(f"constexpr int64_t chunks = {max(1, min(inside, self.schedule.chunks))};")
+        else:
+            line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
 
     def _beginnings(self) -> None:
         """Whether vectors begin before rows, in which tensors alike, and how many vectors there are."""
@@ -262,11 +266,8 @@ class _Function(Printer):
             line(f"constexpr bool ragged = early || !({divisible});")
         for buffer in dict.fromkeys((*self.streamed(), *self.row_outputs())):
             alike = self.begins_alike(buffer)
-            text = (
-                f"WEFT_ALIGNED_{self.names[reference.name]} && WEFT_ALIGNED_{self.names[buffer.name]}"
-                if alike
-                else "false"
-            )
+            both = (f"WEFT_ALIGNED_{self.names[b.name]}" for b in dict.fromkeys((reference, buffer)))
+            text = " && ".join(both) if alike else "false"
             line(f"constexpr bool {buffer.name}_together = {text};")
         for buffer in self.weights():
             text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"

@@ -1,0 +1,172 @@
+"""Prints what a CUDA C++ kernel does with the vectors of a thread: loops over the columns of a row, column sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from weft.backends.c_expressions import C_TYPES, COMBINE, literal
+from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.statements import Statements
+from weft.backends.source import Writer
+from weft.ir.dtypes import HALVES
+from weft.ir.ops import identity
+from weft.ir.program import Buffer, Output, Value
+from weft.lowering.nest import Accumulate, Compute, Load, Statement, Store
+
+
+class Vectors(Statements):
+    """A thread has every so many vectors of a block's part of a row."""
+
+    def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
+        uses = Counter(arg for value in self.program.values for arg in value.args)
+        self.late = {n for n, v in self.by_name.items() if self._is_only_stored(v, uses[n])}
+        """What is cast to 16 bits, two at a time, where it is stored."""
+        self.fixed_beginning = bool(self.weights() or self.outer)
+        """Whether all rows of a chunk begin alike between two vectors."""
+
+    def _is_only_stored(self, value: Value, uses: int) -> bool:
+        is_cast = value.op == "cast" and value.dtype in HALVES and self.types[value.args[0]][0] == "f32"
+        return is_cast and uses == 0 and self.is_vector(value.name) and value.args[0] not in self.inputs
+
+    @contextmanager
+    def each_row(self, first: str = "row") -> Generator[None]:
+        """The rows of a tile. first: of them."""
+        before = self.row
+        if self.several:
+            self.row = f"({first} + r * chunks)"
+            self.out.line("#pragma unroll")
+            with self.out.block("for (int r = 0; r < tile_rows; ++r)"):
+                yield
+        else:
+            self.row = first
+            yield
+        self.row = before
+
+    @property
+    def before(self) -> str:
+        return "before[r]" if self.several and not self.fixed_beginning else "before"
+
+    def exists(self) -> list[str]:
+        return [f"{self.row} < rows"] if self.several else []
+
+    @contextmanager
+    def vectors(self, *, unrolled: bool = True, each_row: bool = False) -> Generator[None]:
+        line = self.out.line
+        line("#pragma unroll" if unrolled else "#pragma unroll 2")
+        with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
+            line("const int vector = thread + k * threads;")
+            if not each_row:
+                line("const int column = (first + vector) * lanes - before;")
+                with self.out.block("if (has_vector(vector, column))"):
+                    yield
+                return
+            with self.each_row():
+                line(f"const int column = (first + vector) * lanes - {self.before};")
+                with self.guarded(["has_vector(vector, column)", *self.exists()]):
+                    yield
+
+    def loaded(self, buffer: Buffer) -> str:
+        if not self.has_columns(buffer):
+            return super().loaded(buffer)
+        if self.has_rows(buffer):
+            return f"{buffer.name}_tile[i]"
+        return f"{buffer.name}_tile[k][i]" if self.schedule.weights == "registers" else f"{buffer.name}_vector[i]"
+
+    def column_loop(self, body: Sequence[Statement]) -> None:
+        line = self.out.line
+        r = "[r]" if self.several else ""
+        sums = [s for s in body if isinstance(s, Accumulate) and not s.lanes]
+        unrolled = bool(sums) or (bool(self.weights()) and self.schedule.weights == "registers")
+        with self.vectors(unrolled=unrolled, each_row=True):
+            for statement in body:
+                if isinstance(statement, Load):
+                    name = statement.buffer
+                    loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_stage{r}, column, columns)"
+                    line(f"const auto {name}_tile = {loaded};")
+            if self.schedule.weights == "shared":
+                used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
+                for name in (b.name for b in self.weights() if b.name in used):
+                    line(f"const auto {name}_vector = {name}_tile[k * threads];")
+            stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
+            for output in stores:
+                line(self._declared(output))
+            line("#pragma unroll")
+            with self.out.block("for (int i = 0; i < lanes; ++i)"):
+                self.column = "(column + i)"
+                for statement in body:
+                    self._of_lane(statement)
+                self.column = "column"
+            for output in stores:
+                name, late = output.buffer.name, output.value in self.late
+                kind = C_TYPES[output.buffer.dtype]
+                found = f"w::rounded<{kind}>({name}_lanes)" if late else f"{name}_tile"
+                text = f"w::store_row<{name}_together, ragged>({name}_at({self.row}), {found}, column, columns);"
+                with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
+                    line(text)
+
+    def _declared(self, output: Output) -> str:
+        if output.value in self.late:
+            return f"float {output.buffer.name}_lanes[lanes];"
+        return f"w::Vector<{C_TYPES[output.buffer.dtype]}, lanes> {output.buffer.name}_tile;"
+
+    def _of_lane(self, statement: Statement) -> None:
+        line = self.out.line
+        match statement:
+            case Load():
+                pass
+            case Compute(value=name) if name in self.late:
+                pass
+            case Compute(value=name):
+                self.define(name)
+            case Store(output=name):
+                output = self.outputs[name]
+                if output.value in self.late:
+                    line(f"{name}_lanes[i] = {self.operand(self.by_name[output.value].args[0])};")
+                else:
+                    line(f"{name}_tile[i] = {self.operand(output.value)};")
+            case Accumulate(value=name, lanes=True):
+                value = self.by_name[name]
+                total = self.number(name)
+                combined = COMBINE[value.op].format(total, self.operand(value.args[0]))
+                line(f"if (!ragged || w::inside(column + i, columns)) {total} = {combined};")
+            case Accumulate(value=name):
+                value = self.by_name[name]
+                once = self.once(self.types[value.args[0]][1], (*self.segments, *self.inside))
+                with self.guarded(once):
+                    combined = COMBINE[value.op].format(f"{name}[k][i]", self.operand(value.args[0]))
+                    line(f"{name}[k][i] = {combined};")
+            case _:
+                raise AssertionError(f"nobody prints {statement}")
+
+    def load_weight(self, buffer: Buffer) -> None:
+        """The vectors of a thread, which no other reads."""
+        name, kind = buffer.name, C_TYPES[buffer.dtype]
+        vectors = f"w::Vector<{kind}, lanes>"
+        if self.schedule.weights == "registers":
+            self.out.line(f"{vectors} {name}_tile[thread_vectors];")
+        else:
+            self.out.line(f"{vectors}* const {name}_tile = {name}_memory + thread;")
+        with self.vectors():
+            at = "k" if self.schedule.weights == "registers" else "k * threads"
+            loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_at(chunk), column, columns)"
+            self.out.line(f"{name}_tile[{at}] = {loaded};")
+
+    def start(self, value: Value) -> None:
+        kind, nothing = C_TYPES[value.dtype], literal(identity(value.op, value.dtype), value.dtype)
+        if not self.sums_vectors(value):
+            self.out.line(f"{kind} {value.name} = {nothing};")
+            return
+        self.out.line(f"{kind} {value.name}[thread_vectors][lanes];")
+        self.out.line(f"w::fill({value.name}, {nothing});")
+
+    def keep(self, value: Value) -> None:
+        name = value.name
+        if not self.sums_vectors(value):
+            self.out.line(f"if (first == 0 && thread == 0) {name}_partial[part] = {name};")
+            return
+        with self.vectors():
+            kept = f"{name}_partial + part * columns, w::vector({name}[k])"
+            self.out.line(f"w::store_row<partials_together, ragged>({kept}, column, columns);")
