@@ -11,6 +11,7 @@ from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, text
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.listed import backend_of, backends_of, render
+from weft.ir.program import Buffer, Output, Value
 from weft.plan.kernel import Kernel, parse_kernel
 
 needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
@@ -105,3 +106,14 @@ def test_the_end_of_a_tensor_of_more_than_two_billion_elements_is_counted_in_64_
     large = replace(kernel, program=replace(kernel.program, dims=(rows, *kernel.program.dims[1:])))
     (copy,) = (line for line in render(large).text.splitlines() if "ring.copy(" in line)
     assert copy.endswith(f"+ {2**32});")
+
+
+def test_what_is_stored_once_behind_the_rows_has_a_finish_without_column_sums_too() -> None:
+    _, kernel = kernel_of("softmax_forward", (64, 2048), warps=4, vectors=2)
+    program = kernel.program
+    count = Value("count", "size", (), (program.dims[0].name,), "i64", ())
+    output = Output(Buffer("rows_counted", "i64", (), ()), "count")
+    more = replace(program, values=(*program.values, count), outputs=(*program.outputs, output))
+    first, finish = text.abi(replace(kernel, program=more)).launches
+    assert (first.entry, finish.entry) == ("weft_softmax_forward", "weft_softmax_forward_finish")
+    assert "rows_counted[0] = count;" in render(replace(kernel, program=more)).text

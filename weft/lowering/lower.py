@@ -28,7 +28,6 @@ from weft.lowering.nest import (
 from weft.lowering.verify import verify_nest
 from weft.lowering.view import KernelView
 from weft.plan.kernel import Kernel, S
-from weft.plan.schedule import Finish
 
 
 class Lowering(KernelView[S]):
@@ -43,17 +42,17 @@ class Lowering(KernelView[S]):
         """Of the kernel's one function. Raises VerificationError."""
         return verify_nest(Nest(self.program, tuple(self.body())))
 
-    def functions(self, finish: Finish) -> tuple[Nest, ...]:
-        """Of the kernel's functions: one for all, or one for the finish, where that is launched by itself. finish:
-        where what programs have added up is completed. Raises VerificationError."""
+    def functions(self, *, completes_sums: bool = False) -> tuple[Nest, ...]:
+        """Of the kernel's functions: one for all, or one for the finish, where that is launched by itself.
+        completes_sums: whether a program passes over all rows of its columns, so that nothing is left for a finish.
+        Raises VerificationError."""
         body = tuple(self.body())
-        match finish:
-            case "none":
-                bodies = [body]
-            case "same":
-                bodies = [(*body, GridSync(), *self.finish())]
-            case "separate":
-                bodies = [body, tuple(self.finish())]
+        if completes_sums or not self.loops.epilogue_stores:
+            bodies = [body]
+        elif self.schedule.finish == "same":
+            bodies = [(*body, GridSync(), *self.finish())]
+        else:
+            bodies = [body, tuple(self.finish())]
         return tuple(verify_nest(Nest(self.program, one)) for one in bodies)
 
     def body(self) -> Iterator[Statement]:

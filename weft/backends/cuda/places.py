@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.view import View
 from weft.ir.program import Buffer, Size
+from weft.lowering import addresses
 
 
 class Places(View):
@@ -20,21 +21,15 @@ class Places(View):
         super().__init__(kernel)
         self.dims = {d.name: d.size for d in kernel.program.dims}
 
-    def product(self, dims: Iterable[str]) -> str:
+    def product(self, dims: Iterable[str]) -> Size:
         """Elements along some dimensions: a number, or names of parameters."""
-        number, names = 1, list[str]()
-        for size in (self.dims[dim] for dim in dims):
-            if isinstance(size, str):
-                names.append(size)
-            else:
-                number *= size
-        return " * ".join([*names, *([str(number)] if number != 1 or not names else [])])
+        return addresses.count(self.dims, dims)
 
     def index_of(self, dim: str, column: str = "column", row: str = "row") -> str:
         """The index along one dimension."""
         for dims, flat in ((self.segments, "segment"), (self.inside, row), (self.columns, column)):
             if dim in dims:
-                return self._index(dims, dim, dim, flat)
+                return addresses.index(self.dims, dims, dim, dim, flat, "/")
         raise KeyError(dim)
 
     def offset(self, buffer: Buffer, row: str = "row") -> str:
@@ -60,22 +55,4 @@ class Places(View):
         return " + ".join([str(known), *terms])
 
     def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
-        """Products of indices and strides; neighbouring dimensions that lie as one are one index."""
-        groups: list[tuple[str, str, Size]] = []
-        for dim in dims:
-            stride, size = buffer.stride_of.get(dim, 0), self.dims[dim]
-            before = groups[-1][2] if groups else None
-            apart = stride * size if isinstance(stride, int) and isinstance(size, int) else None
-            if groups and ((before == 0 and stride == 0) or (apart not in (None, 0) and before == apart)):
-                groups[-1] = (groups[-1][0], dim, stride)
-            else:
-                groups.append((dim, dim, stride))
-        found = ((self._index(dims, first, last, flat), stride) for first, last, stride in groups if stride != 0)
-        return [index if stride == 1 else f"{index} * {stride}" for index, stride in found]
-
-    def _index(self, dims: Sequence[str], first: str, last: str, flat: str) -> str:
-        """The running index over the dimensions from ``first`` to ``last`` of one over ``dims``."""
-        at, end = dims.index(first), dims.index(last) + 1
-        divisor, modulus = self.product(dims[end:]), self.product(dims[at:end])
-        text = flat if divisor == "1" else f"({flat} / ({divisor}))"
-        return text if at == 0 else f"({text} % ({modulus}))"
+        return addresses.terms(self.dims, buffer, dims, flat, "/")

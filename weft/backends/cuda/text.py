@@ -44,7 +44,7 @@ BARRIER = "barrier"
 def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
     """A kernel whose names are free, and the nests of its functions."""
     plain = with_free_names(kernel, TAKEN, DERIVED, FUNCTIONS)
-    return plain, CudaLowering(plain).functions(plain.schedule.finish)
+    return plain, CudaLowering(plain).functions()
 
 
 def shared_bytes(kernel: CudaKernel) -> int:
@@ -99,7 +99,7 @@ def abi(kernel: CudaKernel) -> Abi:
     plain, nests = lowered(kernel)
     schedule, entry = plain.schedule, entry_of(kernel.name)
     parts = product([_elements(plain, schedule.segments), _chunk_count(plain)])
-    syncs = any(isinstance(s, GridSync) for s in nests[0].body)
+    syncs = _syncs(nests)
     launches = [
         Launch(
             entry,
@@ -149,29 +149,34 @@ def render(kernel: CudaKernel) -> Source:
     names = dict(zip((b.name for b in plain.program.buffers), (b.name for b in kernel.program.buffers), strict=True))
     names |= dict(zip(plain.program.parameters, kernel.program.parameters, strict=True))
     (first, *synced), *launched = (nest.phases() for nest in nests)
-    with _function(plain, entry, plain.schedule.warps, 1, writer):
+    with _function(plain, nests, entry, plain.schedule.warps, 1, writer):
         _Function(plain, nests, names, writer).write(first, synced)
     for nest in (phase for phases in launched for phase in phases):
         writer.line()
-        with _function(plain, f"{entry}_finish", FINISH_WARPS, 0, writer):
+        with _function(plain, nests, f"{entry}_finish", FINISH_WARPS, 0, writer):
             _Function(plain, nests, names, writer).write_finish(nest, FINISH_WARPS)
     return Source("cuda", kernel.name, writer.text())
 
 
-def _function(kernel: CudaKernel, entry: str, warps: int, more: int, writer: Writer):
+def _function(kernel: CudaKernel, nests: tuple[Nest, ...], entry: str, warps: int, more: int, writer: Writer):
     """The head of a function. more: warps that do not compute."""
     writer.line()
     bound = WARP_THREADS * (warps + more)
     writer.line(f'extern "C" __global__ void __launch_bounds__({bound}, 1)')
-    return writer.block(f"{entry}({', '.join(_arguments(kernel))})")
+    return writer.block(f"{entry}({', '.join(_arguments(kernel, nests))})")
 
 
-def _arguments(kernel: CudaKernel) -> list[str]:
+def _syncs(nests: tuple[Nest, ...]) -> bool:
+    """Whether programs of the first function wait for each other."""
+    return any(isinstance(s, GridSync) for s in nests[0].body)
+
+
+def _arguments(kernel: CudaKernel, nests: tuple[Nest, ...]) -> list[str]:
     program, view = kernel.program, View(kernel)
     found = [f"const {C_TYPES[b.dtype]}* __restrict__ {b.name}" for b in program.inputs]
     found += [f"{C_TYPES[o.buffer.dtype]}* {o.buffer.name}" for o in program.outputs]
     found += [f"{C_TYPES[v.dtype]}* {v.name}_partial" for v in view.outer]
-    if kernel.schedule.finish == "same":
+    if _syncs(nests):
         found.append(f"unsigned long long* {BARRIER}")
     return [*found, *(f"int64_t {p}" for p in program.parameters)]
 

@@ -30,11 +30,6 @@ def completes_sums(kernel: TritonKernel) -> bool:
     return kernel.schedule.finish == "none" and bool(outer_values(kernel))
 
 
-def has_finish(kernel: TritonKernel) -> bool:
-    """Whether something is left to do once all programs have passed over their rows."""
-    return bool(_loops(kernel).epilogue_stores) and not completes_sums(kernel)
-
-
 def finish_blocks(kernel: TritonKernel) -> dict[tuple[str, ...], list[Output]]:
     """What the finish stores, by the row dimensions that it keeps."""
     return _loops(kernel).epilogue_blocks(kernel.schedule.rows)

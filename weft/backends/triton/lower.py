@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.backends.triton.division import completes_sums, has_finish, is_persistent
+from weft.backends.triton.division import completes_sums, is_persistent
 from weft.backends.triton.schedule import TritonKernel, TritonSchedule
 from weft.backends.triton.view import View
 from weft.ir.ops import ONLINE
@@ -40,7 +40,7 @@ MOST_TOGETHER = 4
 def lower(kernel: TritonKernel) -> tuple[Nest, ...]:
     """The nests of the functions of a kernel whose own names are free: one for all, or one for the finish, where that
     is launched by itself."""
-    return TritonLowering(kernel).functions(kernel.schedule.finish if has_finish(kernel) else "none")
+    return TritonLowering(kernel).functions(completes_sums=completes_sums(kernel))
 
 
 class TritonLowering(Lowering[TritonSchedule], View):

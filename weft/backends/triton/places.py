@@ -17,6 +17,7 @@ from weft.backends.triton.demand import spreads_once
 from weft.backends.triton.division import blocks_in_turn, completes_sums, is_persistent, splits_columns, tiled_rows
 from weft.backends.triton.schedule import VECTOR, TritonKernel
 from weft.ir.program import Buffer, Size
+from weft.lowering import addresses
 
 LARGEST_INDEX = 2**31 - 1
 """Of 32-bit arithmetic, which is what indices are computed in if this is known to do."""
@@ -119,16 +120,7 @@ class Places:
 
     def count(self, dims: Iterable[str]) -> Size:
         """Number of elements of some dimensions, or its text where it is known at run time only."""
-        number, names = 1, list[str]()
-        for dim in dims:
-            size = self.dims[dim]
-            if isinstance(size, str):
-                names.append(size)
-            else:
-                number *= size
-        if not names:
-            return number
-        return " * ".join([*names, *([str(number)] if number != 1 else [])])
+        return addresses.count(self.dims, dims)
 
     def suffix(self, piece: int) -> str:
         """What distinguishes the names of a piece: a letter, nothing if there is only one."""
@@ -176,7 +168,7 @@ class Places:
         """The index along one dimension."""
         for dims, flat in self._flats(piece):
             if dim in dims:
-                return _part(flat, *self._split(dims, dim, dim))
+                return addresses.index(self.dims, dims, dim, dim, flat, "//")
         raise KeyError(dim)
 
     def has_rows(self, buffer: Buffer) -> bool:
@@ -228,42 +220,5 @@ class Places:
         yield self.columns, self.column_of(piece)
 
     def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str, step: int = 1) -> list[str]:
-        """Products of indices and strides; neighbouring dimensions that lie as one are one index. step: elements that
-        the running index counts as one."""
-        groups: list[tuple[str, str, Size]] = []
-        for dim in dims:
-            stride = buffer.stride_of.get(dim, 0)
-            if groups and self._continues(groups[-1][2], dim, stride):
-                groups[-1] = (groups[-1][0], dim, stride)
-            else:
-                groups.append((dim, dim, stride))
-        terms: list[str] = []
-        for first, last, stride in groups:
-            if stride != 0:
-                divisor, modulus = self._split(dims, first, last)
-                index = _part(flat, divisor // step if isinstance(divisor, int) else divisor, modulus)
-                terms.append(index if stride == 1 else f"{index} * {stride}")
-        return terms
-
-    def _continues(self, before: Size, dim: str, stride: Size) -> bool:
-        if before == 0 and stride == 0:
-            return True
-        size = self.dims[dim]
-        if isinstance(before, str) or isinstance(stride, str) or isinstance(size, str):
-            return False
-        return stride != 0 and before == stride * size
-
-    def _split(self, dims: Sequence[str], first: str, last: str) -> tuple[Size, Size | None]:
-        """By what a running index over ``dims`` is divided to have the index over those from ``first`` to ``last``, and
-        what it is taken modulo, if that is necessary."""
-        at, end = dims.index(first), dims.index(last) + 1
-        return self.count(dims[end:]), None if at == 0 else self.count(dims[at:end])
-
-
-def _part(flat: str, divisor: Size, modulus: Size | None) -> str:
-    text = flat if divisor == 1 else f"({flat} // {_factor(divisor)})"
-    return text if modulus is None else f"({text} % {_factor(modulus)})"
-
-
-def _factor(size: Size) -> str:
-    return f"({size})" if isinstance(size, str) and " " in size else str(size)
+        """Of the part of an address that some dimensions make. step: elements that the running index counts as one."""
+        return addresses.terms(self.dims, buffer, dims, flat, "//", step)
