@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -282,3 +283,22 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("cuda.pathfinder.load_nvidia_dynamic_lib", absent)
     assert build.missing() == "nvidia-cuda-nvrtc"
+
+
+def test_nvrtc_takes_nothing_from_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not say what such a kernel uses. Releases before 12.9 have no cache, and no option for it."""
+    given: list[bool] = []
+    core = import_module("cuda.core")
+    options = core.ProgramOptions
+
+    def recorded(**named: object) -> object:
+        given.append(bool(named["no_cache"]))
+        return options(**named)
+
+    monkeypatch.setattr(core, "ProgramOptions", recorded)
+    for version in ((0, 13, 0), (0, 12, 9), (0, 12, 8)):
+        monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", lambda version=version: version)
+        build._has_cache.cache_clear()
+        build.compiled(TEXT, "p", 90, {"WEFT_ALIGNED_x": "1"})
+    build._has_cache.cache_clear()
+    assert given == [True, True, False]

@@ -117,3 +117,9 @@ def test_what_is_stored_once_behind_the_rows_has_a_finish_without_column_sums_to
     first, finish = text.abi(replace(kernel, program=more)).launches
     assert (first.entry, finish.entry) == ("weft_softmax_forward", "weft_softmax_forward_finish")
     assert "rows_counted[0] = count;" in render(replace(kernel, program=more)).text
+
+
+def test_a_block_has_no_vectors_of_the_next_one_where_a_thread_has_place_for_more() -> None:
+    """128 of them for each block of a cluster of two, say, in threads that have place for 3 times 128."""
+    text_ = render(of_any_width(cluster=2, warps=4, vectors=2)).text
+    assert "(own == thread_vectors * threads || vector < own)" in text_

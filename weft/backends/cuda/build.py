@@ -50,6 +50,7 @@ def compiled(text: str, name: str, architecture: int, macros: Mapping[str, str])
         device_as_default_execution_space=True,
         minimal=True,
         no_source_include=True,
+        no_cache=_has_cache(),
     )
     log = io.StringIO()
     try:
@@ -136,6 +137,13 @@ def _core() -> Any:
 def _whole(text: str, name: str) -> str:
     """The header and a text, of which each line keeps its number."""
     return f'{header()}#line 1 "{name}.cu"\n{text}'
+
+
+@cache
+def _has_cache() -> bool:
+    """Whether NVRTC has a cache of its own, which it has from 12.9 on. What comes from there says nothing of registers
+    (NVIDIA/cuda-python issue 1124), and binaries are kept by weft."""
+    return import_module("cuda.bindings.nvrtc").nvrtcVersion()[1:] >= (12, 9)
 
 
 @cache

@@ -205,7 +205,7 @@ class _Function(Printer):
         line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
         line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
         with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
-            line("return (own % threads == 0 || vector < own) && (is_full || column < columns);")
+            line("return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);")
         for name, at in layout.weights_at.items():
             kind = C_TYPES[self.inputs[name].dtype]
             line(f"auto* const {name}_memory = reinterpret_cast<w::Vector<{kind}, lanes>*>(memory + {at});")
