@@ -6,12 +6,21 @@ from typing import Any
 
 from tests.cuda_kernels import kernel_of, of_any_width
 from tests.refusal_cases import says
+from weft.backends.cuda import build
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
 from weft.errors import Refusal
 from weft.ir.parser import parse
 from weft.plan.kernel import Kernel
+from weft.plan.split import Split
 from weft.target import Target
+
+
+def split_of(body: str, parameters: str = "") -> Split:
+    """A program of rows m and columns n, for an H200."""
+    program = parse(f"program p({parameters})\n{body}end\n")
+    return Split.of(program, ("m",), ("n",), Target.named("h200"), {})
 
 
 def refused(body: str, rows: tuple[str, ...] = ("m",), segments: tuple[str, ...] = (), **fields: Any) -> Refusal:
@@ -34,6 +43,28 @@ def _(*_: Any) -> Refusal | None:
     _, kernel = kernel_of("rms_norm_forward", (64, 256), warps=4, vectors=1)
     assert BACKEND.supports(kernel, Target.named("h200")) is None
     return BACKEND.supports(kernel, Target.named("a100"))
+
+
+@says("cuda_rows: p: nothing is reduced along rows (have 0 reductions, needs 1)", 0, 1)
+def _(*_: Any) -> Refusal | None:
+    body = "  input x: f32 [m:16, n:1]\n  total: f32{n} = sum[m](x)\n  output y: f32 [n:1] = total\n"
+    return BACKEND.check_fits(split_of(f"  dim m = 8\n  dim n = 16\n{body}"))
+
+
+@says("cuda_run_time_width: p: the size of n is known at run time only (have 1 dimension, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal | None:
+    body = "  input x: f32 [m:s0, n:1]\n  sum: f32{m} = sum[n](x)\n  output y: f32 [m:1] = sum\n"
+    return BACKEND.check_fits(split_of(f"  dim m = 8\n  dim n = s0\n{body}", "s0"))
+
+
+@says("cuda_nvrtc: p: no NVRTC: cuda-core is missing")
+def _(monkeypatch: Any, *_: Any) -> Refusal | None:
+    monkeypatch.setattr(build, "missing", lambda: "cuda-core")
+    Work.of.cache_clear()
+    body = "  input x: f32 [m:16, n:1]\n  sum: f32{m} = sum[n](x)\n  output y: f32 [m:1] = sum\n"
+    found = BACKEND.check_fits(split_of(f"  dim m = 8\n  dim n = 16\n{body}"))
+    Work.of.cache_clear()
+    return found
 
 
 @says("cuda_online: spread: no CUDA C++ is written for m2 (have 1 reduction, limit 0)", 1, 0)

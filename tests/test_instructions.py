@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from tools.instructions import instructions, main
-from weft.backends.triton.instructions import INSTRUCTIONS, MOST_COST, ROUGH_INSTRUCTIONS, ROUNDING_COST, cost_of
+from weft.backends.instructions import INSTRUCTIONS, MOST_COST, ROUGH_INSTRUCTIONS, ROUNDING_COST, cost_of
 from weft.ir.ops import OPS
 from weft.ir.parser import parse
 from weft.ir.program import Value

@@ -32,9 +32,10 @@ from torch import Tensor
 from tools.arguments import add_workloads, require_gpu
 from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
-from tools.swept import COLUMNS, TARGET, line
+from tools.swept import CLUSTER_FIELDS, COLUMNS, TARGET, columns_of, line
 from weft.backends.binary import Job, Variant
-from weft.backends.triton import text as triton
+from weft.backends.cuda import choice as clusters
+from weft.backends.listed import render, supports
 from weft.backends.triton.backend import SLACK
 from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
@@ -45,6 +46,7 @@ from weft.bench.peers import copy_candidate
 from weft.bench.workloads import WORKLOADS
 from weft.options import Options
 from weft.plan.kernel import Kernel, parse_kernel
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.runtime.gpu import function as gpu
 from weft.runtime.gpu.builds import binaries
@@ -76,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--regions", action="store_true", help="that are drawn themselves, in place of workloads")
     parser.add_argument("--elements", type=int, nargs=2, metavar=("LEAST", "MOST"), help="of drawn shapes")
     parser.add_argument("--dtype", default="bf16", help="of these")
+    parser.add_argument("--backend", choices=("triton", "cuda"), default="triton", help="whose schedules")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=20, help="schedules of a kernel")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no further cell is begun")
@@ -92,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, split in parts_of(cell, TARGET).items():
             if given.gates and cell.rows > FEW_ROWS[-1] and name.endswith(("_rows", "_columns")):
                 continue
-            if given.sample:
+            if given.backend == "cuda":
+                schedules = drawn_of(clusters.ranked(split), given.most, draw)
+            elif given.sample:
                 schedules = _rendered(split, ranked(split, candidates(split)))
             else:
                 schedules = drawn_schedules(split, given.most, draw)
@@ -103,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
         made, lines = pool.map(_compile, texts, chunksize=4), list[dict[str, Any]]()
         with given.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            columns = columns_of(CLUSTER_FIELDS) if given.backend == "cuda" else COLUMNS
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             for (cell, name), kernels in found.items():
                 failures = [next(made) for _ in kernels]
@@ -152,8 +158,14 @@ def drawn_schedules(split: Split, most: int, draw: random.Random) -> list[Triton
     return list(dict.fromkeys((*first[:count], *draw.sample(others, min(len(others), most - count)))))
 
 
+def drawn_of(ranked: Sequence[Schedule], most: int, draw: random.Random) -> list[Schedule]:
+    """So many of some schedules, that which is predicted to be the best first; half of them drawn."""
+    count = max(1, round(FIRST * most))
+    return [*ranked[:count], *draw.sample(ranked[count:], max(0, min(len(ranked), most) - count))]
+
+
 def _rendered(split: Split, schedules: Iterable[TritonSchedule]) -> list[TritonSchedule]:
-    return [s for s in schedules if triton.supports(Kernel(split.program, s)) is None]
+    return [s for s in schedules if supports(Kernel(split.program, s)) is None]
 
 
 def regrets(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
@@ -172,7 +184,7 @@ def _compile(job: tuple[str, int]) -> str:
     text, arch = job
     kernel = parse_kernel(text)
     try:
-        found = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), arch)
+        found = Job(kernel, render(kernel), Variant.expected(kernel, {}), arch)
         binaries(found, Options.read())
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
@@ -189,14 +201,14 @@ def _measure(
     runs: list[tuple[KernelRun, dict[str, Any]]] = []
     for place, (kernel, failure) in enumerate(zip(kernels, failures, strict=True)):
         row = line(cell, name, place, kernel.schedule)
-        refusal = triton.supports(kernel)
+        refusal = supports(kernel)
         if failure or refusal is not None:
             yield row | {"failure": failure or (refusal and refusal.rule)}
             continue
         try:
             run = KernelRun(kernel, inputs, outputs, (), options)
             binaries = run.function.binaries(Variant.expected(kernel, {}), gpu.architecture_of(device))
-            usage = binaries[triton.render(kernel).entry].usage
+            usage = binaries[render(kernel).entry].usage
             row["arch"] = 10 * capability[0] + capability[1]
             row |= {key: getattr(usage, key) for key in ("registers", "spill_bytes", "shared_bytes")}
             run.run_poisoned()

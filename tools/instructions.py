@@ -2,7 +2,7 @@
 element takes in float32 on a GPU of compute capability 9.0, and how many where the result is rounded to 16 bits.
 
 A kernel with one of them and a kernel with two in a row are compiled; what the second has more, by elements of a
-thread, is the cost of one. No GPU is needed. ``backends/triton/instructions.py`` has the figures.
+thread, is the cost of one. No GPU is needed. ``backends/instructions.py`` has the figures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from weft.backends.binary import Job, Variant
 from weft.backends.triton import text as triton
-from weft.backends.triton.instructions import INSTRUCTIONS
+from weft.backends.instructions import INSTRUCTIONS
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.builder import Builder
 from weft.ir.ops import OPS

@@ -12,24 +12,38 @@ from typing import Any
 from tools.gpu_cells import Cell, parts_of
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.schedule import TritonSchedule
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.target import Target
 
 TARGET = Target.named("h200")
 NUMBERS = ("rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunks")
 FIELDS = ("scheme", *NUMBERS, "finish", "remat", "hoisted", "register_cap")
-"""Of schedules, as columns of a file."""
-COLUMNS = (
-    *("workload", "dtype", "rows", "columns", "part", "place", *FIELDS),
-    *("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure"),
+"""Of Triton's schedules, as columns of a file."""
+CLUSTER_FIELDS = (
+    *("scheme", "rows_per_tile", "cluster", "warps", "blocks", "vectors", "stages", "chunks", "weights", "finish"),
 )
-"""Of a file. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
+"""Of schedules of CUDA C++."""
+
+
+def columns_of(fields: Sequence[str]) -> tuple[str, ...]:
+    """Of a file of schedules with these fields."""
+    figures = ("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure")
+    return ("workload", "dtype", "rows", "columns", "part", "place", *fields, *figures)
+
+
+COLUMNS = columns_of(FIELDS)
+"""Of a file of Triton's schedules. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
 shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the architecture."""
 SWEEPS = Path(__file__).parent / "sweeps"
 TIMED, COMPILED = SWEEPS / "h200_schedules.csv", SWEEPS / "ptxas.csv"
 """Schedules timed on an H200 by ``tools.gpu_sweep``; kernels compiled for other GPUs by ``tools.ptxas_sweep``."""
+CLUSTERS_TIMED = SWEEPS / "h200_clusters.csv"
+"""Schedules of CUDA C++ kernels timed on an H200."""
 FITS = Path(str(resources.files("weft.plan"))) / "calibration" / "schedules"
 """What the package reads of what is fitted to them."""
+CLUSTERS_FIT = FITS.parent / "clusters" / "h200.json"
+"""The same of CUDA C++."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +64,15 @@ class Swept:
         return int(self.figures["place"])
 
 
-def line(cell: Cell, part: str, place: int, schedule: TritonSchedule) -> dict[str, Any]:
+def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any]:
     """Of a file, without figures."""
     where = {"workload": cell.workload, "dtype": cell.dtype, "rows": cell.rows, "columns": cell.columns}
-    fields = {key: getattr(schedule, key) for key in FIELDS}
-    return where | {"part": part, "place": place} | fields | {"hoisted": int(schedule.hoisted)}
+    found = {"part": part, "place": place} | {key: getattr(schedule, key) for key in fields_of(schedule)}
+    return where | {key: int(value) if isinstance(value, bool) else value for key, value in found.items()}
+
+
+def fields_of(schedule: Schedule) -> tuple[str, ...]:
+    return FIELDS if isinstance(schedule, TritonSchedule) else CLUSTER_FIELDS
 
 
 def read(files: Sequence[Path], every: int = 1) -> Iterator[Swept]:

@@ -33,9 +33,8 @@ class Backend(ABC):
 
     kind: of the targets that it writes kernels for. device: the type of torch's devices that these run on. needs: a
     package without which their text cannot be compiled, if there is one. compares_parts: whether its times were fitted
-    to kernels of parts of a pass as well, so that a pass is cut where that is predicted to be faster. is_planned:
-    whether it has a model of time, so that the planner asks it; kernels with its schedules are printed, compiled and
-    run in any case. Times are in microseconds.
+    to kernels of parts of a pass as well, so that a pass is cut where that is predicted to be faster. Times are in
+    microseconds.
     """
 
     name: ClassVar[str]
@@ -43,7 +42,6 @@ class Backend(ABC):
     device: ClassVar[str]
     needs: ClassVar[str] = ""
     compares_parts: ClassVar[bool] = False
-    is_planned: ClassVar[bool] = True
 
     @abstractmethod
     def parse(self, text: str) -> Schedule | None:
@@ -61,8 +59,9 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def choose(self, part: Split) -> Schedule:
-        """The schedule with the shortest predicted time."""
+    def choose(self, part: Split) -> Schedule | None:
+        """The schedule with the shortest predicted time; None if this backend has no kernel for it: some other one of
+        the target has."""
 
     def candidates(self, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterable[Schedule]:
         """Schedules that the kernel of a split can have, the likeliest first: those that tuning measures, and a stored

@@ -36,7 +36,7 @@ def backends() -> tuple[Backend, ...]:
 
 def backends_of(kind: str) -> tuple[Backend, ...]:
     """Those that plan kernels for a kind of target."""
-    return tuple(backend for backend in backends() if backend.kind == kind and backend.is_planned)
+    return tuple(backend for backend in backends() if backend.kind == kind)
 
 
 def backends_on(device: str) -> tuple[Backend, ...]:
@@ -71,11 +71,10 @@ def device_of(kernel: Kernel) -> str:
 
 def devices() -> tuple[str, ...]:
     """Types of devices that kernels can be written for, and compiled as far as packages are concerned."""
-    planned = (backend for backend in backends() if backend.is_planned)
-    return tuple(dict.fromkeys(b.device for b in planned if not b.needs or find_spec(b.needs)))
+    return tuple(dict.fromkeys(b.device for b in backends() if not b.needs or find_spec(b.needs)))
 
 
 def missing_for(device: str) -> str:
     """The package that kernels for a type of device need and that is not installed; empty if nothing is missing."""
-    needed = (b.needs for b in backends() if b.device == device and b.is_planned and b.needs)
+    needed = (b.needs for b in backends() if b.device == device and b.needs)
     return next((name for name in needed if not find_spec(name)), "")

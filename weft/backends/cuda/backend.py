@@ -2,41 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
-from weft.backends.cuda import legality, text
+from weft.backends.cuda import choice, cost, legality, text
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View
+from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.errors import Refusal
 from weft.lowering.nest import Nest
-from weft.plan.kernel import Estimate, Kernel
+from weft.plan.kernel import Estimate, Kernel, Resources
+from weft.plan.schedule import Schedule
 from weft.plan.split import Split
 from weft.target import Target
 
 
 class CudaBackend(Backend):
-    """Copies that run ahead, rows that clusters share. Its kernels are not planned yet: nothing was fitted to them."""
+    """Copies that run ahead, rows that clusters share. Time is that of a model that was fitted to sweeps."""
 
-    name, kind, device, is_planned = "cuda", "gpu", "cuda", False
+    name, kind, device, compares_parts = "cuda", "gpu", "cuda", True
 
     def parse(self, text: str) -> CudaSchedule | None:
         found = CudaSchedule.parse(text)
         return found if found is not None and found.scheme == "CLUSTER" else None
 
-    def choose(self, part: Split) -> CudaSchedule:
-        raise NotImplementedError("nothing was fitted to kernels in CUDA C++")
+    def check_row(self, part: Split) -> Refusal | None:
+        return choice.refusal(part)
+
+    def check_fits(self, part: Split, slack: float = 1.0) -> Refusal | None:
+        return choice.refusal(part)
+
+    def choose(self, part: Split) -> CudaSchedule | None:
+        return choice.chosen(part)
+
+    def candidates(self, kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Iterator[CudaSchedule]:
+        yield from choice.ranked(Split.of_kernel(kernel, target, hints))
+
+    def resources(self, kernel: Kernel, target: Target) -> Resources:
+        return choice.resources_of(Split.of_kernel(kernel, target, {}), kernel.schedule)
 
     def timed(self, kernel: Kernel, counts: Estimate, target: Target, hints: Mapping[str, int], warm: bool) -> Estimate:
-        us = self.least_us(counts.bytes_read + counts.bytes_written + counts.workspace_bytes, target)
-        return replace(counts, memory_us=us, predicted_us=us)
+        found = choice.times_of(Split.of_kernel(kernel, target, hints), kernel.schedule, warm=warm)
+        own = {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles}
+        return replace(counts, predicted_us=found.all, **own)
+
+    def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
+        again = target.launch_us if splits_sums else 0.0
+        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
 
     def least_us(self, moved: int, target: Target) -> float:
-        return moved / target.bandwidth_gbps / 1e3
+        known = cost.constants(target)
+        return moved / (target.bandwidth_gbps * known.bandwidth) / 1e3 + known.start_us
+
+    @property
+    def fitted(self) -> tuple[str, str]:
+        return cost.FITTED, str(cost.fitted_constants())
+
+    @property
+    def compiler(self) -> str:
+        from weft.backends.cuda import build
+
+        return "" if build.missing() else f"nvrtc {build.release()}"
+
+    def is_missed(self, kernel: Kernel, used: ResourceUsage, target: Target) -> bool:
+        """It spills: the compiler is told how many blocks a multiprocessor is to have place for."""
+        return used.spill_bytes > 0
+
+    def runner_up(
+        self, kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
+    ) -> Schedule | None:
+        return choice.runner_up(Split.of_kernel(kernel, target, hints), (kernel.schedule, *tried))
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         refusal = None if target is None else legality.check_architecture(kernel, target.architecture)

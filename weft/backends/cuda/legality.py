@@ -22,6 +22,25 @@ def check_program(view: View) -> Refusal | None:
     return check_online(view) or check_copies(view) or check_columns(view) or check_segments(view)
 
 
+def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
+    """Kernels can be compiled here."""
+    from weft.backends.cuda import build
+
+    package = build.missing()
+    return Refusal("cuda_nvrtc", kernel.name, f"no NVRTC: {package} is missing") if package else None
+
+
+def check_planned(view: View) -> Refusal | None:
+    """There is a row reduction, and the width of rows is known when the kernel is planned."""
+    if not any(view.loops.inner):
+        return Refusal("cuda_rows", view.program.name, "nothing is reduced along rows", 0, 1)
+    unknown = [dim for dim in view.columns if isinstance(view.program.size_of(dim), str)]
+    if unknown:
+        message = f"the size of {', '.join(unknown)} is known at run time only"
+        return Refusal("cuda_run_time_width", view.program.name, message, len(unknown), 0)
+    return None
+
+
 def check_architecture(kernel: CudaKernel, architecture: int) -> Refusal | None:
     """A GPU has clusters and bulk copies. architecture: its compute capability, as 90 of 9.0."""
     if architecture >= LEAST_ARCHITECTURE:

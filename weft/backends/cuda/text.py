@@ -149,20 +149,19 @@ def render(kernel: CudaKernel) -> Source:
     names = dict(zip((b.name for b in plain.program.buffers), (b.name for b in kernel.program.buffers), strict=True))
     names |= dict(zip(plain.program.parameters, kernel.program.parameters, strict=True))
     (first, *synced), *launched = (nest.phases() for nest in nests)
-    with _function(plain, nests, entry, plain.schedule.warps, 1, writer):
+    with _function(plain, nests, entry, plain.schedule.warps + 1, plain.schedule.blocks, writer):
         _Function(plain, nests, names, writer).write(first, synced)
     for nest in (phase for phases in launched for phase in phases):
         writer.line()
-        with _function(plain, nests, f"{entry}_finish", FINISH_WARPS, 0, writer):
+        with _function(plain, nests, f"{entry}_finish", FINISH_WARPS, 1, writer):
             _Function(plain, nests, names, writer).write_finish(nest, FINISH_WARPS)
     return Source("cuda", kernel.name, writer.text())
 
 
-def _function(kernel: CudaKernel, nests: tuple[Nest, ...], entry: str, warps: int, more: int, writer: Writer):
-    """The head of a function. more: warps that do not compute."""
+def _function(kernel: CudaKernel, nests: tuple[Nest, ...], entry: str, warps: int, blocks: int, writer: Writer):
+    """The head of a function. blocks: that a multiprocessor has place for at a time."""
     writer.line()
-    bound = WARP_THREADS * (warps + more)
-    writer.line(f'extern "C" __global__ void __launch_bounds__({bound}, 1)')
+    writer.line(f'extern "C" __global__ void __launch_bounds__({WARP_THREADS * warps}, {blocks})')
     return writer.block(f"{entry}({', '.join(_arguments(kernel, nests))})")
 
 

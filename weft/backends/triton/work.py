@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from weft.backends.triton.instructions import cost_of
+from weft.backends.instructions import cost_of
 from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.ir import dtypes
 from weft.ir.halves import in_halves

@@ -1,0 +1,84 @@
+"""Schedules that a CUDA C++ kernel can have: all whose registers and shared memory a multiprocessor has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+from weft.backends.cuda import resources
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
+from weft.ir.structure import KEPT
+from weft.plan.schedule import Finish
+from weft.plan.split import Split
+
+CLUSTERS = (1, 2, 4, 8, 16)
+WARPS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Of a block, that compute."""
+BLOCKS = (1, 2, 3, 4, 6, 8)
+"""Of a multiprocessor."""
+ROWS = (1, 2, 4, 8)
+"""Of a tile."""
+MOST_VECTORS = 10
+"""Of a row in a thread; each is a copy of the text of a loop."""
+MOST_TILE = 16
+"""Vectors of a tile in a thread."""
+LEAST_USED = 0.7
+"""The part of a block's vectors that are of the row, at the least, where other schedules have that."""
+MOST_STAGES = 8
+LEAST_AHEAD = 2
+"""Row tiles of a multiprocessor."""
+
+
+@lru_cache(maxsize=KEPT)
+def candidates(split: Split) -> tuple[CudaSchedule, ...]:
+    """All of them, none if no such kernel is written or it would not fit."""
+    work = Work.of(split)
+    return tuple(_candidates(split, work)) if isinstance(work, Work) else ()
+
+
+def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
+    target = split.target
+    finishes: tuple[Finish, ...] = ("none",)
+    if work.finishes:
+        finishes = ("same", "separate") if target.exclusive else ("separate",)
+    for cluster, warps in product(CLUSTERS, WARPS):
+        own = resources.own_vectors(work, cluster)
+        vectors = -(-own // (32 * warps))
+        if vectors > MOST_VECTORS or own < LEAST_USED * vectors * 32 * warps:
+            continue
+        for blocks, rows, finish in product(BLOCKS, ROWS, finishes):
+            if rows * vectors > MOST_TILE or rows > work.rows:
+                continue
+            for weights in ("registers", "shared") if work.weights else ("registers",):
+                plain = CudaSchedule(
+                    "CLUSTER", *split.dims, rows, finish, cluster=cluster, warps=warps, blocks=blocks, vectors=vectors,
+                    weights=weights,
+                )  # fmt: skip
+                made = _with_stages(plain, split, work)
+                if made is not None:
+                    yield made.but(chunks=chunk_count(made, split, work))
+
+
+def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
+    """As many as there is place for; None if there is too little of it, or of registers."""
+    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+    if resources.wanted_registers(work, schedule) > most:
+        return None
+    place = resources.most_shared_bytes(schedule.blocks, split.target)
+    place -= resources.shared_bytes(work, schedule)
+    stages = min(MOST_STAGES, place // (resources.stage_bytes(work, schedule.cluster, schedule.rows_per_tile) + 16))
+    if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
+        return None
+    return schedule.but(stages=stages)
+
+
+def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:
+    """Of a segment: as many as clusters are resident; where the rows of a chunk have to begin alike, a multiple of the
+    elements of a vector."""
+    count = max(1, resources.resident_clusters(schedule, split.target) // work.segments)
+    count = min(count, -(-work.rows // schedule.rows_per_tile))
+    if not (work.is_early and work.keeps_columns):
+        return count
+    return max(1, count // work.lanes) * work.lanes

@@ -1,0 +1,86 @@
+"""The schedule of a CUDA C++ kernel: of those that fit, the one with the shortest predicted time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from weft.backends.cuda import resources
+from weft.backends.cuda.candidates import candidates
+from weft.backends.cuda.cost import Times, constants, times_us
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
+from weft.errors import Refusal
+from weft.ir.structure import KEPT
+from weft.plan.doubt import CLEARLY_FEWER
+from weft.plan.kernel import Resources
+from weft.plan.schedule import Schedule
+from weft.plan.split import Split
+
+
+@lru_cache(maxsize=KEPT)
+def chosen(split: Split) -> CudaSchedule | None:
+    """That with the shortest predicted time, if there is any. Once for a pass that several splits have in common."""
+    return min(candidates(split), key=lambda schedule: times_of(split, schedule).all, default=None)
+
+
+def refusal(split: Split) -> Refusal | None:
+    """Why there is no schedule, if there is none."""
+    if chosen(split) is not None:
+        return None
+    work = Work.of(split)
+    if isinstance(work, Refusal):
+        return work
+    message = "a row and all of its column sums take more registers or shared memory than a cluster has"
+    widest = max(work.copied, default=0) * work.columns
+    return Refusal("row_registers", split.program.name, message, widest, split.target.shared_bytes)
+
+
+def ranked(split: Split) -> tuple[CudaSchedule, ...]:
+    """Candidates, the one with the shortest predicted time first; none if there is none."""
+    return tuple(sorted(candidates(split), key=lambda schedule: times_of(split, schedule).all))
+
+
+def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
+    """What to take in place of schedules that spill: the best of those that leave clearly more of the registers that a
+    thread may have than each of these; None if there is none."""
+    work = Work.of(split)
+    if not isinstance(work, Work):
+        return None
+
+    def share(schedule: CudaSchedule) -> float:
+        most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+        return resources.wanted_registers(work, schedule) / most
+
+    least = min((share(each) for each in tried if isinstance(each, CudaSchedule)), default=math.inf)
+    return next((s for s in ranked(split) if s not in tried and share(s) <= CLEARLY_FEWER * least), None)
+
+
+def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Times:
+    """Of a kernel under a schedule, by the model of time. warm: whether the caches have what is read."""
+    known = constants(split.target)
+    if warm:
+        known = replace(known, in_flight_bytes=WARM * known.in_flight_bytes, tile_ns=WARM * known.tile_ns)
+    return times_us(_work(split), schedule, split.target, known)
+
+
+def resources_of(split: Split, schedule: CudaSchedule) -> Resources:
+    """What a kernel is predicted to hold."""
+    work = _work(split)
+    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+    registers = min(most, math.ceil(resources.wanted_registers(work, schedule)))
+    return Resources(registers, 0, resources.shared_bytes(work, schedule), "model")
+
+
+def _work(split: Split) -> Work:
+    """Raises ValueError where no kernel in CUDA C++ is written."""
+    work = Work.of(split)
+    if isinstance(work, Refusal):
+        raise ValueError(str(work))
+    return work
+
+
+WARM = 0.4
+"""Of what is waited for memory, that for the second cache, as of Triton's kernels."""

@@ -1,0 +1,134 @@
+"""Predicted time of a CUDA C++ kernel under a schedule.
+
+Memory takes time for its bytes, more where too few of them are on their way (Little's law). A block takes time for each
+row tile: for its instructions, which it shares a multiprocessor's schedulers for, and for what its warps wait for: the
+copy, and each exchange. The two go on side by side.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources as files
+
+from weft.backends.cuda import resources
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
+from weft.target import Target
+
+FITTED = "h200"
+"""The target whose constants are measured."""
+SCHEDULERS = 4
+"""Of a multiprocessor."""
+FINISH_LOADS = 8
+"""That a warp of the finish has on the way at a time."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below which memory waits, and
+    sharpness: how suddenly. issue_ns: of an operation on an element in a warp's scheduler; latency_ns: where nobody
+    else has it. access: of a load or store of a vector, in operations. overhead: of a tile in a warp, operations; edge:
+    of a vector where rows may begin between two. tile_ns: that a block waits for a tile; exchange_ns: for each
+    exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them. power: how much the
+    two parts of a tile's time, and memory and tiles, add up. uneven: how much of the time of memory multiprocessors
+    that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has. gather_us: of a finish
+    for each column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait
+    for. cached: time of bytes of partial sums, as a part of that of copying as many."""
+
+    bandwidth: float
+    in_flight_bytes: float
+    sharpness: float
+    issue_ns: float
+    latency_ns: float
+    access: float
+    overhead: float
+    edge: float
+    tile_ns: float
+    exchange_ns: float
+    cluster_ns: float
+    compute_power: float
+    power: float
+    uneven: float
+    start_us: float
+    tail: float
+    gather_us: float
+    finish_us: float
+    barrier_us: float
+    cached: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds: of all, and of its parts."""
+
+    all: float
+    start: float
+    memory: float
+    tiles: float
+
+
+def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constants) -> Times:
+    """Of a kernel."""
+    resident = resources.resident_clusters(schedule, target)
+    rows = schedule.rows_per_tile
+    tiles = -(-work.rows // rows)
+    chunks = min(schedule.chunks, tiles)
+    waves = -(-chunks * work.segments // resident)
+    rounds = waves * -(-work.rows // (chunks * rows))
+    # a tile
+    crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
+    own = rows * schedule.vectors
+    moves = work.loads + len(work.written) + len(work.weights) * work.passes * (schedule.weights == "shared")
+    each = known.access * moves + known.edge * work.is_early * (work.passes + len(work.written))
+    operations = own * (work.lanes * work.operations + each) + known.overhead * (1 + work.exchanges)
+    issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // SCHEDULERS)
+    wait_ns = known.tile_ns + known.latency_ns * operations
+    if schedule.warps * schedule.cluster > 1:
+        wait_ns += known.exchange_ns * work.exchanges
+    wait_ns += known.cluster_ns * work.exchanges * (schedule.cluster.bit_length() - 1)
+    tile_us = 1e-3 * together(issue_ns, wait_ns, known.compute_power)
+    # memory
+    stage = resources.stage_bytes(work, schedule.cluster, rows)
+    in_flight = crowd * schedule.stages * stage
+    scarce = together(1.0, known.in_flight_bytes / in_flight, known.sharpness)
+    busy = work.rows * work.segments / (rounds * rows * resident)
+    on_gpu = min(1.0, busy * resources.CLUSTERED[schedule.cluster])
+    uneven = 1 + known.uneven * (1 / on_gpu - 1)
+    per_us = target.bandwidth_gbps * 1e3
+    partial_bytes = 2 * 4 * work.sums * work.columns * chunks * work.segments
+    memory_us = work.moved_bytes / per_us / known.bandwidth * scarce * uneven + known.cached * partial_bytes / per_us
+    ends_us = known.start_us + known.tail * tile_us
+    if schedule.finish != "none":
+        finish_tasks = work.segments * -(-work.columns // resources.FINISH_COLUMNS)
+        turns = -(-finish_tasks // (resident * schedule.cluster))
+        parts = -(-chunks // max(1, schedule.warps if schedule.finish == "same" else 8))
+        ends_us += known.gather_us * work.sums * turns * -(-parts // FINISH_LOADS)
+        ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
+    return Times(together(memory_us, rounds * tile_us, known.power) + ends_us, ends_us, memory_us, rounds * tile_us)
+
+
+def together(one: float, other: float, power: float) -> float:
+    """Time of two things that go on at a time: from that of the longer one, with a large power, to their sum."""
+    longer = max(one, other)
+    return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
+
+
+@lru_cache(maxsize=16)
+def constants(target: Target) -> Constants:
+    """Of a GPU: those of the one that they were fitted on, with its times of instructions and of starts."""
+    known, waits, starts = fitted_constants(), target.instruction_ratio, target.start_ratio
+    fitted = Target.named(FITTED)
+    share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
+    ratios = dict.fromkeys(("issue_ns", "latency_ns", "exchange_ns", "cluster_ns"), waits)
+    ratios |= dict.fromkeys(("tile_ns", "start_us", "gather_us", "finish_us", "barrier_us"), starts)
+    ratios |= {"in_flight_bytes": share * starts}
+    return replace(known, **{name: getattr(known, name) * ratio for name, ratio in ratios.items()})
+
+
+@cache
+def fitted_constants() -> Constants:
+    """Of the GPU ``FITTED``."""
+    file = files.files("weft.plan") / "calibration" / "clusters" / f"{FITTED}.json"
+    return Constants(**json.loads(file.read_text()))

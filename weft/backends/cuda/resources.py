@@ -1,0 +1,74 @@
+"""What a CUDA C++ kernel is predicted to hold: registers of a thread, shared memory of a block, blocks at a time."""
+
+from __future__ import annotations
+
+from weft.backends.cuda.schedule import WARP_THREADS, CudaSchedule
+from weft.backends.cuda.view import GRANULE_BYTES, rounded_up
+from weft.backends.cuda.work import Work
+from weft.target import Target
+
+MOST_REGISTERS = 255
+"""Of a thread."""
+REGISTER_GRAIN = 8
+"""Registers of a thread are a multiple of that."""
+BLOCK_BYTES = 1024
+"""Of shared memory, that the system takes of each block (CUDA Programming Guide, from compute capability 8.0 on)."""
+FINISH_COLUMNS = 128
+"""Of a task of the finish, at the most."""
+EDGE_REGISTERS = 25
+"""That the first and the last vector of a row take where rows begin between two and loops are unrolled."""
+CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
+"""By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
+(``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
+
+
+def own_vectors(work: Work, cluster: int) -> int:
+    """Of a row in a block."""
+    return -(-(work.columns + work.is_early * (work.lanes - 1)) // (cluster * work.lanes))
+
+
+def stage_bytes(work: Work, cluster: int, rows_per_tile: int) -> int:
+    """Of a row tile of all inputs that are copied ahead."""
+    elements = (-(-work.columns // (work.lanes * cluster)) + 1) * work.lanes
+    return rows_per_tile * sum(rounded_up(elements * size + GRANULE_BYTES) for size in work.copied)
+
+
+def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
+    """Of a block."""
+    weights = 0
+    if schedule.weights == "shared":
+        weights = sum(rounded_up(schedule.vectors * schedule.threads * work.lanes * size) for size in work.weights)
+    stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
+    numbers = max(1, work.numbers) * schedule.rows_per_tile
+    finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
+    exchange = 2 * 8 * schedule.cluster * schedule.warps * numbers
+    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + 2))
+
+
+def most_shared_bytes(blocks: int, target: Target) -> int:
+    """Of each of so many blocks of a multiprocessor."""
+    return min(target.shared_bytes, (target.shared_bytes + BLOCK_BYTES) // blocks - BLOCK_BYTES)
+
+
+def most_registers(warps: int, blocks: int, target: Target) -> int:
+    """That a thread may have, so that a multiprocessor has place for so many blocks. warps: that compute."""
+    each = target.registers // (blocks * (warps + 1) * WARP_THREADS)
+    return min(MOST_REGISTERS, each // REGISTER_GRAIN * REGISTER_GRAIN)
+
+
+def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
+    """That a thread wants without spilling any. Elements of vectors that may begin before a row come one by one, a
+    register each."""
+    own, least = schedule.vectors * work.lanes, 1.0 if work.is_early else 0.0
+    kept = own * work.sums
+    if schedule.weights == "registers":
+        kept += own * sum(max(least, size / 4) for size in work.weights)
+    vector = work.lanes * (sum(max(least, size / 4) for size in work.copied) + len(work.written))
+    rows = schedule.rows_per_tile
+    found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
+    return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns)
+
+
+def resident_clusters(schedule: CudaSchedule, target: Target) -> int:
+    """That a GPU holds at a time."""
+    return max(1, int(target.units * schedule.blocks * CLUSTERED[schedule.cluster] / schedule.cluster))

@@ -1,0 +1,83 @@
+"""What a program has to do in CUDA C++ under a split, whatever its schedule: bytes, operations, exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from weft.backends.cuda import legality
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.view import View
+from weft.backends.instructions import cost_of
+from weft.errors import Refusal
+from weft.ir.dtypes import itemsize
+from weft.ir.rounding import is_rounded_again, rounded_at_once
+from weft.ir.structure import KEPT
+from weft.plan.kernel import Kernel
+from weft.plan.split import Split
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a program under a split. moved_bytes: of all tensors, each once. copied: bytes of an element of each input
+    that is copied ahead; written: of each output that is written row by row; weights: of each input that is the same
+    for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin between two vectors, as far as
+    is known. keeps_columns: whether a thread keeps something of its columns from row to row. passes: loops over the
+    columns of a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row
+    reductions, and numbers: that are exchanged. sums: column sums; finishes: whether something is left
+    to do behind the rows. rows: inside a segment."""
+
+    moved_bytes: int
+    copied: tuple[int, ...]
+    written: tuple[int, ...]
+    weights: tuple[int, ...]
+    lanes: int
+    is_early: bool
+    keeps_columns: bool
+    passes: int
+    loads: int
+    operations: float
+    exchanges: int
+    numbers: int
+    sums: int
+    finishes: bool
+    rows: int
+    columns: int
+    segments: int
+
+    @staticmethod
+    @lru_cache(maxsize=KEPT)
+    def of(split: Split) -> Work | Refusal:
+        """Or the rule by which no such kernel is written."""
+        kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1))
+        view = View(kernel)
+        refusal = legality.check_architecture(kernel, split.target.architecture) or legality.check_planned(view)
+        if (refusal := refusal or legality.check_program(view) or legality.check_nvrtc(kernel)) is not None:
+            return refusal
+        program, loops, streamed = view.program, view.loops, {b.name for b in view.streamed()}
+        rough = set(view.by_name) if is_rounded_again(program) else rounded_at_once(program)
+        vectors = [n for names in loops.values for n in names if view.is_vector(n) and not view.is_const(n)]
+        sums = [v for v in view.outer if view.sums_vectors(v)]
+        inner = [view.by_name[name] for names in loops.inner for name in names]
+        operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
+        reference = view.reference
+        moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
+        return Work(
+            sum(map(split.sizes.bytes, moved)),
+            tuple(itemsize(b.dtype) for b in view.streamed()),
+            tuple(itemsize(b.dtype) for b in view.row_outputs()),
+            tuple(itemsize(b.dtype) for b in view.weights()),
+            view.lanes,
+            not view.begins_with_vectors(reference),
+            bool(view.weights() or view.outer),
+            sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
+            sum(len(streamed & set(used)) for used in loops.used),
+            operations + len(inner) + 2 * len(sums),
+            sum(len({(view.by_name[n].op, view.by_name[n].dtype) for n in names}) for names in loops.inner),
+            len(inner),
+            len(sums),
+            bool(loops.epilogue_stores),
+            max(1, split.sizes.elements(split.inside)),
+            max(1, split.width),
+            split.segment_count,
+        )
