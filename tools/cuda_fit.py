@@ -102,7 +102,7 @@ def fit(points: Sequence[Point], start: Constants) -> Constants:
     """The least weighted errors, from ``start``."""
     names = [field.name for field in fields(Constants)]
     first = np.log([getattr(start, name) for name in names])
-    low, high = (np.log([SHARES.get(name, (0, 0))[i] or 0 or 1 for name in names]) for i in range(2))
+    low, high = (np.log([SHARES.get(name, (0, 0))[i] or 1 for name in names]) for i in range(2))
     for i, name in enumerate(names):
         if name not in SHARES:
             low[i], high[i] = first[i] + math.log(LEAST), first[i] + math.log(MOST)

@@ -47,15 +47,22 @@ class Cell:
         return f"{self.workload} {self.rows}x{self.columns} {self.dtype}"
 
 
-def drawn_cells(seed: int, workloads: Sequence[str], count: int, elements: tuple[int, int] | None = None) -> list[Cell]:
-    """Cells of these workloads in turn: widths that are multiples of 8, half of them up to 8192, and others; as many
+def drawn_cells(
+    seed: int,
+    workloads: Sequence[str],
+    count: int,
+    elements: tuple[int, int] | None = None,
+    wide: float = 0.3,
+    widest: int = WIDEST,
+) -> list[Cell]:
+    """Cells of these workloads in turn: widths that are multiples of 8, most of them up to 8192, and others; as many
     rows as make up the data, or few. elements: of the data, the least and the most, evenly by their logarithm; by
-    default much, for the most part."""
+    default much, for the most part. wide: the part of them that is of 8192 columns and more, up to ``widest``."""
     draw, found = random.Random(seed), list[Cell]()
     for at in range(count):
         multiple = 1 if draw.random() < 0.2 else VECTOR
-        most = WIDEST if draw.random() < 0.3 else 8192
-        (columns,) = drawn_widths(draw, 1, 8192 if most == WIDEST else 64, most, multiple)
+        least, most = (8192, widest) if draw.random() < wide else (64, 8192)
+        (columns,) = drawn_widths(draw, 1, least, most, multiple)
         of_all = draw.choice(ELEMENTS) if elements is None else math.exp(draw.uniform(*map(math.log, elements)))
         rows = int(of_all) // columns
         if draw.random() < 0.35:

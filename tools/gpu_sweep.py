@@ -30,15 +30,15 @@ import torch
 from torch import Tensor
 
 from tools.arguments import add_workloads, require_gpu
-from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
+from tools.gpu_cells import WIDEST, Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
-from tools.swept import CLUSTER_FIELDS, COLUMNS, TARGET, columns_of, line
+from tools.swept import CLUSTER_COLUMNS, COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import choice as clusters
 from weft.backends.listed import render, supports
 from weft.backends.triton.backend import SLACK
 from weft.backends.triton.candidates import candidates
-from weft.backends.triton.choice import ranked
+from weft.backends.triton.choice import gpu_schedule, ranked
 from weft.backends.triton.schedule import TritonSchedule
 from weft.bench.case import traffic_bytes
 from weft.bench.kernel_run import KernelRun, input_tensors, output_tensors, what_is_wrong
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--regions", action="store_true", help="that are drawn themselves, in place of workloads")
     parser.add_argument("--elements", type=int, nargs=2, metavar=("LEAST", "MOST"), help="of drawn shapes")
     parser.add_argument("--dtype", default="bf16", help="of these")
+    parser.add_argument("--wide", type=float, default=0.3, help="the part of drawn shapes beyond 8192 columns")
+    parser.add_argument("--widest", type=int, default=WIDEST, help="columns of these")
     parser.add_argument("--backend", choices=("triton", "cuda"), default="triton", help="whose schedules")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=20, help="schedules of a kernel")
@@ -91,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, start, draw = Options.read(), time.perf_counter(), random.Random(given.seed)
     cells = list(cells_of(given))
     found: dict[Part, list[Kernel]] = {}
+    others: dict[Part, Kernel] = {}
     for cell in cells:
         for name, split in parts_of(cell, TARGET).items():
             if given.gates and cell.rows > FEW_ROWS[-1] and name.endswith(("_rows", "_columns")):
@@ -103,19 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 schedules = drawn_schedules(split, given.most, draw)
             if schedules:
                 found[cell, name] = [Kernel(split.program, s) for s in schedules]
+                if given.backend == "cuda":
+                    others[cell, name] = Kernel(split.program, gpu_schedule(split))
     capability = torch.cuda.get_device_capability()
-    texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in found.values() for kernel in kernels]
+    wanted = [(kernel for kernel in (*found[part], others.get(part)) if kernel is not None) for part in found]
+    texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in wanted for kernel in kernels]
     with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
         made, lines = pool.map(_compile, texts, chunksize=4), list[dict[str, Any]]()
         with given.csv.open("w", newline="") as file:
-            columns = columns_of(CLUSTER_FIELDS) if given.backend == "cuda" else COLUMNS
+            columns = CLUSTER_COLUMNS if given.backend == "cuda" else COLUMNS
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             for (cell, name), kernels in found.items():
+                other = others.get((cell, name))
                 failures = [next(made) for _ in kernels]
+                failed = next(made) if other is not None else ""
                 if time.perf_counter() - start > given.seconds:
                     break
-                own = list(_measure(cell, name, kernels, failures, options, given.rounds))
+                own = list(_measure(cell, name, kernels, failures, options, given.rounds, None if failed else other))
                 writer.writerows(own)
                 lines += own
                 file.flush()
@@ -142,7 +150,7 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
     elif given.regions:
         yield from cells_of_regions(given.seed, given.cells, given.elements or DATA)
     elif not given.columns:
-        yield from drawn_cells(given.seed, given.workload, given.cells, given.elements)
+        yield from drawn_cells(given.seed, given.workload, given.cells, given.elements, given.wide, given.widest)
     else:
         for name, columns in product(given.workload, given.columns):
             for rows in given.rows or [2**26 // columns]:
@@ -192,9 +200,15 @@ def _compile(job: tuple[str, int]) -> str:
 
 
 def _measure(
-    cell: Cell, name: str, kernels: Sequence[Kernel], failures: Sequence[str], options: Options, rounds: int
+    cell: Cell,
+    name: str,
+    kernels: Sequence[Kernel],
+    failures: Sequence[str],
+    options: Options,
+    rounds: int,
+    other: Kernel | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Lines of one kernel's schedules."""
+    """Lines of one kernel's schedules. other: what another backend makes of it, timed beside them."""
     program, device = kernels[0].program, torch.device("cuda")
     inputs, outputs = input_tensors(program, (), device, positive=True), output_tensors(program, (), device)
     expected, capability = list[Tensor](), torch.cuda.get_device_capability()
@@ -219,15 +233,18 @@ def _measure(
         expected = expected or [t.clone() for t in outputs]
         runs.append((run, row))
     copied = copy_candidate(traffic_bytes((*inputs, *outputs)), device)
-    times = medians_us([copied.run, *(run for run, _ in runs)], rounds, device)
-    for (_, row), own in zip(runs, times[1:], strict=True):
-        yield row | {"us": round(own, 2), "copy_us": round(times[0], 2)}
+    beside = [] if other is None else [KernelRun(other, inputs, outputs, (), options)]
+    times = medians_us([copied.run, *(run for run, _ in runs), *beside], rounds, device)
+    known = {} if other is None else {"other_us": round(times[-1], 2)}
+    for (_, row), own in zip(runs, times[1:], strict=False):
+        yield row | {"us": round(own, 2), "copy_us": round(times[0], 2)} | known
     best = min(range(len(runs)), key=lambda i: times[1 + i], default=None)
     if best is not None:
         chosen, least = times[1], times[1 + best]
         wrong = sum(bool(row["wrong"]) for _, row in runs)
+        beside_us = f", {times[-1]:.1f} of another backend" if beside else ""
         print(
-            f"{cell} {name}: {chosen:.1f} us chosen, {least:.1f} best of {len(runs)}, copy {times[0]:.1f}"
+            f"{cell} {name}: {chosen:.1f} us chosen, {least:.1f} best of {len(runs)}, copy {times[0]:.1f}{beside_us}"
             f", {wrong} wrong; {runs[best][0].kernel.schedule}",
             flush=True,
         )

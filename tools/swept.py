@@ -26,13 +26,11 @@ CLUSTER_FIELDS = (
 """Of schedules of CUDA C++."""
 
 
-def columns_of(fields: Sequence[str]) -> tuple[str, ...]:
-    """Of a file of schedules with these fields."""
-    figures = ("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure")
-    return ("workload", "dtype", "rows", "columns", "part", "place", *fields, *figures)
-
-
-COLUMNS = columns_of(FIELDS)
+FIGURES = ("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure")
+PLACES = ("workload", "dtype", "rows", "columns", "part", "place")
+CLUSTER_COLUMNS = (*PLACES, *CLUSTER_FIELDS, *FIGURES, "other_us")
+"""Of a file of schedules of CUDA C++. other_us: of Triton's schedule."""
+COLUMNS = (*PLACES, *FIELDS, *FIGURES)
 """Of a file of Triton's schedules. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
 shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the architecture."""
 SWEEPS = Path(__file__).parent / "sweeps"
