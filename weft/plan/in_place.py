@@ -38,7 +38,7 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
 
 def _picked(kernel: Kernel) -> set[str]:
     """Inputs of which one element of a row is loaded by its address, by any thread and at any time."""
-    if kernel.schedule.scheme != "LOOP":
+    if kernel.schedule.scheme not in ("LOOP", "CLUSTER"):
         return set()
     values = online_along_rows(kernel.program, kernel.schedule.columns).values
     return {value.args[0] for value in values if value.op == "pick"}
