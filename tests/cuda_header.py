@@ -201,6 +201,11 @@ ONLINE = {
   each(i) { block[held++] = x[i]; if (held == 3) own.add(block), held = 0; }
   for (int i = 0; i < held; ++i) own.add(block[i]);
   finish(own);""",
+    "sumexp of an exchange": """w::Sumexp<T> own; each(i) own.add(x[i]);
+  __shared__ uint64_t memory[4 * threads / 32];
+  w::Exchange<1, threads / 32, 2> exchange(reinterpret_cast<uint8_t*>(memory), memory, 0);
+  exchange.template reduce<w::Merge>(own);
+  if (threadIdx.x == threads - 1) out[blockIdx.x] = own.total();""",
     "m2": "w::M2<T> own; each(i) own.add(x[i]); finish(own);",
     "m2 of sums": "w::M2Sums<T> own; each(i) own.add(x[i]); finish(own.state());",
     "m2 in sums": """w::M2Sums<T> own; each(i) own.add(x[i]);

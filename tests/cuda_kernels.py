@@ -31,6 +31,10 @@ WORKLOADS_OF_ROWS = (
 )
 
 
+ROWS_OF_EXPONENTIALS = ("softmax_forward", "log_softmax_forward", "cross_entropy_forward")
+"""Those whose rows have a sum of exponentials of differences from the largest."""
+
+
 def of_any_width(**fields: Any) -> CudaKernel:
     """Rows from which their largest is taken, of a width that is known at run time only, and the sums of their columns;
     the vector of float32 has four elements."""
@@ -40,6 +44,13 @@ def of_any_width(**fields: Any) -> CudaKernel:
         "  output z: f32 [n:1] = total\nend\n"
     )
     chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
+    return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
+
+
+def of_rows(body: str, **fields: Any) -> CudaKernel:
+    """Of 8 rows, m, with 16 columns, n, and no sums of columns."""
+    program = parse(f"program p()\n  dim m = 8\n  dim n = 16\n{body}end\n")
+    chosen = {"rows_per_tile": 1, "warps": 4, "vectors": 1, "stages": 2, "chunks": 8, "finish": "none"} | fields
     return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
 
 

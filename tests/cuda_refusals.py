@@ -67,10 +67,22 @@ def _(monkeypatch: Any, *_: Any) -> Refusal | None:
     return found
 
 
-@says("cuda_online: spread: no CUDA C++ is written for m2 (have 1 reduction, limit 0)", 1, 0)
+@says("cuda_online: spread: no CUDA C++ is written for m2 over m (have 1 reduction, limit 0)", 1, 0)
 def _(*_: Any) -> Refusal:
     body = "  input x: f32 [m:16, n:1]\n  spread: f32{n} = m2[m](x)\n  output y: f32 [n:1] = spread\n"
     return refused(body)
+
+
+@says("cuda_online: total: no CUDA C++ is written for sumexp over m (have 1 reduction, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:16, n:1]\n  total: f32{n} = sumexp[m](x)\n  output y: f32 [n:1] = total\n"
+    return refused(body)
+
+
+@says("cuda_online: spread: no CUDA C++ is written for m2 over n (have 1 reduction, limit 0)", 1, 0)
+def _(*_: Any) -> Refusal:
+    body = "  input x: f32 [m:16, n:1]\n  spread: f32{m} = m2[n](x)\n  output y: f32 [m:1] = spread\n"
+    return refused(body, finish="none")
 
 
 @says("cuda_copies: p: reads no rows that could be copied ahead (have 0 inputs, needs 1)", 0, 1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
-from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width
+from tests.cuda_kernels import ROWS_OF_EXPONENTIALS, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, text
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.listed import backend_of, backends_of, render
 from weft.ir.program import Buffer, Output, Value
+from weft.plan.in_place import overwritable
 from weft.plan.kernel import Kernel, parse_kernel
 
 needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
@@ -116,10 +119,117 @@ def test_what_is_stored_once_behind_the_rows_has_a_finish_without_column_sums_to
     more = replace(program, values=(*program.values, count), outputs=(*program.outputs, output))
     first, finish = text.abi(replace(kernel, program=more)).launches
     assert (first.entry, finish.entry) == ("weft_softmax_forward", "weft_softmax_forward_finish")
-    assert "rows_counted[0] = count;" in render(replace(kernel, program=more)).text
+    assert "rows_counted[0] = size;" in render(replace(kernel, program=more)).text
 
 
 def test_a_block_has_no_vectors_of_the_next_one_where_a_thread_has_place_for_more() -> None:
     """128 of them for each block of a cluster of two, say, in threads that have place for 3 times 128."""
     text_ = render(of_any_width(cluster=2, warps=4, vectors=2)).text
     assert "(own == thread_vectors * threads || vector < own)" in text_
+
+
+# sums of exponentials
+
+
+def body_of(kernel: Kernel) -> list[str]:
+    """Lines of what the warps do that compute."""
+    return [line.strip() for line in render(kernel).text.partition("  else {")[2].splitlines()]
+
+
+def loops_over_columns(kernel: Kernel) -> int:
+    return body_of(kernel).count("for (int k = 0; k < thread_vectors; ++k) {")
+
+
+def exchanges(kernel: Kernel) -> list[str]:
+    return [line for line in body_of(kernel) if line.startswith("exchange.")]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(512, 2048), (77, 5003)], ids=str)
+@pytest.mark.parametrize("name", ROWS_OF_EXPONENTIALS)
+def test_sums_of_exponentials_compile(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    wide: dict[str, Any] = {"cluster": 2, "warps": 8, "vectors": 4}
+    compiled(kernel_of(name, shape, dtype, **wide)[1], 90)
+    compiled(kernel_of(name, shape, dtype, **wide)[1], 90, aligned=False)
+    compiled(kernel_of(name, shape, dtype, warps=8, vectors=8, rows_per_tile=2)[1], 100)
+
+
+def test_softmax_passes_over_a_row_twice_and_exchanges_once() -> None:
+    _, kernel = kernel_of("softmax_forward", (512, 2048), torch.float32, **SOME["a cluster"])
+    assert loops_over_columns(kernel) == 2
+    assert exchanges(kernel) == ["exchange.template reduce<w::Merge>(sumexp_state);"]
+    assert "const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();" in body_of(kernel)
+    assert str(kernel) in render(kernel).text.replace("// ", "")
+
+
+def test_cross_entropy_passes_over_a_row_once_and_loads_one_element_by_its_address() -> None:
+    _, kernel = kernel_of("cross_entropy_forward", (512, 2048), torch.float32, **SOME["a cluster"])
+    assert (loops_over_columns(kernel), len(exchanges(kernel))) == (1, 1)
+    assert "const float pick = w::pick(x_at(row), cast, columns);" in body_of(kernel)
+    _, several = kernel_of("cross_entropy_forward", (515, 2048), torch.float32, **SOME["several rows"])
+    (line,) = (line for line in body_of(several) if "w::pick" in line)
+    assert line.startswith("pick[r] = (row + r * chunks) < rows ? w::pick(")
+
+
+def test_a_variance_is_taken_in_two_passes() -> None:
+    _, kernel = kernel_of("layer_norm_forward", (512, 2048), **SOME["one block"])
+    assert exchanges(kernel) == ["exchange.template reduce<w::Sum>(sum);", "exchange.template reduce<w::Sum>(sum_1);"]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+def test_a_state_of_float64_has_place_for_two_words(fields: dict[str, Any]) -> None:
+    body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
+    kernel = of_rows(body, **fields | {"finish": "none"})
+    compiled(kernel, 90)
+    rows = kernel.schedule.rows_per_tile
+    assert f"warps, {2 * rows}> exchange(" in render(kernel).text
+
+
+@needs_nvrtc
+def test_what_is_reduced_with_sums_of_exponentials_is_exchanged_by_itself() -> None:
+    """But for the largest element of the same operand, which is the centre."""
+    body = (
+        "  input x: f32 [m:16, n:1]\n  total: f32{m} = sumexp[n](x)\n  double: f32{m, n} = add(x, x)\n"
+        "  largest: f32{m} = max[n](x)\n  other: f32{m} = max[n](double)\n  more: f32{m} = sumexp[n](double)\n"
+        "  least: f32{m} = min[n](x)\n  output a: f32 [m:1] = total\n  output b: f32 [m:1] = largest\n"
+        "  output c: f32 [m:1] = other\n  output d: f32 [m:1] = more\n  output e: f32 [m:1] = least\n"
+    )
+    kernel = of_rows(body, cluster=2)
+    compiled(kernel, 90)
+    assert exchanges(kernel) == [
+        "exchange.template reduce<w::Merge>(total_state, more_state);", "exchange.template reduce<w::Min>(least);",
+    ]  # fmt: skip
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("dtype", ["i32", "i64"])
+def test_integers_are_reduced_and_sent(dtype: str, cluster: int) -> None:
+    body = f"  input x: {dtype} [m:16, n:1]\n  largest: {dtype}{{m}} = max[n](x)\n  output y: {dtype} [m:1] = largest\n"
+    compiled(of_rows(body, cluster=cluster), 90)
+
+
+def test_only_what_loops_read_is_copied() -> None:
+    body = (
+        "  input x: f32 [m:16, n:1]\n  input v: f32 [m:80, n:5]\n  input place: i64 [m:1]\n  sum: f32{m} = sum[n](x)\n"
+        "  element: f32{m} = pick[n](v, place)\n  total: f32{m} = add(sum, element)\n  output y: f32 [m:1] = total\n"
+    )
+    kernel = of_rows(body)
+    assert BACKEND.supports(kernel) is None
+    text_ = render(kernel).text
+    assert [line.strip() for line in text_.splitlines() if "ring.copy(" in line] == [
+        "ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 128);"
+    ]
+    assert "w::pick(v_at(row), place_number, columns, 5)" in text_
+
+
+def test_a_result_does_not_lie_where_an_element_is_picked() -> None:
+    body = (
+        "  input x: f32 [m:16, n:1]\n  input index: i64 [m:1]\n  place: i64{n} = iota[n]()\n"
+        "  is: bool{m, n} = eq(place, index)\n  zero: f32{} = const[0.0]()\n  one: f32{m, n} = where(is, x, zero)\n"
+        "  element: f32{m} = sum[n](one)\n  rest: f32{m, n} = sub(x, element)\n  output y: f32 [m:16, n:1] = rest\n"
+    )
+    assert overwritable(of_rows(body)) == {}
+    assert overwritable(of_rows(body.replace("sub(x, element)", "neg(x)"))) == {"y": ("x",)}

@@ -56,6 +56,26 @@ def test_an_output_may_overwrite_what_no_later_loop_reads() -> None:
     assert overwritable(kernel(twice, held=("double",))) == {"out1": ("x",)}
 
 
+def test_an_output_that_a_loop_writes_earlier_than_its_program_says_is_not_put_where_a_later_one_reads() -> None:
+    """The sum of exponentials comes out of the loop that takes the largest element too."""
+    body = """
+  largest: f32{m} = max[n](x)
+  below: f32{m, n} = sub(x, largest)
+  power: f32{m, n} = exp(below)
+  total: f32{m} = sum[n](power)
+  share: f32{m, n} = div(power, total)
+  length: f32{m, n} = abs(below)
+  lengths: f32{m} = sum[n](length)
+  scaled: f32{m, n} = mul(x, lengths)
+  output out0: f32 [m:8, n:1] = share
+  output out1: f32 [m:8, n:1] = scaled
+"""
+    looped = replace(kernel(body, warps=1).schedule, scheme="LOOP", piece_columns=32)
+    plain = kernel(body)
+    assert overwritable(plain) == {"out0": ("x",), "out1": ("x",)}
+    assert overwritable(Kernel(plain.program, looped)) == {"out1": ("x",)}
+
+
 @pytest.mark.parametrize(
     ("inputs", "places"),
     [

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.backends.binary import Job, Variant
-from weft.backends.triton import text as triton
 from weft.backends.instructions import INSTRUCTIONS
+from weft.backends.triton import text as triton
 from weft.backends.triton.schedule import TritonSchedule
 from weft.ir.builder import Builder
 from weft.ir.ops import OPS

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cuda_kernels import SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width
+from tests.cuda_header import rows
+from tests.cuda_kernels import ROWS_OF_EXPONENTIALS, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.exact_inputs import exact_inputs
 from weft.backends.cuda import build
+from weft.backends.cuda.schedule import CudaKernel
 from weft.bench.kernel_run import KernelRun, output_tensors
 from weft.ir.interpret import interpret
 from weft.options import Options
@@ -31,16 +33,28 @@ def check(name: str, shape: tuple[int, int], dtype: torch.dtype = BF16, *, early
     parameters = case.parameters_for(given)
     bound = dict(zip((b.name for b in case.program.inputs), case.bind(given), strict=True))
     inputs = [moved(bound[b.name], early) for b in kernel.program.inputs]
+    for mine, exact in results(kernel, inputs, parameters):
+        assert torch.equal(mine, exact)
+
+
+def results(
+    kernel: CudaKernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The outputs of a kernel, of which every run has the same bits, and what they should be."""
     outputs = output_tensors(kernel.program, parameters, inputs[0].device)
     run = KernelRun(kernel, inputs, outputs, parameters, Options.read({}))
     run.run_poisoned()
-    right = interpret(kernel.program, [t.cpu() for t in inputs], parameters)
-    for mine, exact in zip(outputs, right, strict=True):
-        assert torch.equal(mine.cpu(), exact.to(mine.dtype).reshape(mine.shape))
     first = [t.clone() for t in outputs]
     for _ in range(20):
         run()
-    assert all(torch.equal(a, b) for a, b in zip(first, outputs, strict=True))
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(first, outputs, strict=True))
+    right = interpret(kernel.program, [t.cpu() for t in inputs], parameters)
+    return [(a.cpu(), b.to(a.dtype).reshape(a.shape)) for a, b in zip(outputs, right, strict=True)]
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """What is equal where numbers are none, too."""
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def moved(tensor: torch.Tensor, early: int) -> torch.Tensor:
@@ -95,3 +109,46 @@ def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> 
 @pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
 def test_other_types(dtype: torch.dtype) -> None:
     check("layer_norm_backward", (515, 1001), dtype, warps=4, vectors=2, rows_per_tile=2)
+
+
+# sums of exponentials
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+@pytest.mark.parametrize("columns", [1003, 2048])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("name", ROWS_OF_EXPONENTIALS)
+def test_rows_may_have_numbers_that_are_infinite_or_none(
+    name: str, dtype: torch.dtype, columns: int, fields: dict[str, Any]
+) -> None:
+    """Among others: rows of several magnitudes, and some whose every number is the same."""
+    case, kernel = kernel_of(name, (9, columns), dtype, **fields)
+    given = list(case.bind(exact_inputs(name, (9, columns), dtype, "cuda", 3)))
+    given[[b.name for b in case.program.inputs].index("x")] = rows("f32", columns).to("cuda", dtype)
+    bound = dict(zip((b.name for b in case.program.inputs), given, strict=True))
+    close = {F32: (1e-5, 1e-6), BF16: (2.0**-8, 2.0**-20)}[dtype]
+    for mine, right in results(kernel, [bound[b.name] for b in kernel.program.inputs]):
+        torch.testing.assert_close(mine, right, rtol=close[0], atol=close[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_sum_of_exponentials_needs_no_largest_element(dtype: str, fields: dict[str, Any]) -> None:
+    body = f"  input x: {dtype} [m:16, n:1]\n  total: {dtype}{{m}} = sumexp[n](x)\n  output y: {dtype} [m:1] = total\n"
+    kernel = of_rows(body, **fields | {"finish": "none"})
+    ((mine, right),) = results(kernel, [rows(dtype, 16)[1:].cuda()])
+    torch.testing.assert_close(mine, right, rtol=1e-5 if dtype == "f32" else 1e-12, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> None:
+    """Or nowhere: then it is zero."""
+    body = (
+        "  input x: f32 [m:16, n:1]\n  input v: f32 [m:80, n:5]\n  input place: i64 [m:1]\n  sum: f32{m} = sum[n](x)\n"
+        "  element: f32{m} = pick[n](v, place)\n  total: f32{m} = add(sum, element)\n  output y: f32 [m:1] = total\n"
+    )
+    kernel = of_rows(body, **fields | {"finish": "none"})
+    x, v = (torch.randint(-64, 64, shape).float() for shape in ((8, 16), (8, 80)))
+    place = torch.tensor([0, 15, 16, -1, 3, 7, 2**40, 5])
+    ((mine, right),) = results(kernel, [x.cuda(), v.cuda(), place.cuda()])
+    assert torch.equal(mine, right)

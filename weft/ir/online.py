@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from weft.ir.builder import Builder
+from weft.ir.ops import ONLINE
 from weft.ir.program import Program, Value
 from weft.ir.simplify import drop_unused, rebuilt
 from weft.ir.structure import KEPT
@@ -27,20 +28,20 @@ def online(program: Program, rows: tuple[str, ...], columns: tuple[str, ...]) ->
 
 
 @lru_cache(maxsize=KEPT)
-def online_along_rows(program: Program, columns: tuple[str, ...]) -> Program:
+def online_along_rows(program: Program, columns: tuple[str, ...], ops: tuple[str, ...] = (*ONLINE,)) -> Program:
     """The same with sums over columns, where the operand varies over all of them: for loops over the columns. And one
-    element of a row is taken by its address, not by a look at all of them."""
-    return _picked(_online(program, columns, set(columns)), columns)
+    element of a row is taken by its address, not by a look at all of them. ops: the reductions that there are."""
+    return _picked(_online(program, columns, set(columns), ops), columns)
 
 
-def _online(program: Program, over: tuple[str, ...], least: set[str]) -> Program:
+def _online(program: Program, over: tuple[str, ...], least: set[str], ops: tuple[str, ...] = (*ONLINE,)) -> Program:
     """least: dimensions that the operand varies over, and others if there are more."""
     by_name, types = program.by_name(), program.types()
     found: dict[str, Match] = {}
     for value in program.values:
         if value.op == "sum" and set(value.attributes) <= set(over):
             match = _sum_of_exponentials(value, by_name) or _sum_of_squares(value, by_name, program)
-            if match is not None and set(types[match[1]][1]) >= least:
+            if match is not None and match[0] in ops and set(types[match[1]][1]) >= least:
                 found[value.name] = match
     if not found:
         return program

@@ -18,12 +18,12 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     output's element is computed from the input's, and no later loop over the columns loads it. That a value is computed
     from another is what orders a load and a store of two threads of a GPU.
     """
-    program, schedule = kernel.program, kernel.schedule
+    program, schedule = _as_computed(kernel), kernel.schedule
     every = {dim.name for dim in program.dims}
     if not schedule.columns or not backend_of(kernel).loads_apart(kernel):
         return {}
     loops = loops_of(program, schedule.rows, schedule.columns, schedule.held)
-    picked = _picked(kernel)
+    picked = {value.args[0] for value in program.values if value.op == "pick"}
     wide = [b.name for b in program.inputs if set(b.dims) == every and b.name not in picked]
     last = {name: max((k for k, used in enumerate(loops.used) if name in used), default=-1) for name in wide}
     found: dict[str, tuple[str, ...]] = {}
@@ -36,12 +36,11 @@ def overwritable(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _picked(kernel: Kernel) -> set[str]:
-    """Inputs of which one element of a row is loaded by its address, by any thread and at any time."""
-    if kernel.schedule.scheme != "LOOP":
-        return set()
-    values = online_along_rows(kernel.program, kernel.schedule.columns).values
-    return {value.args[0] for value in values if value.op == "pick"}
+def _as_computed(kernel: Kernel) -> Program:
+    """With fewer loops over the columns than the program says, where each loads a row again, and elements of a row that
+    are loaded by their addresses, by any thread and at any time."""
+    looped = kernel.schedule.scheme in ("LOOP", "CLUSTER")
+    return online_along_rows(kernel.program, kernel.schedule.columns) if looped else kernel.program
 
 
 def _operands(value: str, program: Program) -> set[str]:

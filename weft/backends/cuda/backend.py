@@ -10,7 +10,7 @@ from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
 from weft.backends.cuda import choice, cost, legality, text
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View
+from weft.backends.cuda.view import View, in_one_pass
 from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.errors import Refusal
@@ -82,11 +82,7 @@ class CudaBackend(Backend):
         return refusal or text.supports(kernel)
 
     def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
-        return legality.check_width(View(kernel), sizes)
-
-    def loads_apart(self, kernel: Kernel) -> bool:
-        """A row is in shared memory before anything of it is written, but for an element that is picked from it."""
-        return all(value.op != "pick" for value in kernel.program.values)
+        return legality.check_width(View(in_one_pass(kernel)), sizes)
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
         return text.lowered(kernel)[1]

@@ -54,7 +54,8 @@ class CudaLowering(Lowering[CudaSchedule], View):
 
     def columns_of(self, stage: int) -> Iterator[Statement]:
         """A loop over the columns of a row, and what it has of the row's reductions."""
-        inner, sums = self.loops.inner[stage], [v.name for v in self.sums(stage) if self.sums_vectors(v)]
+        inner = [name for name in self.loops.inner[stage] if name not in self.centres]
+        sums = [v.name for v in self.sums(stage) if self.sums_vectors(v)]
         stores = [output.buffer.name for output in self.stores(stage)]
         if not (inner or sums or stores):
             return
@@ -73,8 +74,9 @@ class CudaLowering(Lowering[CudaSchedule], View):
             yield EachRow(numbers)
 
     def block_reductions(self, values: Sequence[Value]) -> Iterator[Sequence[Value]]:
-        """Those of one kind and type: they are exchanged together."""
+        """Those of one kind and type: they are exchanged together. What is the centre of another comes with it."""
         groups: dict[tuple[str, str], list[Value]] = {}
         for value in values:
-            groups.setdefault((value.op, value.dtype), []).append(value)
+            op = self.by_name[self.centres.get(value.name, value.name)].op
+            groups.setdefault((op, value.dtype), []).append(value)
         yield from groups.values()

@@ -104,9 +104,11 @@ inline Vector<T, lanes> rounded(const float (&numbers)[lanes]) {
   return __builtin_bit_cast(Vector<T, lanes>, found);
 }
 
-/// The element of a row with an index, zero where there is none.
+/// The element of a row with an index, zero where there is none. stride: from one element to the next.
 template <class T, class I>
-inline T pick(const T* row, I index, int columns) { return index >= 0 && index < columns ? row[index] : T(); }
+inline T pick(const T* row, I index, int columns, int64_t stride = 1) {
+  return index >= 0 && index < columns ? row[index * stride] : T();
+}
 
 // barriers in shared memory, which count arrivals and bytes
 
@@ -250,21 +252,39 @@ struct Min {
   template <class T> static T nothing() { return highest<T>(); }
   template <class T> static T both(T a, T b) { return minimum(a, b); }
 };
+/// Of states with a centre that moves.
+struct Merge {
+  template <class T> static T nothing() { return T(); }
+  template <class T> static T both(T a, const T& b) { return a.merge(b), a; }
+};
 
-template <class T> inline T from_lane(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+/// Of another thread of the warp.
+template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
+  return {from_mask(x.centre, mask), from_mask(x.sum, mask)};
+}
+template <class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane); }
+template <class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
+  return {from_lane(x.centre, lane), from_lane(x.sum, lane)};
+}
 
-template <class Op, class T>
+/// Of so many threads of the warp next to each other, by each of them.
+template <class Op, int threads = WARP, class T>
 inline T of_warp(T x) {
 #pragma unroll
-  for (int mask = WARP / 2; mask > 0; mask /= 2) x = Op::both(x, from_lane(x, mask));
+  for (int mask = threads / 2; mask > 0; mask /= 2) x = Op::both(x, from_mask(x, mask));
   return x;
 }
 
-/// Numbers as words that are sent.
-inline uint32_t word(float x) { return __float_as_uint(x); }
-inline uint32_t word(int32_t x) { return static_cast<uint32_t>(x); }
-inline uint64_t word(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
-inline uint64_t word(int64_t x) { return static_cast<uint64_t>(x); }
+/// A number, or a state of several, as it is sent and as it lies in shared memory.
+template <int bytes> struct Word { using type = uint64_t; };
+template <> struct Word<4> { using type = uint32_t; };
+template <class T> struct alignas(typename Word<sizeof(T)>::type) Words {
+  using Each = typename Word<sizeof(T)>::type;
+  static constexpr int count = sizeof(T) / sizeof(Each);
+  static_assert(count * sizeof(Each) == sizeof(T));
+  Each each[count];
+};
 
 template <class T> struct Numbers { using type = T; static constexpr int count = 1; static T& get(T& x, int) { return x; } };
 template <class T, int n> struct Numbers<T[n]> { using type = T; static constexpr int count = n; static T& get(T (&x)[n], int i) { return x[i]; } };
@@ -275,7 +295,7 @@ template <class T, int n> struct Numbers<T[n]> { using type = T; static constexp
 template <int cluster, int warps, int most>
 struct Exchange {
   static constexpr int parts = cluster * warps;
-  uint8_t* memory;      // 8 bytes for each part of each number, twice
+  uint8_t* memory;      // 8 bytes for each part of each of the most words, twice
   uint32_t barriers;    // one for each place
   int rank, turn = 0;
   uint32_t parity = 0;
@@ -286,27 +306,30 @@ struct Exchange {
     if (cluster > 1) start_barrier(barriers, 1), start_barrier(barriers + 8, 1);
   }
 
-  /// What each thread has is replaced by what all have together. Numbers, or arrays of them, of one type.
+  /// What each thread has is replaced by what all have together. Numbers or states, or arrays of them, of one type.
   template <class Op, class... A>
   void reduce(A&... each) {
     using T = typename Numbers<typename First<A...>::type>::type;
     constexpr int count = (Numbers<A>::count + ...);
-    static_assert(count <= most);
+    static_assert(count * ((sizeof(T) + 7) / 8) <= most);
     T found[count];
     int at = 0;
     (read(each, found, at), ...);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    T* const place = reinterpret_cast<T*>(memory + turn * 8 * parts * most);
+    Words<T>* const place = reinterpret_cast<Words<T>*>(memory + turn * 8 * parts * most);
     const uint32_t barrier = barriers + 8 * turn;
     if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       found[i] = of_warp<Op>(found[i]);
       const int mine = i * parts + rank * warps + warp;
+      const auto words = __builtin_bit_cast(Words<T>, found[i]);
       if constexpr (cluster == 1) {
-        if (lane == 0) place[mine] = found[i];
+        if (lane == 0) place[mine] = words;
       } else if (lane < cluster) {
-        send(in_block(shared_address(place + mine), lane), word(found[i]), in_block(barrier, lane));
+        const uint32_t to = in_block(shared_address(place + mine), lane), arrived = in_block(barrier, lane);
+#pragma unroll
+        for (int k = 0; k < words.count; ++k) send(to + k * sizeof(words.each[k]), words.each[k], arrived);
       }
     }
     if constexpr (cluster == 1)
@@ -318,10 +341,10 @@ struct Exchange {
       T all = Op::template nothing<T>();
 #pragma unroll
       for (int part = 0; part < parts; part += WARP)
-        if (parts % WARP == 0 || part + lane < parts) all = Op::both(all, place[i * parts + part + lane]);
-#pragma unroll
-      for (int mask = (parts < WARP ? power(parts) : WARP) / 2; mask > 0; mask /= 2) all = Op::both(all, from_lane(all, mask));
-      if (parts < WARP) all = __shfl_sync(~0u, all, 0);
+        if (parts % WARP == 0 || part + lane < parts)
+          all = Op::both(all, __builtin_bit_cast(T, place[i * parts + part + lane]));
+      all = of_warp<Op, parts < WARP ? power(parts) : WARP>(all);
+      if (parts < WARP) all = from_lane(all, 0);
       found[i] = all;
     }
     at = 0;

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
-from weft.backends.cuda.statements import REDUCTIONS
+from weft.backends.cuda.statements import REDUCTIONS, STATES
 from weft.backends.cuda.vectors import Vectors
 from weft.backends.source import Writer
 from weft.ir.ops import identity
@@ -103,7 +103,7 @@ class Printer(Vectors):
     # the warps that compute
 
     def consumers(self, loop: Chunks) -> None:
-        addressed = [*self.streamed(), *self.weights(), *(b for some in self.numbers() for b in some)]
+        addressed = [*self.streamed(), *self.weights(), *(b for some in self.numbers() for b in some), *self.picked()]
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
             if self.fixed_beginning:
@@ -155,6 +155,8 @@ class Printer(Vectors):
                 self._arrive()
             case Release():
                 line("ring.release();")
+            case Start(value=name) if self.by_name[name].op in STATES:
+                line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
             case Start(value=name):
                 value = self.by_name[name]
                 nothing = literal(identity(value.op, value.dtype), value.dtype)
@@ -164,11 +166,25 @@ class Printer(Vectors):
                 else:
                     line(f"{C_TYPES[value.dtype]} {name} = {nothing};")
             case Reduce(values=names):
-                line(f"exchange.template reduce<{REDUCTIONS[self.by_name[names[0]].op]}>({', '.join(names)});")
+                self._reduce([self.by_name[name] for name in names])
             case ColumnLoop(body=(EachRow(body=body),)):
                 self.column_loop(body)
             case _:
                 raise AssertionError(f"nobody prints {statement}")
+
+    def _reduce(self, values: Sequence[Value]) -> None:
+        own = [value for value in values if value.name not in self.centres]
+        reduced = [value.name + ("_state" if value.op in STATES else "") for value in own]
+        self.out.line(f"exchange.template reduce<{REDUCTIONS[own[0].op]}>({', '.join(reduced)});")
+        kind, r = C_TYPES[own[0].dtype], "[r]" if self.several else ""
+        found = {v.name: f"{self.centres[v.name]}_state{r}.centre" for v in values if v.name in self.centres}
+        found |= {v.name: f"{v.name}_state{r}.total()" for v in own if v.op in STATES}
+        defined = ", ".join(f"{name}{r} = {text}" for name, text in found.items())
+        if found and self.several:
+            self.out.line(f"{kind} {', '.join(f'{name}[tile_rows]' for name in found)};")
+            self.out.line(f"for (int r = 0; r < tile_rows; ++r) {defined};")
+        elif found:
+            self.out.line(f"const {kind} {defined};")
 
     def _arrive(self) -> None:
         """Where the vectors of each row are in shared memory."""

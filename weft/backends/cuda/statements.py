@@ -12,7 +12,9 @@ from weft.backends.source import Writer
 from weft.ir.program import Buffer, Value
 from weft.ir.rounding import ROUGH, is_rounded_again, rounded_at_once
 
-REDUCTIONS = {"sum": "w::Sum", "max": "w::Max", "min": "w::Min"}
+REDUCTIONS = {"sum": "w::Sum", "max": "w::Max", "min": "w::Min", "sumexp": "w::Merge"}
+STATES = {"sumexp": "w::Sumexp"}
+"""What reductions with a moving centre are added up in."""
 
 
 class Statements(Places):
@@ -56,7 +58,10 @@ class Statements(Places):
                 return f"{kind}({self.index_of(str(value.attributes[0]), self.column, self.row)})"
             case "pick":
                 buffer, index = self.inputs[value.args[0]], self.operand(value.args[1])
-                return f"w::pick({buffer.name}_at({self.row}), {index}, columns)"
+                stride = buffer.stride_of[str(value.attributes[0])]
+                more = f", {stride}" if stride != 1 else ""
+                picked = f"w::pick({buffer.name}_at({self.row}), {index}, columns{more})"
+                return f"{self.row} < rows ? {picked} : {kind}()" if self.several else picked
             case _:
                 operands = [self.operand(arg) for arg in value.args]
                 again = value.name in self.rounded_at_once or (self.rounded_again and self.is_vector(value.name))

@@ -16,7 +16,7 @@ from weft.backends.cuda.finish import Finish
 from weft.backends.cuda.lower import CudaLowering
 from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
+from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View, in_one_pass
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
@@ -32,7 +32,10 @@ _OURS = (
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
-DERIVED = (*("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),)
+DERIVED = (
+    *("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
+    *("_state", "_block"),
+)
 """What the renderer puts behind the name of a value or a buffer to make another."""
 FINISH_WARPS = 8
 """Of a block of a finish that is launched by itself."""
@@ -42,8 +45,8 @@ BARRIER = "barrier"
 
 @lru_cache(maxsize=KEPT)
 def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
-    """A kernel whose names are free, and the nests of its functions."""
-    plain = with_free_names(kernel, TAKEN, DERIVED, FUNCTIONS)
+    """A kernel as it is computed, whose names are free, and the nests of its functions."""
+    plain = with_free_names(in_one_pass(kernel), TAKEN, DERIVED, FUNCTIONS)
     return plain, CudaLowering(plain).functions()
 
 
@@ -65,8 +68,9 @@ class Layout(View):
         super().__init__(kernel)
         schedule = kernel.schedule
         reduces = [s for s in nests[0].statements() if isinstance(s, Reduce)]
-        self.most = schedule.rows_per_tile * max((len(s.values) for s in reduces), default=1)
-        """Numbers that are reduced together."""
+        words = (sum(self.words_of(self.by_name[n]) for n in s.values if n not in self.centres) for s in reduces)
+        self.most = schedule.rows_per_tile * max(words, default=1)
+        """Words that are reduced together."""
         at, self.weights_at = schedule.stages * self.stage_bytes, dict[str, int]()
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
@@ -78,7 +82,7 @@ class Layout(View):
 
 def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
-    view = View(kernel)
+    view = View(in_one_pass(kernel))
     if (refusal := legality.check_program(view) or legality.check_beginnings(view)) is not None:
         return refusal
     return legality.check_shared_memory(kernel, shared_bytes(kernel))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
-from weft.backends.cuda.statements import Statements
+from weft.backends.cuda.statements import STATES, Statements
 from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
@@ -91,6 +91,9 @@ class Vectors(Statements):
                 for name in (b.name for b in self.weights() if b.name in used):
                     line(f"const auto {name}_vector = {name}_tile[k * threads];")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
+            states = [v for s in body if isinstance(s, Accumulate) and (v := self.by_name[s.value]).op in STATES]
+            for value in states:
+                line(f"{C_TYPES[value.dtype]} {value.name}_block[lanes];")
             for output in stores:
                 line(self._declared(output))
             line("#pragma unroll")
@@ -99,6 +102,8 @@ class Vectors(Statements):
                 for statement in body:
                     self._of_lane(statement)
                 self.column = "column"
+            for value in states:
+                line(f"{value.name}_state{r}.add({value.name}_block);")
             for output in stores:
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
@@ -106,6 +111,9 @@ class Vectors(Statements):
                 text = f"w::store_row<{name}_together, ragged>({name}_at({self.row}), {found}, column, columns);"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
                     line(text)
+
+    def state_type(self, value: Value) -> str:
+        return f"{STATES[value.op]}<{C_TYPES[value.dtype]}>"
 
     def _declared(self, output: Output) -> str:
         if output.value in self.late:
@@ -127,6 +135,9 @@ class Vectors(Statements):
                     line(f"{name}_lanes[i] = {self.operand(self.by_name[output.value].args[0])};")
                 else:
                     line(f"{name}_tile[i] = {self.operand(output.value)};")
+            case Accumulate(value=name) if (value := self.by_name[name]).op in STATES:
+                operand, nothing = self.operand(value.args[0]), f"w::lowest<{C_TYPES[value.dtype]}>()"
+                line(f"{name}_block[i] = !ragged || w::inside(column + i, columns) ? {operand} : {nothing};")
             case Accumulate(value=name, lanes=True):
                 value = self.by_name[name]
                 total = self.number(name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
 from weft.ir.dtypes import itemsize
-from weft.ir.program import Buffer, Program, Size
+from weft.ir.online import online_along_rows
+from weft.ir.ops import states_of
+from weft.ir.program import Buffer, Program, Size, Value
 from weft.lowering.view import KernelView
 
 GRANULE_BYTES = 16
@@ -16,13 +19,29 @@ SLOT_ALIGNMENT_BYTES = 128
 """Of what lies in shared memory: all of its banks."""
 
 
+IN_ONE_PASS = ("sumexp",)
+"""Reductions of a row with a centre that moves. Squares of differences from a mean are left as they are: to read a row
+again from shared memory costs little, and to merge states of theirs takes divisions."""
+
+
+def in_one_pass(kernel: CudaKernel) -> CudaKernel:
+    """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, and
+    one element of a row by its address."""
+    program = online_along_rows(kernel.program, kernel.schedule.columns, IN_ONE_PASS)
+    return replace(kernel, program=program)
+
+
 class View(KernelView[CudaSchedule]):
-    """A kernel, and how its rows are divided among threads."""
+    """A kernel in one pass, and how its rows are divided among threads."""
 
     def __init__(self, kernel: CudaKernel) -> None:
         super().__init__(kernel)
         self.inside = tuple(r for r in self.rows if r not in self.segments)
         self.lanes = lanes_of(self.program, self.columns, self.inside)
+        sums = {(v.args[0], frozenset(v.attributes)): v.name for v in self.program.values if v.op == "sumexp"}
+        largest = [v for v in self.program.values if v.op == "max" and (v.args[0], frozenset(v.attributes)) in sums]
+        self.centres = {v.name: sums[v.args[0], frozenset(v.attributes)] for v in largest}
+        """Largest elements that are centres of sums of exponentials, by their names the sums."""
 
     def has_columns(self, buffer: Buffer) -> bool:
         """Whether its address changes along columns."""
@@ -31,6 +50,20 @@ class View(KernelView[CudaSchedule]):
     def has_rows(self, buffer: Buffer) -> bool:
         """Whether its address changes along the rows of a segment."""
         return varies(buffer, self.inside)
+
+    def used_inputs(self) -> list[Buffer]:
+        """But for those of which only single elements are taken, by their addresses."""
+        scalars = [self.by_name[name] for name in self.loops.scalars]
+        names = {arg for value in scalars for arg in value.args[value.op == "pick" :]}.union(*self.loops.used)
+        return [b for b in self.program.inputs if b.name in names]
+
+    def picked(self) -> list[Buffer]:
+        """Inputs of which single elements are taken."""
+        return [self.inputs[value.args[0]] for value in self.program.values if value.op == "pick"]
+
+    def words_of(self, value: Value) -> int:
+        """Of 8 bytes, that a row reduction of a part of a row is."""
+        return -(-states_of(value.op) * itemsize(value.dtype) // 8)
 
     def streamed(self) -> list[Buffer]:
         """Inputs that are copied to shared memory, row tile by row tile."""

@@ -298,7 +298,8 @@ template <class T> struct Sumexp {
     const T difference = more.centre - centre;
     // nothing comes from minus infinity; what it is from minus infinity is not a number
     const T smaller = more.centre == -infinity<T>() ? 0 : exp_rounded(-abs(difference));
-    sum = difference > 0 ? sum * smaller + more.sum : sum + more.sum * smaller;
+    const bool grows = difference > 0;
+    sum = fma(grows ? sum : more.sum, smaller, grows ? more.sum : sum);  // the same of both in either order
     centre = maximum(centre, more.centre);
   }
   // NaN if the largest is infinite

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 from weft.backends.cuda import legality
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View
+from weft.backends.cuda.view import View, in_one_pass
 from weft.backends.instructions import cost_of
 from weft.errors import Refusal
 from weft.ir.dtypes import itemsize
+from weft.ir.ops import states_of
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import KEPT
 from weft.plan.kernel import Kernel
@@ -50,7 +51,7 @@ class Work:
     def of(split: Split) -> Work | Refusal:
         """Or the rule by which no such kernel is written."""
         kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1))
-        view = View(kernel)
+        view = View(in_one_pass(kernel))
         refusal = legality.check_architecture(kernel, split.target.architecture) or legality.check_planned(view)
         if (refusal := refusal or legality.check_program(view) or legality.check_nvrtc(kernel)) is not None:
             return refusal
@@ -58,7 +59,8 @@ class Work:
         rough = set(view.by_name) if is_rounded_again(program) else rounded_at_once(program)
         vectors = [n for names in loops.values for n in names if view.is_vector(n) and not view.is_const(n)]
         sums = [v for v in view.outer if view.sums_vectors(v)]
-        inner = [view.by_name[name] for names in loops.inner for name in names]
+        inner = [[view.by_name[name] for name in names if name not in view.centres] for names in loops.inner]
+        numbers = [states_of(value.op) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
         reference = view.reference
         moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
@@ -72,9 +74,9 @@ class Work:
             bool(view.weights() or view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
-            operations + len(inner) + 2 * len(sums),
-            sum(len({(view.by_name[n].op, view.by_name[n].dtype) for n in names}) for names in loops.inner),
-            len(inner),
+            operations + sum(numbers) + 2 * len(sums),
+            sum(len({(value.op, value.dtype) for value in values}) for values in inner),
+            sum(numbers),
             len(sums),
             bool(loops.epilogue_stores),
             max(1, split.sizes.elements(split.inside)),
