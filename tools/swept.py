@@ -31,8 +31,9 @@ PLACES = ("workload", "dtype", "rows", "columns", "part", "place")
 CLUSTER_COLUMNS = (*PLACES, *CLUSTER_FIELDS, *FIGURES, "other_us")
 """Of a file of schedules of CUDA C++. other_us: of Triton's schedule."""
 COLUMNS = (*PLACES, *FIELDS, *FIGURES)
-"""Of a file of Triton's schedules. part: the name of the program; place: of the schedule among those of its kernel that were taken, the
-shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the architecture."""
+"""Of a file of Triton's schedules. part: the name of the program; place: of the schedule among those of its kernel
+that were taken, the shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the
+architecture."""
 SWEEPS = Path(__file__).parent / "sweeps"
 TIMED, COMPILED = SWEEPS / "h200_schedules.csv", SWEEPS / "ptxas.csv"
 """Schedules timed on an H200 by ``tools.gpu_sweep``; kernels compiled for other GPUs by ``tools.ptxas_sweep``."""

@@ -25,8 +25,8 @@ def schedule_for(part: Split) -> Schedule:
 
 
 def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
-    """All schedules with the split of the kernel; its own is the first, those of all backends follow in turn, by predicted
-    time: tuning measures them, and a stored schedule must be one."""
+    """All schedules with the split of the kernel; its own is the first, those of all backends follow in turn, by
+    predicted time: tuning measures them, and a stored schedule must be one."""
     ranked = [backend.candidates(kernel, target, hints) for backend in backends_of(target.kind)]
     in_turn = (schedule for place in zip_longest(*ranked) for schedule in place if schedule is not None)
     return tuple(dict.fromkeys((kernel.schedule, *in_turn)))

@@ -62,7 +62,12 @@ def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Tim
     """Of a kernel under a schedule, by the model of time. warm: whether the caches have what is read."""
     known = constants(split.target)
     if warm:
-        known = replace(known, in_flight_bytes=WARM * known.in_flight_bytes, tile_ns=WARM * known.tile_ns)
+        known = replace(
+            known,
+            in_flight_bytes=WARM * known.in_flight_bytes,
+            tile_ns=WARM * known.tile_ns,
+            fill_ns=WARM * known.fill_ns,
+        )
     return times_us(_work(split), schedule, split.target, known)
 
 

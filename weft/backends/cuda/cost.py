@@ -14,6 +14,7 @@ from importlib import resources as files
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.view import MANY_CHUNKS
 from weft.backends.cuda.work import Work
 from weft.target import Target
 
@@ -21,8 +22,9 @@ FITTED = "h200"
 """The target whose constants are measured."""
 SCHEDULERS = 4
 """Of a multiprocessor."""
-FINISH_LOADS = 8
-"""That a warp of the finish has on the way at a time."""
+FINISH_LOADS, FINISH_BLOCKS = 8, 4
+"""That a warp of the finish has on the way at a time, and blocks of a multiprocessor of one that is launched by
+itself."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Constants:
     """bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below which memory waits, and
     sharpness: how suddenly. issue_ns: of an operation on an element in a warp's scheduler; latency_ns: where nobody
     else has it. access: of a load or store of a vector, in operations. overhead: of a tile in a warp, operations; edge:
-    of a vector where rows may begin between two. tile_ns: that a block waits for a tile; exchange_ns: for each
+    of a vector where rows may begin between two. tile_ns: that a block waits for a tile; fill_ns: more,
+    where nothing is copied ahead; exchange_ns: for each
     exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them. power: how much the
     two parts of a tile's time, and memory and tiles, add up. uneven: how much of the time of memory multiprocessors
     that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has. gather_us: of a finish
@@ -46,6 +49,7 @@ class Constants:
     overhead: float
     edge: float
     tile_ns: float
+    fill_ns: float
     exchange_ns: float
     cluster_ns: float
     compute_power: float
@@ -84,7 +88,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each = known.access * moves + known.edge * work.is_early * (work.passes + len(work.written))
     operations = own * (work.lanes * work.operations + each) + known.overhead * (1 + work.exchanges)
     issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // SCHEDULERS)
-    wait_ns = known.tile_ns + known.latency_ns * operations
+    wait_ns = known.tile_ns + known.fill_ns * (schedule.stages == 1) + known.latency_ns * operations
     if schedule.warps * schedule.cluster > 1:
         wait_ns += known.exchange_ns * work.exchanges
     wait_ns += known.cluster_ns * work.exchanges * (schedule.cluster.bit_length() - 1)
@@ -101,9 +105,10 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     memory_us = work.moved_bytes / per_us / known.bandwidth * scarce * uneven + known.cached * partial_bytes / per_us
     ends_us = known.start_us + known.tail * tile_us
     if schedule.finish != "none":
-        finish_tasks = work.segments * -(-work.columns // resources.FINISH_COLUMNS)
-        turns = -(-finish_tasks // (resident * schedule.cluster))
-        parts = -(-chunks // max(1, schedule.warps if schedule.finish == "same" else 8))
+        blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
+        turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)
+        many = 32 if chunks >= MANY_CHUNKS else 8
+        parts = -(-chunks // (schedule.warps if schedule.finish == "same" else many))
         ends_us += known.gather_us * work.sums * turns * -(-parts // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
     return Times(together(memory_us, rounds * tile_us, known.power) + ends_us, ends_us, memory_us, rounds * tile_us)
@@ -122,7 +127,7 @@ def constants(target: Target) -> Constants:
     fitted = Target.named(FITTED)
     share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
     ratios = dict.fromkeys(("issue_ns", "latency_ns", "exchange_ns", "cluster_ns"), waits)
-    ratios |= dict.fromkeys(("tile_ns", "start_us", "gather_us", "finish_us", "barrier_us"), starts)
+    ratios |= dict.fromkeys(("tile_ns", "fill_ns", "start_us", "gather_us", "finish_us", "barrier_us"), starts)
     ratios |= {"in_flight_bytes": share * starts}
     return replace(known, **{name: getattr(known, name) * ratio for name, ratio in ratios.items()})
 

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from weft.backends.c_expressions import C_TYPES
-from weft.backends.cuda.schedule import WARP_THREADS
+from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, Statements
+from weft.backends.source import Writer
 from weft.ir.program import Buffer, Value
 from weft.lowering.nest import Compute, Gather, Load, Statement, Store, Tasks
 
 
 class Finish(Statements):
-    """A task has as many columns as a warp has threads; warps share the chunks."""
+    """A task has some columns next to each other; warps share the chunks."""
+
+    def __init__(self, kernel: CudaKernel, writer: Writer, warps: int) -> None:
+        """warps: of a block."""
+        super().__init__(kernel, writer)
+        self.warps = warps
 
     def write_tasks(self, loop: Tasks) -> None:
         line = self.out.line
-        stored = [self.outputs[each.output] for each in loop.body if isinstance(each, Store)]
-        vector = any(self.has_columns(o.buffer) for o in stored)
-        blocks = f"(columns + {WARP_THREADS - 1}) / {WARP_THREADS}" if vector else "1"
+        stored = [self.outputs[each.output].buffer for each in loop.body if isinstance(each, Store)]
+        vector, width = any(map(self.has_columns, stored)), self.task_columns(stored, self.warps)
+        blocks = f"(columns + {width - 1}) / {width}" if vector else "1"
         tasks = f"{self.product(loop.kept)} * blocks" if loop.kept else "blocks"
         with self.out.block(""):
+            line(f"constexpr int wide = {width // WARP_THREADS};")
             line(f"const int blocks = {blocks};")
             with self.out.block(f"for (int64_t task = blockIdx.x; task < {tasks}; task += gridDim.x)"):
                 if loop.kept:
                     line("const int64_t segment = task / blocks;")
-                line(f"const int column = static_cast<int>(task % blocks) * {WARP_THREADS} + thread % {WARP_THREADS};")
-                line(f"const bool exists = column < {'columns' if vector else '1'};")
+                line(f"const int begin = static_cast<int>(task % blocks) * {width};")
+                line(f"const int column = begin + thread % {width};")
+                line(f"const bool exists = thread < {width} && column < {'columns' if vector else '1'};")
                 for statement in loop.body:
                     self._one(statement, bool(loop.kept))
 
@@ -43,7 +51,7 @@ class Finish(Statements):
                 output = self.outputs[name]
                 alone = [] if self.has_columns(output.buffer) else ["column == 0"]
                 once = self.once(output.buffer.dims, self.columns) if self.has_columns(output.buffer) else []
-                with self.guarded([f"thread < {WARP_THREADS}", "exists", *alone, *once]):
+                with self.guarded(["exists", *alone, *once]):
                     line(f"{self.element(output.buffer)} = {self.operand(output.value)};")
             case _:
                 raise AssertionError(f"nobody prints {statement}")
@@ -60,10 +68,8 @@ class Finish(Statements):
         parts = "chunks" if own or not self.segments else "segments * chunks"
         vector = self.sums_vectors(value)
         step = "columns" if vector else "1"
-        place = (
-            f"{value.name}_partial" + (f" + segment * chunks * {step}" if own else "") + (" + column" if vector else "")
-        )
-        exists = "exists" if vector else "column == 0"
+        place = f"{value.name}_partial" + (f" + segment * chunks * {step}" if own else "")
         kind = C_TYPES[value.dtype]
-        call = f"w::gathered<{REDUCTIONS[value.op]}, warps>({place}, {parts}, {step}, {exists})"
+        several, place_of = ("wide", "begin, columns") if vector else ("1", "begin, 1")
+        call = f"w::gathered<{REDUCTIONS[value.op]}, warps, {several}>({place}, {parts}, {step}, {place_of})"
         self.out.line(f"const {kind} {value.name} = {call};")

@@ -12,7 +12,7 @@ struct numeric_limits {
 
 namespace w {
 
-enum : int { WARP = 32, GRANULE = 16 };
+enum : int { WARP = 32, GRANULE = 16, TOGETHER = 8 };
 
 // addresses
 
@@ -383,24 +383,59 @@ inline void wait_for_all(unsigned long long* counter) {
   wait_for_threads<threads>();
 }
 
-/// An outer reduction from the partial results of all chunks, in order: warps have every so many of them, a lane a
-/// column. step: elements from one part to the next. The result is that of the first warp.
-template <class Op, int warps, class T>
-inline T gathered(const T* partial, int64_t parts, int64_t step, bool exists) {
-  __shared__ T found[warps][WARP];
-  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  T all = Op::template nothing<T>();
-  if (exists) {
-#pragma unroll 8
-    for (int64_t part = warp; part < parts; part += warps) all = Op::both(all, __ldcg(partial + part * step));
-  }
-  found[warp][lane] = all;
-  wait_for_threads<warps * WARP>();
-  all = found[0][lane];
+/// What other multiprocessors have written.
+template <class T, int lanes>
+inline Vector<T, lanes> load_fresh(const T* from) {
+  if constexpr (sizeof(T) * lanes % 16 == 0) {
+    struct alignas(16) { uint4 parts[sizeof(T) * lanes / 16]; } found;
 #pragma unroll
-  for (int i = 1; i < warps; ++i) all = Op::both(all, found[i][lane]);
+    for (unsigned i = 0; i < sizeof(found) / 16; ++i) found.parts[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+    return __builtin_bit_cast(Vector<T, lanes>, found);
+  } else if constexpr (sizeof(T) * lanes == 8) {
+    return __builtin_bit_cast(Vector<T, lanes>, __ldcg(reinterpret_cast<const uint2*>(from)));
+  } else {
+    Vector<T, lanes> found;
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) found[i] = __ldcg(from + i);
+    return found;
+  }
+}
+
+/// An outer reduction from the partial results of all chunks, in order: warps have every so many of them, lanes some
+/// columns next to each other, from ``first`` on, if there are as many. step: elements from one part to the next. The
+/// result is that of column ``first + threadIdx.x``, in as many threads as there are such columns.
+template <class Op, int warps, int wide, class T>
+inline T gathered(const T* partial, int64_t parts, int64_t step, int first, int columns) {
+  __shared__ T found[warps][WARP * wide];
+  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  Vector<T, wide> all;
+#pragma unroll
+  for (int i = 0; i < wide; ++i) all[i] = Op::template nothing<T>();
+  if (first + lane * wide < columns) {
+    const T* const own = partial + first + lane * wide;
+    const Vector<T, wide> nothing = all;
+    for (int64_t part = warp; part < parts; part += TOGETHER * warps) {
+      Vector<T, wide> more[TOGETHER];  // on the way at a time, also where there are fewer
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k) {
+        const int64_t at = part + k * warps;
+        more[k] = at < parts ? load_fresh<T, wide>(own + at * step) : nothing;
+      }
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k)
+#pragma unroll
+        for (int i = 0; i < wide; ++i) all[i] = Op::both(all[i], more[k][i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < wide; ++i) found[warp][lane * wide + i] = all[i];
   wait_for_threads<warps * WARP>();
-  return all;
+  const int column = threadIdx.x % (WARP * wide);
+  T sum = found[0][column];
+#pragma unroll
+  for (int i = 1; i < warps; ++i) sum = Op::both(sum, found[i][column]);
+  wait_for_threads<warps * WARP>();
+  return sum;
 }
 
 }  // namespace w

@@ -20,10 +20,10 @@ class CudaSchedule(Schedule):
 
     cluster: thread blocks that share a row, each with an equal part of its columns. warps: of a block, that compute;
     one more copies. blocks: that a multiprocessor has place for at a time: while one waits, others compute. vectors:
-    vectors of a row that a thread has. stages: row tiles that a block has place for in shared
-    memory: one is computed with while the others are copied to. chunks: of the rows of a segment, whose column sums are
-    taken together, in order, before chunks are combined in order; fixed here, so that results do not depend on how many
-    blocks are resident. weights: where inputs wait that are the same for all rows of a chunk.
+    vectors of a row that a thread has. stages: row tiles that a block has place for in shared memory: one is computed
+    with while the others are copied to. chunks: of the rows of a segment, whose column sums are taken together, in
+    order, before chunks are combined in order; fixed here, so that results do not depend on how many blocks are
+    resident. weights: where inputs wait that are the same for all rows of a chunk.
     """
 
     backend: ClassVar[str] = "cuda"
@@ -47,7 +47,8 @@ class CudaSchedule(Schedule):
     def __str__(self) -> str:
         return (
             f"{self.split_text} finish={self.finish} backend={self.backend} cluster={self.cluster} warps={self.warps} "
-            f"blocks={self.blocks} vectors={self.vectors} stages={self.stages} chunks={self.chunks} weights={self.weights}"
+            f"blocks={self.blocks} vectors={self.vectors} stages={self.stages} chunks={self.chunks} "
+            f"weights={self.weights}"
         )
 
 

@@ -20,9 +20,10 @@ from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View, in_one_pass
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
+from weft.ir.dtypes import itemsize
 from weft.ir.program import Size
 from weft.ir.structure import KEPT
-from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Tasks
+from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Store, Tasks
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
@@ -37,8 +38,6 @@ DERIVED = (
     *("_state", "_block"),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
-FINISH_WARPS = 8
-"""Of a block of a finish that is launched by itself."""
 BARRIER = "barrier"
 """The argument that is the counter of a barrier."""
 
@@ -53,6 +52,14 @@ def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
 def shared_bytes(kernel: CudaKernel) -> int:
     """Of a block of the first function."""
     return Layout(*lowered(kernel)).end
+
+
+def finish_bytes(kernel: CudaKernel) -> int:
+    """Of shared memory of the first function beside, for the finish if it has that: what its warps have added up."""
+    plain, nests = lowered(kernel)
+    found = [_width(plain, s, plain.schedule.warps) for s in nests[0].body if isinstance(s, Tasks)]
+    kinds = {(value.op, value.dtype) for value in View(plain).outer}
+    return max(found, default=0) * plain.schedule.warps * sum(itemsize(dtype) for _, dtype in kinds)
 
 
 def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
@@ -85,7 +92,7 @@ def supports(kernel: CudaKernel) -> Refusal | None:
     view = View(in_one_pass(kernel))
     if (refusal := legality.check_program(view) or legality.check_beginnings(view)) is not None:
         return refusal
-    return legality.check_shared_memory(kernel, shared_bytes(kernel))
+    return legality.check_shared_memory(kernel, shared_bytes(kernel) + finish_bytes(kernel))
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:
@@ -115,8 +122,8 @@ def abi(kernel: CudaKernel) -> Abi:
         )
     ]
     for nest in nests[1:]:
-        tasks = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)])
-        launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * FINISH_WARPS, persistent=True))
+        tasks, warps = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)]), View(plain).finish_warps
+        launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * warps, persistent=True))
     return Abi(
         tuple(b.name for b in plain.program.buffers),
         _partials(plain, parts),
@@ -127,7 +134,13 @@ def abi(kernel: CudaKernel) -> Abi:
 
 
 def _tasks(kernel: CudaKernel, loop: Tasks) -> Size:
-    return product([_elements(kernel, loop.kept), ceil_div(_elements(kernel, kernel.schedule.columns), WARP_THREADS)])
+    width = _width(kernel, loop, View(kernel).finish_warps)
+    return product([_elements(kernel, loop.kept), ceil_div(_elements(kernel, kernel.schedule.columns), width)])
+
+
+def _width(kernel: CudaKernel, loop: Tasks, warps: int) -> int:
+    outputs = {output.buffer.name: output.buffer for output in kernel.program.outputs}
+    return View(kernel).task_columns([outputs[each.output] for each in loop.body if isinstance(each, Store)], warps)
 
 
 def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
@@ -155,10 +168,11 @@ def render(kernel: CudaKernel) -> Source:
     (first, *synced), *launched = (nest.phases() for nest in nests)
     with _function(plain, nests, entry, plain.schedule.warps + 1, plain.schedule.blocks, writer):
         _Function(plain, nests, names, writer).write(first, synced)
+    warps = View(plain).finish_warps
     for nest in (phase for phases in launched for phase in phases):
         writer.line()
-        with _function(plain, nests, f"{entry}_finish", FINISH_WARPS, 1, writer):
-            _Function(plain, nests, names, writer).write_finish(nest, FINISH_WARPS)
+        with _function(plain, nests, f"{entry}_finish", warps, 1, writer):
+            _Function(plain, nests, names, writer).write_finish(nest, warps)
     return Source("cuda", kernel.name, writer.text())
 
 
@@ -227,7 +241,7 @@ class _Function(Printer):
             self.consumers(_loop(consumers))
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
-                self._finish(phase)
+                self._finish(phase, schedule.warps)
         line("__syncwarp();")
         line("w::wait_for_cluster<cluster>();")
 
@@ -235,12 +249,12 @@ class _Function(Printer):
         self.out.line(f"constexpr int warps = {warps};")
         self._sizes()
         self.out.line("const int thread = threadIdx.x;")
-        self._finish(nest)
+        self._finish(nest, warps)
 
-    def _finish(self, nest: Nest) -> None:
+    def _finish(self, nest: Nest, warps: int) -> None:
         for tasks in nest.body:
             assert isinstance(tasks, Tasks)
-            Finish(self.kernel, self.out).write_tasks(tasks)
+            Finish(self.kernel, self.out, warps).write_tasks(tasks)
 
     def _sizes(self) -> None:
         line, known = self.out.line, self.count(self.columns)

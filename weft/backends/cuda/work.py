@@ -17,6 +17,10 @@ from weft.ir.structure import KEPT
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 
+REDUCED = {"sumexp": 12.0}
+"""Operations of taking one more element into a row reduction, where that is more than one: an exponential, and the
+largest of a vector."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -74,7 +78,7 @@ class Work:
             bool(view.weights() or view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
-            operations + sum(numbers) + 2 * len(sums),
+            operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
             len(sums),
