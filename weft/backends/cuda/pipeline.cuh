@@ -69,6 +69,22 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
   return found;
 }
 
+/// The same of a row in shared memory, where what was copied with it lies around it: elements before and behind the row
+/// may be any.
+template <int lanes, bool together, bool ragged, class T>
+inline Vector<T, lanes> load_copied(const T* row, int column, int columns) {
+  if (together) return *reinterpret_cast<const Vector<T, lanes>*>(row + column);
+  return load_row<lanes, false, ragged>(row, column, columns);
+}
+/// What lies before or behind a row is replaced.
+template <bool ragged, class T, int lanes>
+inline void keep_inside(T (&numbers)[lanes], int column, int columns, T nothing) {
+  if (!ragged || whole<lanes>(column, columns)) return;
+#pragma unroll
+  for (int i = 0; i < lanes; ++i)
+    if (!inside(column + i, columns)) numbers[i] = nothing;
+}
+
 /// What nobody reads soon.
 template <class T, int lanes>
 inline void store(T* to, const Vector<T, lanes>& found) {
@@ -257,6 +273,16 @@ struct Merge {
   template <class T> static T nothing() { return T(); }
   template <class T> static T both(T a, const T& b) { return a.merge(b), a; }
 };
+
+/// Of the elements of a vector, neighbours first.
+template <class Op, class T, int lanes>
+inline T of_block(T (&block)[lanes]) {
+#pragma unroll
+  for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+    for (int i = 0; i + step < lanes; i += 2 * step) block[i] = Op::both(block[i], block[i + step]);
+  return block[0];
+}
 
 /// Of another thread of the warp.
 template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }

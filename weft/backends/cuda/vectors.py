@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
-from weft.backends.cuda.statements import STATES, Statements
+from weft.backends.cuda.statements import REDUCTIONS, STATES, Statements
 from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
@@ -84,15 +84,15 @@ class Vectors(Statements):
             for statement in body:
                 if isinstance(statement, Load):
                     name = statement.buffer
-                    loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_stage{r}, column, columns)"
+                    loaded = f"w::load_copied<lanes, {name}_together, ragged>({name}_stage{r}, column, columns)"
                     line(f"const auto {name}_tile = {loaded};")
             if self.schedule.weights == "shared":
                 used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
                 for name in (b.name for b in self.weights() if b.name in used):
                     line(f"const auto {name}_vector = {name}_tile[k * threads];")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
-            states = [v for s in body if isinstance(s, Accumulate) and (v := self.by_name[s.value]).op in STATES]
-            for value in states:
+            reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
+            for value in reduced:
                 line(f"{C_TYPES[value.dtype]} {value.name}_block[lanes];")
             for output in stores:
                 line(self._declared(output))
@@ -102,8 +102,8 @@ class Vectors(Statements):
                 for statement in body:
                     self._of_lane(statement)
                 self.column = "column"
-            for value in states:
-                line(f"{value.name}_state{r}.add({value.name}_block);")
+            for value in reduced:
+                self._add_block(value)
             for output in stores:
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
@@ -135,14 +135,8 @@ class Vectors(Statements):
                     line(f"{name}_lanes[i] = {self.operand(self.by_name[output.value].args[0])};")
                 else:
                     line(f"{name}_tile[i] = {self.operand(output.value)};")
-            case Accumulate(value=name) if (value := self.by_name[name]).op in STATES:
-                operand, nothing = self.operand(value.args[0]), f"w::lowest<{C_TYPES[value.dtype]}>()"
-                line(f"{name}_block[i] = !ragged || w::inside(column + i, columns) ? {operand} : {nothing};")
             case Accumulate(value=name, lanes=True):
-                value = self.by_name[name]
-                total = self.number(name)
-                combined = COMBINE[value.op].format(total, self.operand(value.args[0]))
-                line(f"if (!ragged || w::inside(column + i, columns)) {total} = {combined};")
+                line(f"{name}_block[i] = {self.operand(self.by_name[name].args[0])};")
             case Accumulate(value=name):
                 value = self.by_name[name]
                 once = self.once(self.types[value.args[0]][1], (*self.segments, *self.inside))
@@ -151,6 +145,18 @@ class Vectors(Statements):
                     line(f"{name}[k][i] = {combined};")
             case _:
                 raise AssertionError(f"nobody prints {statement}")
+
+    def _add_block(self, value: Value) -> None:
+        """What a row reduction is told of a vector."""
+        line, block, is_state = self.out.line, f"{value.name}_block", value.op in STATES
+        kind = C_TYPES[value.dtype]
+        nothing = f"w::lowest<{kind}>()" if is_state else literal(identity(value.op, value.dtype), value.dtype)
+        line(f"w::keep_inside<ragged>({block}, column, columns, {nothing});")
+        if is_state:
+            line(f"{value.name}_state{'[r]' if self.several else ''}.add({block});")
+            return
+        total = self.number(value.name)
+        line(f"{total} = {COMBINE[value.op].format(total, f'w::of_block<{REDUCTIONS[value.op]}>({block})')};")
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads."""
