@@ -360,22 +360,76 @@ inline void wait_for_all(unsigned long long* counter) {
   wait_for_threads<threads>();
 }
 
-/// An outer reduction from the partial results of all chunks, in order: warps have every so many of them, a lane a
-/// column. step: elements from one part to the next. The result is that of the first warp.
-template <class Op, int warps, class T>
-inline T gathered(const T* partial, int64_t parts, int64_t step, bool exists) {
-  __shared__ T found[warps][WARP];
-  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  T all = Op::template nothing<T>();
-  if (exists) {
-#pragma unroll 8
-    for (int64_t part = warp; part < parts; part += warps) all = Op::both(all, __ldcg(partial + part * step));
-  }
-  found[warp][lane] = all;
-  wait_for_threads<warps * WARP>();
-  all = found[0][lane];
+/// What other programs have written next to each other, at a multiple of its size.
+template <int lanes, class T>
+inline Vector<T, lanes> load_written(const T* from) {
+  Vector<T, lanes> found;
+  constexpr int bytes = sizeof(found);
+  if constexpr (bytes % 16 == 0) {
 #pragma unroll
-  for (int i = 1; i < warps; ++i) all = Op::both(all, found[i][lane]);
+    for (int i = 0; i < bytes / 16; ++i) reinterpret_cast<uint4*>(&found)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+  } else if constexpr (bytes == 8 && lanes > 1) {
+    *reinterpret_cast<uint2*>(&found) = __ldcg(reinterpret_cast<const uint2*>(from));
+  } else {
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) found[i] = __ldcg(from + i);
+  }
+  return found;
+}
+
+/// Column sums, or other outer reductions, from the partial results of all chunks, in order: of as many neighbouring
+/// columns as a warp has lanes, times ``wide``. Warps have every so many of the chunks, a lane ``wide`` columns, of which
+/// rows have a multiple. The result of a thread is that of the column with its number behind ``first``; threads beyond
+/// have nothing.
+template <class Op, int warps, int wide, class T>
+inline T gathered_columns(uint8_t* memory, const T* partial, int64_t parts, int columns, int first) {
+  static_assert(wide <= warps);
+  using Some = Vector<T, wide>;
+  constexpr int ahead = sizeof(Some) > GRANULE ? 4 : 8;  // loads that wait together
+  const int thread = threadIdx.x, warp = thread / WARP, own = thread % WARP * wide;
+  Some all;
+#pragma unroll
+  for (int i = 0; i < wide; ++i) all[i] = Op::template nothing<T>();
+  const Some nothing = all;
+  if (first + own < columns) {
+    for (int64_t next = warp; next < parts; next += ahead * warps) {
+      Some some[ahead];
+#pragma unroll
+      for (int k = 0; k < ahead; ++k) {
+        const int64_t part = next + k * warps;
+        some[k] = part < parts ? load_written<wide>(partial + part * columns + first + own) : nothing;
+      }
+#pragma unroll
+      for (int k = 0; k < ahead; ++k)
+#pragma unroll
+        for (int i = 0; i < wide; ++i) all[i] = Op::both(all[i], some[k][i]);
+    }
+  }
+  constexpr int width = WARP * wide;
+  T* const found = reinterpret_cast<T*>(memory);
+  *reinterpret_cast<Some*>(found + warp * width + own) = all;
+  wait_for_threads<warps * WARP>();
+  T total = Op::template nothing<T>();
+  if (thread < width) {
+#pragma unroll
+    for (int i = 0; i < warps; ++i) total = Op::both(total, found[i * width + thread]);
+  }
+  wait_for_threads<warps * WARP>();
+  return total;
+}
+
+/// An outer reduction without columns, by all threads and for all of them.
+template <class Op, int warps, class T>
+inline T gathered_number(uint8_t* memory, const T* partial, int64_t parts) {
+  T all = Op::template nothing<T>();
+  for (int64_t part = threadIdx.x; part < parts; part += warps * WARP) all = Op::both(all, __ldcg(partial + part));
+  all = of_warp<Op>(all);
+  T* const found = reinterpret_cast<T*>(memory);
+  if (threadIdx.x % WARP == 0) found[threadIdx.x / WARP] = all;
+  wait_for_threads<warps * WARP>();
+  all = found[0];
+#pragma unroll
+  for (int i = 1; i < warps; ++i) all = Op::both(all, found[i]);
   wait_for_threads<warps * WARP>();
   return all;
 }

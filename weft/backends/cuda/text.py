@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, product
+from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, largest, product
 from weft.backends.c_expressions import C_TYPES, C_WORDS
 from weft.backends.cuda import legality
-from weft.backends.cuda.finish import Finish
+from weft.backends.cuda.finish import Finish, gather_bytes, task_count
 from weft.backends.cuda.lower import CudaLowering
 from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View
+from weft.backends.cuda.view import View, rounded_up
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
@@ -27,8 +27,8 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Ta
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
     "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector "
-    "column before begin end kept blocks task exists barrier thread threadIdx blockIdx gridDim blockDim warpSize min "
-    "max barriers is_full"
+    "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
+    "blockDim warpSize min max barriers is_full"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
@@ -59,7 +59,8 @@ def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
 
 
 class Layout(View):
-    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers."""
+    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers. A finish has
+    the place of the stages."""
 
     def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...]) -> None:
         super().__init__(kernel)
@@ -67,13 +68,15 @@ class Layout(View):
         reduces = [s for s in nests[0].statements() if isinstance(s, Reduce)]
         self.most = schedule.rows_per_tile * max((len(s.values) for s in reduces), default=1)
         """Numbers that are reduced together."""
-        at, self.weights_at = schedule.stages * self.stage_bytes, dict[str, int]()
+        at = schedule.stages * self.stage_bytes
+        at = max(at, rounded_up(gather_bytes(self, nests[0], schedule.warps)))
+        self.weights_at = dict[str, int]()
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
         self.exchange_at = at
         at += 2 * 8 * schedule.cluster * schedule.warps * self.most
         self.barriers_at = at
-        self.end = -(-(at + 8 * (2 * schedule.stages + 2)) // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+        self.end = rounded_up(at + 8 * (2 * schedule.stages + 2))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
@@ -111,7 +114,7 @@ def abi(kernel: CudaKernel) -> Abi:
         )
     ]
     for nest in nests[1:]:
-        tasks = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)])
+        tasks = largest([task_count(View(plain), s, FINISH_WARPS) for s in nest.body if isinstance(s, Tasks)])
         launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * FINISH_WARPS, persistent=True))
     return Abi(
         tuple(b.name for b in plain.program.buffers),
@@ -120,10 +123,6 @@ def abi(kernel: CudaKernel) -> Abi:
         plain.program.parameters,
         tuple(launches),
     )
-
-
-def _tasks(kernel: CudaKernel, loop: Tasks) -> Size:
-    return product([_elements(kernel, loop.kept), ceil_div(_elements(kernel, kernel.schedule.columns), WARP_THREADS)])
 
 
 def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
@@ -224,7 +223,7 @@ class _Function(Printer):
             self.consumers(_loop(consumers))
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
-                self._finish(phase)
+                self._finish(phase, schedule.warps)
         line("__syncwarp();")
         line("w::wait_for_cluster<cluster>();")
 
@@ -232,12 +231,14 @@ class _Function(Printer):
         self.out.line(f"constexpr int warps = {warps};")
         self._sizes()
         self.out.line("const int thread = threadIdx.x;")
-        self._finish(nest)
+        if shared := gather_bytes(self, nest, warps):
+            self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
+        self._finish(nest, warps)
 
-    def _finish(self, nest: Nest) -> None:
+    def _finish(self, nest: Nest, warps: int) -> None:
         for tasks in nest.body:
             assert isinstance(tasks, Tasks)
-            Finish(self.kernel, self.out).write_tasks(tasks)
+            Finish(self.kernel, self.out, warps).write_tasks(tasks)
 
     def _sizes(self) -> None:
         line, known = self.out.line, self.count(self.columns)

@@ -108,7 +108,7 @@ class View(KernelView[CudaSchedule]):
     def slot_bytes(self, buffer: Buffer) -> int:
         """Of a row of a streamed input in shared memory: its part of a row, a vector more where that begins between two
         vectors, and what lies around it in granules."""
-        return _rounded_up((self.own_vectors + 1) * self.lanes * itemsize(buffer.dtype) + GRANULE_BYTES)
+        return rounded_up((self.own_vectors + 1) * self.lanes * itemsize(buffer.dtype) + GRANULE_BYTES)
 
     @property
     def stage_bytes(self) -> int:
@@ -119,7 +119,7 @@ class View(KernelView[CudaSchedule]):
         """Of a weight in shared memory."""
         threads = self.schedule.threads
         vectors = -(-(self.own_vectors + 1) // threads) * threads
-        return _rounded_up(vectors * self.lanes * itemsize(buffer.dtype))
+        return rounded_up(vectors * self.lanes * itemsize(buffer.dtype))
 
 
 def varies(buffer: Buffer, dims: Iterable[str]) -> bool:
@@ -134,5 +134,6 @@ def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) 
     return min(8, GRANULE_BYTES // max(sizes, default=2))
 
 
-def _rounded_up(count: int) -> int:
+def rounded_up(count: int) -> int:
+    """Bytes of what the next begins behind in shared memory."""
     return -(-count // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
