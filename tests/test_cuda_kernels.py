@@ -13,6 +13,7 @@ from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, text
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.listed import backend_of, backends_of, render
+from weft.ir.parser import parse
 from weft.ir.program import Buffer, Output, Value
 from weft.plan.in_place import overwritable
 from weft.plan.kernel import Kernel, parse_kernel
@@ -75,6 +76,60 @@ def test_a_launch_has_the_blocks_of_all_clusters_and_one_more_warp() -> None:
     )  # fmt: skip
     assert (finish.grid, finish.threads, finish.cluster) == ((64, 1), 256, 1)
     assert text.abi(kernel).partials[0].elements == 64 * 2048
+
+
+@pytest.mark.parametrize(
+    ("columns", "wide", "tasks"),
+    [(1001, 1, 32), (2048, 1, 64), (4098, 2, 65), (8192, 2, 128), (8196, 4, 65), (16384, 4, 128), (16386, 2, 257),
+     (65536, 4, 512)],
+)  # fmt: skip
+def test_a_finish_is_one_round_of_tasks_where_lanes_can_have_so_many_columns(
+    columns: int, wide: int, tasks: int
+) -> None:
+    for finish in ("same", "separate"):
+        _, kernel = kernel_of("layer_norm_backward", (64, columns), cluster=8, warps=8, vectors=4, finish=finish)
+        assert f"constexpr int wide = {wide}, task_columns = 32 * wide;" in render(kernel).text
+        grids = [launch.grid for launch in text.abi(kernel).launches[1:]]
+        assert grids == ([(tasks, 1)] if finish == "separate" else [])
+
+
+def test_as_many_warps_have_the_epilogue_as_a_lane_has_columns() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (64, 16384), cluster=8, warps=2, vectors=4)
+    assert "constexpr int wide = 2," in render(kernel).text
+
+
+def test_a_finish_has_the_place_of_the_stages_or_more() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (64, 128), warps=32, vectors=1, stages=1)
+    assert text.shared_bytes(kernel) >= 32 * 32 * 4
+
+
+def test_columns_of_run_time_are_one_a_lane() -> None:
+    kernel = of_any_width(cluster=2, warps=4, vectors=2, finish="separate")
+    assert "constexpr int wide = 1," in render(kernel).text
+    found = text.abi(kernel)
+    assert found.grid(found.launches[1], {"s0": 16384}, 10_000) == (512, 1)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("finish", ["same", "separate"])
+@pytest.mark.parametrize(("columns", "warps"), [(8192, 8), (16384, 8), (16384, 16), (65536, 16)])
+def test_a_finish_of_wide_tasks_compiles(columns: int, warps: int, finish: str) -> None:
+    vectors, shape = -(-columns // (64 * 32 * warps)), (512, columns)
+    compiled(kernel_of("layer_norm_backward", shape, cluster=8, warps=warps, vectors=vectors, finish=finish)[1], 90)
+
+
+def test_a_number_that_is_made_of_all_rows_is_known_to_all_columns() -> None:
+    program = parse(
+        "program p()\n  dim m = 512\n  dim n = 2048\n  input x: f32 [m:2048, n:1]\n  largest: f32{m} = max[n](x)\n"
+        "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n  all: f32{} = sum[m](largest)\n"
+        "  both: f32{n} = mul(total, all)\n  output y: f32 [m:2048, n:1] = rest\n  output z: f32 [n:1] = both\n"
+        "  output a: f32 [] = all\nend\n"
+    )
+    kernel = replace(of_any_width(warps=4, vectors=4), program=program)
+    assert text.supports(kernel) is None
+    lines = [line.strip() for line in render(kernel).text.splitlines()]
+    assert "const float all = w::gathered_number<w::Sum, warps>(memory, all_partial, chunks);" in lines
+    assert lines[lines.index("if (column == 0) {") + 1] == "a[0] = all;"
 
 
 def test_a_launch_counts_chunks_at_run_time() -> None:

@@ -14,7 +14,7 @@ from weft.plan.schedule import Finish
 from weft.plan.split import Split
 
 CLUSTERS = (1, 2, 4, 8, 16)
-WARPS = (1, 2, 3, 4, 6, 8, 12, 16)
+WARPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16)
 """Of a block, that compute."""
 BLOCKS = (1, 2, 3, 4, 6, 8)
 """Of a multiprocessor."""

@@ -20,8 +20,6 @@ from weft.target import Target
 
 FITTED = "h200"
 """The target whose constants are measured."""
-SCHEDULERS = 4
-"""Of a multiprocessor."""
 FINISH_LOADS, FINISH_BLOCKS = 8, 4
 """That a warp of the finish has on the way at a time, and blocks of a multiprocessor of one that is launched by
 itself."""
@@ -87,7 +85,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     moves = work.loads + len(work.written) + len(work.weights) * work.passes * (schedule.weights == "shared")
     each = known.access * moves + known.edge * work.is_early * (work.passes + len(work.written))
     operations = own * (work.lanes * work.operations + each) + known.overhead * (1 + work.exchanges)
-    issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // SCHEDULERS)
+    issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // resources.SCHEDULERS)
     wait_ns = known.tile_ns + known.fill_ns * (schedule.stages == 1) + known.latency_ns * operations
     if schedule.warps * schedule.cluster > 1:
         wait_ns += known.exchange_ns * work.exchanges

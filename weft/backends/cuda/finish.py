@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+from weft.backends.abi import ceil_div, product
 from weft.backends.c_expressions import C_TYPES
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, Statements
+from weft.backends.cuda.view import View
 from weft.backends.source import Writer
-from weft.ir.program import Buffer, Value
-from weft.lowering.nest import Compute, Gather, Load, Statement, Store, Tasks
+from weft.ir.dtypes import itemsize
+from weft.ir.program import Buffer, Size, Value
+from weft.lowering.nest import Compute, Gather, Load, Nest, Statement, Store, Tasks
+
+LANE_COLUMNS = (1, 2, 4)
+"""Neighbouring columns that a lane can have; of float32 a load takes 16 bytes at most."""
+ONE_ROUND = 128
+"""Tasks for which a GPU has a block each, about."""
+
+
+def lane_columns(view: View, loop: Tasks, warps: int) -> int:
+    """The fewest columns of a lane with which all tasks are one round, if any are enough; a row of partial results
+    consists of whole lanes. As many warps as a lane has columns do the epilogue. warps: of a block."""
+    columns = view.count(view.columns)
+    if columns is None:
+        return 1
+    possible = [wide for wide in LANE_COLUMNS if columns % wide == 0 and wide <= warps]
+    segments = view.count(loop.kept) or 1
+    enough = (wide for wide in possible if segments * -(-columns // (WARP_THREADS * wide)) <= ONE_ROUND)
+    return next(enough, possible[-1])
+
+
+def task_count(view: View, loop: Tasks, warps: int) -> Size:
+    """As the text counts them."""
+    segments = product([view.program.size_of(d) for d in loop.kept])
+    if not _has_columns(view, loop):
+        return segments
+    columns = product([view.program.size_of(d) for d in view.columns])
+    return product([segments, ceil_div(columns, WARP_THREADS * lane_columns(view, loop, warps))])
+
+
+def gather_bytes(view: View, nest: Nest, warps: int) -> int:
+    """Of shared memory, where the warps of a block put what they have of columns."""
+    wide = max((lane_columns(view, s, warps) for s in nest.body if isinstance(s, Tasks)), default=0)
+    return WARP_THREADS * warps * wide * max((itemsize(v.dtype) for v in view.outer), default=0)
+
+
+def _has_columns(view: View, loop: Tasks) -> bool:
+    """Whether anything in it has columns."""
+    gathered = {name for each in loop.body if isinstance(each, Gather) for name in each.values}
+    stored = {each.output for each in loop.body if isinstance(each, Store)}
+    return any(v.name in gathered and view.sums_vectors(v) for v in view.outer) or any(
+        o.buffer.name in stored and view.has_columns(o.buffer) for o in view.program.outputs
+    )
 
 
 class Finish(Statements):
-    """A task has some columns next to each other; warps share the chunks."""
+    """The warps of a block share the chunks of a task, whose columns are neighbours."""
 
     def __init__(self, kernel: CudaKernel, writer: Writer, warps: int) -> None:
         """warps: of a block."""
@@ -19,20 +63,24 @@ class Finish(Statements):
         self.warps = warps
 
     def write_tasks(self, loop: Tasks) -> None:
-        line = self.out.line
-        stored = [self.outputs[each.output].buffer for each in loop.body if isinstance(each, Store)]
-        vector, width = any(map(self.has_columns, stored)), self.task_columns(stored, self.warps)
-        blocks = f"(columns + {width - 1}) / {width}" if vector else "1"
-        tasks = f"{self.product(loop.kept)} * blocks" if loop.kept else "blocks"
+        line, has_columns = self.out.line, _has_columns(self, loop)
+        tasks = [str(self.product(loop.kept))] if loop.kept else []
         with self.out.block(""):
-            line(f"constexpr int wide = {width // WARP_THREADS};")
-            line(f"const int blocks = {blocks};")
-            with self.out.block(f"for (int64_t task = blockIdx.x; task < {tasks}; task += gridDim.x)"):
+            if has_columns:
+                wide = lane_columns(self, loop, self.warps)
+                line(f"constexpr int wide = {wide}, task_columns = {WARP_THREADS} * wide;")
+                line("const int blocks = (columns + task_columns - 1) / task_columns;")
+                tasks.append("blocks")
+            total = " * ".join(tasks) or "1"
+            with self.out.block(f"for (int64_t task = blockIdx.x; task < {total}; task += gridDim.x)"):
                 if loop.kept:
-                    line("const int64_t segment = task / blocks;")
-                line(f"const int begin = static_cast<int>(task % blocks) * {width};")
-                line(f"const int column = begin + thread % {width};")
-                line(f"const bool exists = thread < {width} && column < {'columns' if vector else '1'};")
+                    line(f"const int64_t segment = {'task / blocks' if has_columns else 'task'};")
+                if has_columns:
+                    block = "task % blocks" if loop.kept else "task"
+                    line(f"const int begin = static_cast<int>({block}) * task_columns, column = begin + thread;")
+                    line("const bool exists = thread < task_columns && column < columns;")
+                else:
+                    line("const int column = thread;")
                 for statement in loop.body:
                     self._one(statement, bool(loop.kept))
 
@@ -43,15 +91,19 @@ class Finish(Statements):
                 for name in names:
                     self._gather(self.by_name[name], keeps)
             case Load(buffer=name):
-                kind = C_TYPES[self.inputs[name].dtype]
-                line(f"const {kind} {name}_number = exists ? {self.element(self.inputs[name])} : {kind}();")
+                buffer = self.inputs[name]
+                kind, element = C_TYPES[buffer.dtype], self.element(buffer)
+                found = f"exists ? {element} : {kind}()" if self.has_columns(buffer) else element
+                line(f"const {kind} {name}_number = {found};")
             case Compute(value=name):
                 self.define(name)
             case Store(output=name):
                 output = self.outputs[name]
-                alone = [] if self.has_columns(output.buffer) else ["column == 0"]
-                once = self.once(output.buffer.dims, self.columns) if self.has_columns(output.buffer) else []
-                with self.guarded(["exists", *alone, *once]):
+                if self.has_columns(output.buffer):
+                    conditions = ["exists", *self.once(output.buffer.dims, self.columns)]
+                else:
+                    conditions = ["column == 0"]
+                with self.guarded(conditions):
                     line(f"{self.element(output.buffer)} = {self.operand(output.value)};")
             case _:
                 raise AssertionError(f"nobody prints {statement}")
@@ -66,10 +118,11 @@ class Finish(Statements):
     def _gather(self, value: Value, keeps: bool) -> None:
         own = keeps and any(s in value.dims for s in self.segments)
         parts = "chunks" if own or not self.segments else "segments * chunks"
-        vector = self.sums_vectors(value)
-        step = "columns" if vector else "1"
-        place = f"{value.name}_partial" + (f" + segment * chunks * {step}" if own else "")
-        kind = C_TYPES[value.dtype]
-        several, place_of = ("wide", "begin, columns") if vector else ("1", "begin, 1")
-        call = f"w::gathered<{REDUCTIONS[value.op]}, warps, {several}>({place}, {parts}, {step}, {place_of})"
+        kind, op, place = C_TYPES[value.dtype], REDUCTIONS[value.op], f"{value.name}_partial"
+        if self.sums_vectors(value):
+            place += " + segment * chunks * columns" if own else ""
+            call = f"w::gathered_columns<{op}, warps, wide>(memory, {place}, {parts}, columns, begin)"
+        else:
+            place += " + segment * chunks" if own else ""
+            call = f"w::gathered_number<{op}, warps>(memory, {place}, {parts})"
         self.out.line(f"const {kind} {value.name} = {call};")

@@ -12,7 +12,7 @@ struct numeric_limits {
 
 namespace w {
 
-enum : int { WARP = 32, GRANULE = 16, TOGETHER = 8 };
+enum : int { WARP = 32, GRANULE = 16 };
 
 // addresses
 
@@ -57,6 +57,18 @@ inline bool inside(int column, int columns) { return static_cast<unsigned>(colum
 template <int lanes>
 inline bool whole(int column, int columns) { return column >= 0 && column + lanes <= columns; }
 
+/// The same, in registers that are full: otherwise each element of 16 bits has one while it waits.
+template <class V>
+inline V in_words(const V& found) {
+  if constexpr (sizeof(V) % 4 == 0) {
+    struct Packed { uint32_t words[sizeof(V) / 4]; } packed = __builtin_bit_cast(Packed, found);
+#pragma unroll
+    for (uint32_t& word : packed.words) asm("" : "+r"(word));
+    return __builtin_bit_cast(V, packed);
+  }
+  return found;
+}
+
 /// Those of a row from a column on; zeros before and behind the row, if they may lie there. together: they lie at a
 /// multiple of their size.
 template <int lanes, bool together, bool ragged, class T>
@@ -66,7 +78,7 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
     if (!ragged || inside(column + i, columns)) found[i] = row[column + i];
-  return found;
+  return in_words(found);
 }
 
 /// The same of a row in shared memory, where what was copied with it lies around it: elements before and behind the row
@@ -274,15 +286,33 @@ struct Merge {
   template <class T> static T both(T a, const T& b) { return a.merge(b), a; }
 };
 
-/// Of the elements of a vector, neighbours first.
-template <class Op, class T, int lanes>
-inline T of_block(T (&block)[lanes]) {
+/// A row reduction of a thread: of every so many elements of its vectors, so that none waits for the one before it.
+template <class Op, class T, int chains = 4>
+struct Parts {
+  T each[chains];
+  Parts() {
 #pragma unroll
-  for (int step = 1; step < lanes; step *= 2)
+    for (int i = 0; i < chains; ++i) each[i] = Op::template nothing<T>();
+  }
+  /// The elements of a vector that are of the row.
+  template <bool ragged, int lanes>
+  void add(const T (&numbers)[lanes], int column, int columns) {
+    if (!ragged || whole<lanes>(column, columns)) {
 #pragma unroll
-    for (int i = 0; i + step < lanes; i += 2 * step) block[i] = Op::both(block[i], block[i + step]);
-  return block[0];
-}
+      for (int i = 0; i < lanes; ++i) each[i % chains] = Op::both(each[i % chains], numbers[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < lanes; ++i)
+        if (inside(column + i, columns)) each[i % chains] = Op::both(each[i % chains], numbers[i]);
+    }
+  }
+  T total() const {
+    T all = each[0];
+#pragma unroll
+    for (int i = 1; i < chains; ++i) all = Op::both(all, each[i]);
+    return all;
+  }
+};
 
 /// Of another thread of the warp.
 template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
@@ -409,59 +439,78 @@ inline void wait_for_all(unsigned long long* counter) {
   wait_for_threads<threads>();
 }
 
-/// What other multiprocessors have written.
-template <class T, int lanes>
-inline Vector<T, lanes> load_fresh(const T* from) {
-  if constexpr (sizeof(T) * lanes % 16 == 0) {
-    struct alignas(16) { uint4 parts[sizeof(T) * lanes / 16]; } found;
+/// What other programs have written next to each other, at a multiple of its size.
+template <int lanes, class T>
+inline Vector<T, lanes> load_written(const T* from) {
+  Vector<T, lanes> found;
+  constexpr int bytes = sizeof(found);
+  if constexpr (bytes % 16 == 0) {
 #pragma unroll
-    for (unsigned i = 0; i < sizeof(found) / 16; ++i) found.parts[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-    return __builtin_bit_cast(Vector<T, lanes>, found);
-  } else if constexpr (sizeof(T) * lanes == 8) {
-    return __builtin_bit_cast(Vector<T, lanes>, __ldcg(reinterpret_cast<const uint2*>(from)));
+    for (int i = 0; i < bytes / 16; ++i) reinterpret_cast<uint4*>(&found)[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+  } else if constexpr (bytes == 8 && lanes > 1) {
+    *reinterpret_cast<uint2*>(&found) = __ldcg(reinterpret_cast<const uint2*>(from));
   } else {
-    Vector<T, lanes> found;
 #pragma unroll
     for (int i = 0; i < lanes; ++i) found[i] = __ldcg(from + i);
-    return found;
   }
+  return found;
 }
 
-/// An outer reduction from the partial results of all chunks, in order: warps have every so many of them, lanes some
-/// columns next to each other, from ``first`` on, if there are as many. step: elements from one part to the next. The
-/// result is that of column ``first + threadIdx.x``, in as many threads as there are such columns.
+/// Column sums, or other outer reductions, from the partial results of all chunks, in order: of as many neighbouring
+/// columns as a warp has lanes, times ``wide``. Warps have every so many of the chunks, a lane ``wide`` columns, of which
+/// rows have a multiple. The result of a thread is that of the column with its number behind ``first``; threads beyond
+/// have nothing.
 template <class Op, int warps, int wide, class T>
-inline T gathered(const T* partial, int64_t parts, int64_t step, int first, int columns) {
-  __shared__ T found[warps][WARP * wide];
-  const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-  Vector<T, wide> all;
+inline T gathered_columns(uint8_t* memory, const T* partial, int64_t parts, int columns, int first) {
+  static_assert(wide <= warps);
+  using Some = Vector<T, wide>;
+  constexpr int ahead = sizeof(Some) > GRANULE ? 4 : 8;  // loads that wait together
+  const int thread = threadIdx.x, warp = thread / WARP, own = thread % WARP * wide;
+  Some all;
 #pragma unroll
   for (int i = 0; i < wide; ++i) all[i] = Op::template nothing<T>();
-  if (first + lane * wide < columns) {
-    const T* const own = partial + first + lane * wide;
-    const Vector<T, wide> nothing = all;
-    for (int64_t part = warp; part < parts; part += TOGETHER * warps) {
-      Vector<T, wide> more[TOGETHER];  // on the way at a time, also where there are fewer
+  const Some nothing = all;
+  if (first + own < columns) {
+    for (int64_t next = warp; next < parts; next += ahead * warps) {
+      Some some[ahead];
 #pragma unroll
-      for (int k = 0; k < TOGETHER; ++k) {
-        const int64_t at = part + k * warps;
-        more[k] = at < parts ? load_fresh<T, wide>(own + at * step) : nothing;
+      for (int k = 0; k < ahead; ++k) {
+        const int64_t part = next + k * warps;
+        some[k] = part < parts ? load_written<wide>(partial + part * columns + first + own) : nothing;
       }
 #pragma unroll
-      for (int k = 0; k < TOGETHER; ++k)
+      for (int k = 0; k < ahead; ++k)
 #pragma unroll
-        for (int i = 0; i < wide; ++i) all[i] = Op::both(all[i], more[k][i]);
+        for (int i = 0; i < wide; ++i) all[i] = Op::both(all[i], some[k][i]);
     }
   }
-#pragma unroll
-  for (int i = 0; i < wide; ++i) found[warp][lane * wide + i] = all[i];
+  constexpr int width = WARP * wide;
+  T* const found = reinterpret_cast<T*>(memory);
+  *reinterpret_cast<Some*>(found + warp * width + own) = all;
   wait_for_threads<warps * WARP>();
-  const int column = threadIdx.x % (WARP * wide);
-  T sum = found[0][column];
+  T total = Op::template nothing<T>();
+  if (thread < width) {
 #pragma unroll
-  for (int i = 1; i < warps; ++i) sum = Op::both(sum, found[i][column]);
+    for (int i = 0; i < warps; ++i) total = Op::both(total, found[i * width + thread]);
+  }
   wait_for_threads<warps * WARP>();
-  return sum;
+  return total;
+}
+
+/// An outer reduction without columns, by all threads and for all of them.
+template <class Op, int warps, class T>
+inline T gathered_number(uint8_t* memory, const T* partial, int64_t parts) {
+  T all = Op::template nothing<T>();
+  for (int64_t part = threadIdx.x; part < parts; part += warps * WARP) all = Op::both(all, __ldcg(partial + part));
+  all = of_warp<Op>(all);
+  T* const found = reinterpret_cast<T*>(memory);
+  if (threadIdx.x % WARP == 0) found[threadIdx.x / WARP] = all;
+  wait_for_threads<warps * WARP>();
+  all = found[0];
+#pragma unroll
+  for (int i = 1; i < warps; ++i) all = Op::both(all, found[i]);
+  wait_for_threads<warps * WARP>();
+  return all;
 }
 
 }  // namespace w

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 
-from weft.backends.c_expressions import C_TYPES, COMBINE, literal
+from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, STATES
 from weft.backends.cuda.vectors import Vectors
 from weft.backends.source import Writer
-from weft.ir.ops import identity
 from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
     Accumulate,
@@ -155,16 +154,8 @@ class Printer(Vectors):
                 self._arrive()
             case Release():
                 line("ring.release();")
-            case Start(value=name) if self.by_name[name].op in STATES:
-                line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
             case Start(value=name):
-                value = self.by_name[name]
-                nothing = literal(identity(value.op, value.dtype), value.dtype)
-                if self.several:
-                    line(f"{C_TYPES[value.dtype]} {name}[tile_rows];")
-                    line(f"for (int r = 0; r < tile_rows; ++r) {name}[r] = {nothing};")
-                else:
-                    line(f"{C_TYPES[value.dtype]} {name} = {nothing};")
+                line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
             case Reduce(values=names):
                 self._reduce([self.by_name[name] for name in names])
             case ColumnLoop(body=(EachRow(body=body),)):
@@ -174,17 +165,27 @@ class Printer(Vectors):
 
     def _reduce(self, values: Sequence[Value]) -> None:
         own = [value for value in values if value.name not in self.centres]
-        reduced = [value.name + ("_state" if value.op in STATES else "") for value in own]
+        kind = C_TYPES[own[0].dtype]
+        plain = {value.name: f"{value.name}_state" for value in own if value.op not in STATES}
+        self._define_numbers(kind, {name: f"{state}{self._r}.total()" for name, state in plain.items()})
+        reduced = [value.name if value.name in plain else f"{value.name}_state" for value in own]
         self.out.line(f"exchange.template reduce<{REDUCTIONS[own[0].op]}>({', '.join(reduced)});")
-        kind, r = C_TYPES[own[0].dtype], "[r]" if self.several else ""
-        found = {v.name: f"{self.centres[v.name]}_state{r}.centre" for v in values if v.name in self.centres}
-        found |= {v.name: f"{v.name}_state{r}.total()" for v in own if v.op in STATES}
-        defined = ", ".join(f"{name}{r} = {text}" for name, text in found.items())
-        if found and self.several:
-            self.out.line(f"{kind} {', '.join(f'{name}[tile_rows]' for name in found)};")
+        found = {v.name: f"{self.centres[v.name]}_state{self._r}.centre" for v in values if v.name in self.centres}
+        found |= {v.name: f"{v.name}_state{self._r}.total()" for v in own if v.op in STATES}
+        self._define_numbers(kind, found)
+
+    @property
+    def _r(self) -> str:
+        return "[r]" if self.several else ""
+
+    def _define_numbers(self, kind: str, texts: Mapping[str, str]) -> None:
+        """What each row of a tile has one of, by its name. texts: of one row."""
+        defined = ", ".join(f"{name}{self._r} = {text}" for name, text in texts.items())
+        if texts and self.several:
+            self.out.line(f"{kind} {', '.join(f'{name}[tile_rows]' for name in texts)};")
             self.out.line(f"for (int r = 0; r < tile_rows; ++r) {defined};")
-        elif found:
-            self.out.line(f"const {kind} {defined};")
+        elif texts:
+            self.out.line(f"{kind} {defined};")
 
     def _arrive(self) -> None:
         """Where the vectors of each row are in shared memory."""

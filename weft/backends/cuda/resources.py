@@ -9,6 +9,8 @@ from weft.target import Target
 
 MOST_REGISTERS = 255
 """Of a thread."""
+SCHEDULERS = 4
+"""Of a multiprocessor."""
 REGISTER_GRAIN = 8
 """Registers of a thread are a multiple of that."""
 BLOCK_BYTES = 1024
@@ -17,6 +19,8 @@ FINISH_COLUMNS = 128
 """Of a task of the finish, at the most."""
 EDGE_REGISTERS = 25
 """That the first and the last vector of a row take where rows begin between two and loops are unrolled."""
+CHAINS = 4
+"""Partial results that a thread has of a row reduction."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
@@ -51,19 +55,19 @@ def most_shared_bytes(blocks: int, target: Target) -> int:
 
 
 def most_registers(warps: int, blocks: int, target: Target) -> int:
-    """That a thread may have, so that a multiprocessor has place for so many blocks. warps: that compute."""
-    each = target.registers // (blocks * (warps + 1) * WARP_THREADS)
+    """That a thread may have, so that a multiprocessor has place for so many blocks: each of its schedulers has its own
+    registers, for the same number of warps. warps: that compute."""
+    each = target.registers // SCHEDULERS // (-(-blocks * (warps + 1) // SCHEDULERS) * WARP_THREADS)
     return min(MOST_REGISTERS, each // REGISTER_GRAIN * REGISTER_GRAIN)
 
 
 def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
-    """That a thread wants without spilling any. Elements of vectors that may begin before a row come one by one, a
-    register each."""
-    own, least = schedule.vectors * work.lanes, 1.0 if work.is_early else 0.0
-    kept = own * work.sums
+    """That a thread wants without spilling any."""
+    own = schedule.vectors * work.lanes
+    kept = own * work.sums + CHAINS * work.numbers * schedule.rows_per_tile
     if schedule.weights == "registers":
-        kept += own * sum(max(least, size / 4) for size in work.weights)
-    vector = work.lanes * (sum(max(least, size / 4) for size in work.copied) + len(work.written))
+        kept += own * sum(work.weights) / 4
+    vector = work.lanes * (sum(work.copied) / 4 + len(work.written))
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
     return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns)

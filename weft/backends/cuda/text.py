@@ -9,27 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, product
+from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, largest, product
 from weft.backends.c_expressions import C_TYPES, C_WORDS
 from weft.backends.cuda import legality
-from weft.backends.cuda.finish import Finish
+from weft.backends.cuda.finish import Finish, gather_bytes, task_count
 from weft.backends.cuda.lower import CudaLowering
 from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import SLOT_ALIGNMENT_BYTES, View, in_one_pass
+from weft.backends.cuda.view import View, in_one_pass, rounded_up
 from weft.backends.free_names import with_free_names
 from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
-from weft.ir.dtypes import itemsize
 from weft.ir.program import Size
 from weft.ir.structure import KEPT
-from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Store, Tasks
+from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Tasks
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
     "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector "
-    "column before begin end kept blocks task exists barrier thread threadIdx blockIdx gridDim blockDim warpSize min "
-    "max barriers is_full"
+    "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
+    "blockDim warpSize min max barriers is_full"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
@@ -54,14 +53,6 @@ def shared_bytes(kernel: CudaKernel) -> int:
     return Layout(*lowered(kernel)).end
 
 
-def finish_bytes(kernel: CudaKernel) -> int:
-    """Of shared memory of the first function beside, for the finish if it has that: what its warps have added up."""
-    plain, nests = lowered(kernel)
-    found = [_width(plain, s, plain.schedule.warps) for s in nests[0].body if isinstance(s, Tasks)]
-    kinds = {(value.op, value.dtype) for value in View(plain).outer}
-    return max(found, default=0) * plain.schedule.warps * sum(itemsize(dtype) for _, dtype in kinds)
-
-
 def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
     """Shared memory that functions are started with, by their names."""
     entry, *others = (launch.entry for launch in abi(kernel).launches)
@@ -69,7 +60,8 @@ def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
 
 
 class Layout(View):
-    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers."""
+    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers. A finish has
+    the place of the stages."""
 
     def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...]) -> None:
         super().__init__(kernel)
@@ -78,13 +70,15 @@ class Layout(View):
         words = (sum(self.words_of(self.by_name[n]) for n in s.values if n not in self.centres) for s in reduces)
         self.most = schedule.rows_per_tile * max(words, default=1)
         """Words that are reduced together."""
-        at, self.weights_at = schedule.stages * self.stage_bytes, dict[str, int]()
+        at = schedule.stages * self.stage_bytes
+        at = max(at, rounded_up(gather_bytes(self, nests[0], schedule.warps)))
+        self.weights_at = dict[str, int]()
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
         self.exchange_at = at
         at += 2 * 8 * schedule.cluster * schedule.warps * self.most
         self.barriers_at = at
-        self.end = -(-(at + 8 * (2 * schedule.stages + 2)) // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+        self.end = rounded_up(at + 8 * (2 * schedule.stages + 2))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
@@ -92,7 +86,7 @@ def supports(kernel: CudaKernel) -> Refusal | None:
     view = View(in_one_pass(kernel))
     if (refusal := legality.check_program(view) or legality.check_beginnings(view)) is not None:
         return refusal
-    return legality.check_shared_memory(kernel, shared_bytes(kernel) + finish_bytes(kernel))
+    return legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:
@@ -122,7 +116,8 @@ def abi(kernel: CudaKernel) -> Abi:
         )
     ]
     for nest in nests[1:]:
-        tasks, warps = largest([_tasks(plain, s) for s in nest.body if isinstance(s, Tasks)]), View(plain).finish_warps
+        warps = View(plain).finish_warps
+        tasks = largest([task_count(View(plain), s, warps) for s in nest.body if isinstance(s, Tasks)])
         launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * warps, persistent=True))
     return Abi(
         tuple(b.name for b in plain.program.buffers),
@@ -131,16 +126,6 @@ def abi(kernel: CudaKernel) -> Abi:
         plain.program.parameters,
         tuple(launches),
     )
-
-
-def _tasks(kernel: CudaKernel, loop: Tasks) -> Size:
-    width = _width(kernel, loop, View(kernel).finish_warps)
-    return product([_elements(kernel, loop.kept), ceil_div(_elements(kernel, kernel.schedule.columns), width)])
-
-
-def _width(kernel: CudaKernel, loop: Tasks, warps: int) -> int:
-    outputs = {output.buffer.name: output.buffer for output in kernel.program.outputs}
-    return View(kernel).task_columns([outputs[each.output] for each in loop.body if isinstance(each, Store)], warps)
 
 
 def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
@@ -249,6 +234,8 @@ class _Function(Printer):
         self.out.line(f"constexpr int warps = {warps};")
         self._sizes()
         self.out.line("const int thread = threadIdx.x;")
+        if shared := gather_bytes(self, nest, warps):
+            self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
         self._finish(nest, warps)
 
     def _finish(self, nest: Nest, warps: int) -> None:

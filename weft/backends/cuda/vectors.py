@@ -113,7 +113,9 @@ class Vectors(Statements):
                     line(text)
 
     def state_type(self, value: Value) -> str:
-        return f"{STATES[value.op]}<{C_TYPES[value.dtype]}>"
+        """Of what a thread has of a row reduction."""
+        kind = C_TYPES[value.dtype]
+        return f"{STATES[value.op]}<{kind}>" if value.op in STATES else f"w::Parts<{REDUCTIONS[value.op]}, {kind}>"
 
     def _declared(self, output: Output) -> str:
         if output.value in self.late:
@@ -148,15 +150,12 @@ class Vectors(Statements):
 
     def _add_block(self, value: Value) -> None:
         """What a row reduction is told of a vector."""
-        line, block, is_state = self.out.line, f"{value.name}_block", value.op in STATES
-        kind = C_TYPES[value.dtype]
-        nothing = f"w::lowest<{kind}>()" if is_state else literal(identity(value.op, value.dtype), value.dtype)
-        line(f"w::keep_inside<ragged>({block}, column, columns, {nothing});")
-        if is_state:
-            line(f"{value.name}_state{'[r]' if self.several else ''}.add({block});")
-            return
-        total = self.number(value.name)
-        line(f"{total} = {COMBINE[value.op].format(total, f'w::of_block<{REDUCTIONS[value.op]}>({block})')};")
+        block, r = f"{value.name}_block", "[r]" if self.several else ""
+        if value.op in STATES:
+            self.out.line(f"w::keep_inside<ragged>({block}, column, columns, w::lowest<{C_TYPES[value.dtype]}>());")
+            self.out.line(f"{value.name}_state{r}.add({block});")
+        else:
+            self.out.line(f"{value.name}_state{r}.add<ragged>({block}, column, columns);")
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads."""

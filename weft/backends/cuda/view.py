@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel, CudaSchedule
+from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
 from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
@@ -19,8 +19,6 @@ SLOT_ALIGNMENT_BYTES = 128
 """Of what lies in shared memory: all of its banks."""
 
 
-ONE_ROUND = 128
-"""Tasks of a finish that run at a time: about as many as there are multiprocessors."""
 MANY_CHUNKS = 128
 """From which a finish that is launched by itself has all the warps that a block can have."""
 IN_ONE_PASS = ("sumexp",)
@@ -142,15 +140,6 @@ class View(KernelView[CudaSchedule]):
                 return False
         return True
 
-    def task_columns(self, stored: Iterable[Buffer], warps: int) -> int:
-        """Columns of a task of the finish: so many times the threads of a warp that tasks are one round of all blocks,
-        where that is possible. stored: what it writes. warps: of a block of the finish."""
-        columns = self.count(self.columns)
-        if columns is None or not any(map(self.has_columns, stored)):
-            return WARP_THREADS
-        wide = [n for n in (1, 2, 4) if columns % n == 0 and n <= warps]
-        return WARP_THREADS * next((n for n in wide if columns <= ONE_ROUND * WARP_THREADS * n), wide[-1])
-
     @property
     def finish_warps(self) -> int:
         """Of a block of a finish that is launched by itself."""
@@ -186,4 +175,5 @@ def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) 
 
 
 def rounded_up(count: int) -> int:
+    """Bytes of what the next begins behind in shared memory."""
     return -(-count // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
