@@ -150,5 +150,5 @@ def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> N
     kernel = of_rows(body, **fields | {"finish": "none"})
     x, v = (torch.randint(-64, 64, shape).float() for shape in ((8, 16), (8, 80)))
     place = torch.tensor([0, 15, 16, -1, 3, 7, 2**40, 5])
-    ((mine, right),) = results(kernel, [x.cuda(), v.cuda(), place.cuda()])
+    ((mine, right),) = results(kernel, [x.cuda(), v.cuda()[:, ::5], place.cuda()])
     assert torch.equal(mine, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
@@ -58,7 +59,7 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
                 )  # fmt: skip
                 made = _with_stages(plain, split, work)
                 if made is not None:
-                    yield made.but(chunks=chunk_count(made, split, work))
+                    yield from (made.but(chunks=count) for count in chunk_counts(made, split, work))
 
 
 def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
@@ -74,11 +75,13 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
     return schedule.but(stages=stages)
 
 
-def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:
-    """Of a segment: as many as clusters are resident; where the rows of a chunk have to begin alike, a multiple of the
-    elements of a vector."""
+def chunk_counts(schedule: CudaSchedule, split: Split, work: Work) -> tuple[int, ...]:
+    """Of a segment: as many as clusters are resident. Where the rows of a chunk have to begin alike, multiples of the
+    elements of a vector: the next smaller one, and one that all clusters have a nearly equal share of."""
     count = max(1, resources.resident_clusters(schedule, split.target) // work.segments)
     count = min(count, -(-work.rows // schedule.rows_per_tile))
     if not (work.is_early and work.keeps_columns):
-        return count
-    return max(1, count // work.lanes) * work.lanes
+        return (count,)
+    fewer = max(1, count // work.lanes) * work.lanes
+    even = count * work.lanes // math.gcd(count, work.lanes)
+    return (fewer,) if even == fewer or work.sums else (fewer, even)

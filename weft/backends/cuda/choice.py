@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from weft.backends.cuda import resources
@@ -62,12 +61,7 @@ def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Tim
     """Of a kernel under a schedule, by the model of time. warm: whether the caches have what is read."""
     known = constants(split.target)
     if warm:
-        known = replace(
-            known,
-            in_flight_bytes=WARM * known.in_flight_bytes,
-            tile_ns=WARM * known.tile_ns,
-            fill_ns=WARM * known.fill_ns,
-        )
+        known = known.warm()
     return times_us(_work(split), schedule, split.target, known)
 
 
@@ -85,7 +79,3 @@ def _work(split: Split) -> Work:
     if isinstance(work, Refusal):
         raise ValueError(str(work))
     return work
-
-
-WARM = 0.4
-"""Of what is waited for memory, that for the second cache, as of Triton's kernels."""

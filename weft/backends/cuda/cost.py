@@ -25,16 +25,26 @@ FINISH_LOADS, FINISH_BLOCKS = 8, 4
 itself."""
 
 
+WARM_LATENCY = 0.4
+"""Of what blocks wait for memory, that for the second cache: as programs of Triton do."""
+
+
+_WAITS = ("in_flight_bytes", "tile_ns", "fill_ns", "pick_ns")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "cluster_ns")
+_STARTS = ("tile_ns", "fill_ns", "pick_ns", "chunk_us", "start_us", "gather_us", "finish_us", "barrier_us")
+
+
 @dataclass(frozen=True)
 class Constants:
     """bandwidth: of the target's copy bandwidth. in_flight_bytes: of a multiprocessor, below which memory waits, and
     sharpness: how suddenly. issue_ns: of an operation on an element in a warp's scheduler; latency_ns: where nobody
     else has it. access: of a load or store of a vector, in operations. overhead: of a tile in a warp, operations; edge:
     of a vector where rows may begin between two. tile_ns: that a block waits for a tile; fill_ns: more,
-    where nothing is copied ahead; exchange_ns: for each
+    where nothing is copied ahead; pick_ns: for an element that is picked by its index; exchange_ns: for each
     exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them. power: how much the
     two parts of a tile's time, and memory and tiles, add up. uneven: how much of the time of memory multiprocessors
-    that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has. gather_us: of a finish
+    that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has; chunk_us: of each chunk
+    that a cluster begins. gather_us: of a finish
     for each column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait
     for. cached: time of bytes of partial sums, as a part of that of copying as many."""
 
@@ -48,6 +58,7 @@ class Constants:
     edge: float
     tile_ns: float
     fill_ns: float
+    pick_ns: float
     exchange_ns: float
     cluster_ns: float
     compute_power: float
@@ -55,10 +66,18 @@ class Constants:
     uneven: float
     start_us: float
     tail: float
+    chunk_us: float
     gather_us: float
     finish_us: float
     barrier_us: float
     cached: float
+
+    def warm(self) -> Constants:
+        """Where the second cache has what a kernel reads."""
+        waits = {
+            name: WARM_LATENCY * getattr(self, name) for name in ("in_flight_bytes", "tile_ns", "fill_ns", "pick_ns")
+        }
+        return replace(self, **waits)
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     operations = own * (work.lanes * work.operations + each) + known.overhead * (1 + work.exchanges)
     issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // resources.SCHEDULERS)
     wait_ns = known.tile_ns + known.fill_ns * (schedule.stages == 1) + known.latency_ns * operations
+    wait_ns += known.pick_ns * work.picks
     if schedule.warps * schedule.cluster > 1:
         wait_ns += known.exchange_ns * work.exchanges
     wait_ns += known.cluster_ns * work.exchanges * (schedule.cluster.bit_length() - 1)
@@ -101,7 +121,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * chunks * work.segments
     memory_us = work.moved_bytes / per_us / known.bandwidth * scarce * uneven + known.cached * partial_bytes / per_us
-    ends_us = known.start_us + known.tail * tile_us
+    ends_us = known.start_us + known.tail * tile_us + known.chunk_us * waves
     if schedule.finish != "none":
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)
@@ -124,8 +144,7 @@ def constants(target: Target) -> Constants:
     known, waits, starts = fitted_constants(), target.instruction_ratio, target.start_ratio
     fitted = Target.named(FITTED)
     share = target.bandwidth_gbps / target.units / (fitted.bandwidth_gbps / fitted.units)
-    ratios = dict.fromkeys(("issue_ns", "latency_ns", "exchange_ns", "cluster_ns"), waits)
-    ratios |= dict.fromkeys(("tile_ns", "fill_ns", "start_us", "gather_us", "finish_us", "barrier_us"), starts)
+    ratios = dict.fromkeys(_INSTRUCTIONS, waits) | dict.fromkeys(_STARTS, starts)
     ratios |= {"in_flight_bytes": share * starts}
     return replace(known, **{name: getattr(known, name) * ratio for name, ratio in ratios.items()})
 

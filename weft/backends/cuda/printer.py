@@ -172,7 +172,7 @@ class Printer(Vectors):
         self.out.line(f"exchange.template reduce<{REDUCTIONS[own[0].op]}>({', '.join(reduced)});")
         found = {v.name: f"{self.centres[v.name]}_state{self._r}.centre" for v in values if v.name in self.centres}
         found |= {v.name: f"{v.name}_state{self._r}.total()" for v in own if v.op in STATES}
-        self._define_numbers(kind, found)
+        self._define_numbers(kind if self.several else f"const {kind}", found)
 
     @property
     def _r(self) -> str:

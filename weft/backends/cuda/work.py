@@ -29,7 +29,8 @@ class Work:
     for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin between two vectors, as far as
     is known. keeps_columns: whether a thread keeps something of its columns from row to row. passes: loops over the
     columns of a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row
-    reductions, and numbers: that are exchanged. sums: column sums; finishes: whether something is left
+    reductions, and numbers: that are exchanged. sums: column sums; picks: elements of a row that are
+    taken by their index; finishes: whether something is left
     to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
@@ -45,6 +46,7 @@ class Work:
     exchanges: int
     numbers: int
     sums: int
+    picks: int
     finishes: bool
     rows: int
     columns: int
@@ -82,6 +84,7 @@ class Work:
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
             len(sums),
+            sum(1 for value in program.values if value.op == "pick"),
             bool(loops.epilogue_stores),
             max(1, split.sizes.elements(split.inside)),
             max(1, split.width),
