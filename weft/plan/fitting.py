@@ -179,9 +179,13 @@ def check_fits(part: Split, slack: float = 1.0) -> Refusal | None:
 
 
 def _every(refusals: Iterable[Refusal | None]) -> Refusal | None:
-    """The first refusal if all backends refuse."""
-    found = list(refusals)
-    return None if None in found else found[0]
+    """The first refusal if all backends refuse. None of them is asked behind one that does not."""
+    first = None
+    for refusal in refusals:
+        if refusal is None:
+            return None
+        first = first or refusal
+    return first
 
 
 def decision(whole: Split, parts: Sequence[Split], mixed_order: MixedOrder) -> Decision | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import zip_longest
 
@@ -14,14 +15,20 @@ from weft.target import Target
 
 
 def schedule_for(part: Split) -> Schedule:
-    """The one with the shortest predicted time of all backends for the target."""
-    every = backends_of(part.target.kind)
-    fitting = [backend for backend in every if backend.check_fits(part) is None] if len(every) > 1 else every
-    found = [schedule for backend in fitting or every if (schedule := backend.choose(part)) is not None]
-    if len(found) == 1:
-        return found[0]
-    hints = dict(part.hints)
-    return min(found, key=lambda each: estimate(Kernel(part.program, each), part.target, hints).predicted_us)
+    """The one with the shortest predicted time of all backends for the target, of those that fit if any do."""
+    best, least = None, (True, math.inf)
+    moved, hints = sum(map(part.sizes.bytes, part.program.buffers)), dict(part.hints)
+    for backend in backends_of(part.target.kind):
+        if (False, backend.least_us(moved, part.target)) >= least:
+            continue
+        schedule = backend.choose(part)
+        if schedule is None:
+            continue
+        us = estimate(Kernel(part.program, schedule), part.target, hints).predicted_us
+        if best is None or (backend.check_fits(part) is not None, us) < least:
+            best, least = schedule, (backend.check_fits(part) is not None, us)
+    assert best is not None, "some backend always has one"
+    return best
 
 
 def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
