@@ -32,7 +32,13 @@ template <class T, int lanes>
 struct alignas(sizeof(T) * lanes > GRANULE ? GRANULE : sizeof(T) * lanes) Vector {
   T elements[lanes];
   T& operator[](int i) { return elements[i]; }
-  const T& operator[](int i) const { return elements[i]; }
+  T operator[](int i) const {
+    if constexpr (sizeof(T) == 2 && lanes % 2 == 0) {  // of a word, as arithmetic that is seen through
+      struct Packed { uint32_t words[lanes / 2]; };
+      return __builtin_bit_cast(T, static_cast<uint16_t>(__builtin_bit_cast(Packed, *this).words[i / 2] >> (i % 2 * 16)));
+    }
+    return elements[i];
+  }
 };
 
 /// Those of an array.
@@ -57,7 +63,8 @@ inline bool inside(int column, int columns) { return static_cast<unsigned>(colum
 template <int lanes>
 inline bool whole(int column, int columns) { return column >= 0 && column + lanes <= columns; }
 
-/// The same, in registers that are full: otherwise each element of 16 bits has one while it waits.
+/// The same as words of 32 bits, of which a register is full: otherwise each element of 16 bits has one while it waits,
+/// and the second one of a word takes two instructions to become a float instead of one.
 template <class V>
 inline V in_words(const V& found) {
   if constexpr (sizeof(V) % 4 == 0) {
@@ -73,7 +80,8 @@ inline V in_words(const V& found) {
 /// multiple of their size.
 template <int lanes, bool together, bool ragged, class T>
 inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
-  if (together && (!ragged || whole<lanes>(column, columns))) return *reinterpret_cast<const Vector<T, lanes>*>(row + column);
+  if (together && (!ragged || whole<lanes>(column, columns)))
+    return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   Vector<T, lanes> found = {};
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
@@ -85,7 +93,7 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
 /// may be any.
 template <int lanes, bool together, bool ragged, class T>
 inline Vector<T, lanes> load_copied(const T* row, int column, int columns) {
-  if (together) return *reinterpret_cast<const Vector<T, lanes>*>(row + column);
+  if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_row<lanes, false, ragged>(row, column, columns);
 }
 /// What lies before or behind a row is replaced.
@@ -371,38 +379,15 @@ struct Exchange {
     T found[count];
     int at = 0;
     (read(each, found, at), ...);
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     Words<T>* const place = reinterpret_cast<Words<T>*>(memory + turn * 8 * parts * most);
     const uint32_t barrier = barriers + 8 * turn;
     if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      found[i] = of_warp<Op>(found[i]);
-      const int mine = i * parts + rank * warps + warp;
-      const auto words = __builtin_bit_cast(Words<T>, found[i]);
-      if constexpr (cluster == 1) {
-        if (lane == 0) place[mine] = words;
-      } else if (lane < cluster) {
-        const uint32_t to = in_block(shared_address(place + mine), lane), arrived = in_block(barrier, lane);
-#pragma unroll
-        for (int k = 0; k < words.count; ++k) send(to + k * sizeof(words.each[k]), words.each[k], arrived);
-      }
-    }
+    Some<Op, T, count, 0>::send_all(*this, found, place, barrier);
     if constexpr (cluster == 1)
       wait_for_threads<warps * WARP>();
     else
       wait<true>(barrier, parity);
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      T all = Op::template nothing<T>();
-#pragma unroll
-      for (int part = 0; part < parts; part += WARP)
-        if (parts % WARP == 0 || part + lane < parts)
-          all = Op::both(all, __builtin_bit_cast(T, place[i * parts + part + lane]));
-      all = of_warp<Op, parts < WARP ? power(parts) : WARP>(all);
-      if (parts < WARP) all = from_lane(all, 0);
-      found[i] = all;
-    }
+    Some<Op, T, count, 0>::receive_all(found, place);
     at = 0;
     (write(each, found, at), ...);
     turn ^= 1;
@@ -412,6 +397,63 @@ struct Exchange {
  private:
   template <class F, class...> struct First { using type = F; };
   static constexpr int power(int n) { int p = 1; while (p < n) p *= 2; return p; }
+
+  /// Of so many numbers, those from one on: up to eight at a time, for each of which a group of neighbouring lanes is
+  /// responsible.
+  template <class Op, class T, int count, int first>
+  struct Some {
+    static constexpr int own = count - first < 8 ? count - first : 8, groups = power(own), width = WARP / groups;
+
+    static void send_all(const Exchange& exchange, const T (&found)[count], Words<T>* place, uint32_t barrier) {
+      const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+      T some[groups];
+#pragma unroll
+      for (int i = 0; i < groups; ++i) some[i] = i < own ? found[first + (i < own ? i : 0)] : Op::template nothing<T>();
+      // each half of the lanes goes on with half of the numbers
+#pragma unroll
+      for (int half = groups / 2; half > 0; half /= 2) {
+        const int mask = WARP / 2 / (groups / 2 / half);
+        const bool upper = lane & mask;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+          const T kept = upper ? some[i + half] : some[i], given = upper ? some[i] : some[i + half];
+          some[i] = Op::both(kept, from_mask(given, mask));
+        }
+      }
+      const T all = of_warp<Op, width>(some[0]);
+      const auto words = __builtin_bit_cast(Words<T>, all);
+      Words<T>* const mine = place + (first + group) * parts + exchange.rank * warps + warp;
+      if (group < own) {
+        if constexpr (cluster == 1) {
+          if (within == 0) *mine = words;
+        } else {
+#pragma unroll
+          for (int block = 0; block < cluster; block += width)
+            if (cluster - block >= width || within < cluster - block) {
+              const uint32_t to = in_block(shared_address(mine), block + within), arrived = in_block(barrier, block + within);
+#pragma unroll
+              for (int k = 0; k < words.count; ++k) send(to + k * sizeof(words.each[k]), words.each[k], arrived);
+            }
+        }
+      }
+      if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::send_all(exchange, found, place, barrier);
+    }
+
+    static void receive_all(T (&found)[count], const Words<T>* place) {
+      const int lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+      T all = Op::template nothing<T>();
+      const Words<T>* const from = place + (first + group) * parts;
+#pragma unroll
+      for (int part = 0; part < parts; part += width)
+        if (group < own && (parts - part >= width || within < parts - part))
+          all = Op::both(all, __builtin_bit_cast(T, from[part + within]));
+      all = of_warp<Op, width>(all);
+#pragma unroll
+      for (int i = 0; i < own; ++i) found[first + i] = from_lane(all, i * width);
+      if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::receive_all(found, place);
+    }
+  };
+
   template <class A, class T> static void read(A& each, T* found, int& at) {
 #pragma unroll
     for (int i = 0; i < Numbers<A>::count; ++i) found[at++] = Numbers<A>::get(each, i);

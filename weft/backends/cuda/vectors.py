@@ -89,7 +89,7 @@ class Vectors(Statements):
             if self.schedule.weights == "shared":
                 used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
                 for name in (b.name for b in self.weights() if b.name in used):
-                    line(f"const auto {name}_vector = {name}_tile[k * threads];")
+                    line(f"const auto {name}_vector = w::in_words({name}_tile[k * threads]);")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             for value in reduced:
