@@ -71,7 +71,15 @@ def test_a_launch_has_the_blocks_of_all_clusters_and_one_more_warp() -> None:
         (128, 1), 160, 2, True, False,
     )  # fmt: skip
     assert (finish.grid, finish.threads, finish.cluster) == ((64, 1), 256, 1)
-    assert text.abi(kernel).partials[0].elements == 64 * 2048
+    assert text.abi(kernel).partials[0].elements == 64 * (2048 + 8)
+
+
+def test_partial_results_are_whole_vectors_wherever_rows_begin() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (515, 1001), **SOME["a finish of its own"])
+    text_ = render(kernel).text
+    assert "w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));" in text_
+    assert text_.count("const auto begins = [&](int64_t row) { return beginning(dy + row * 1001); };") == 2
+    assert text.abi(kernel).partials[0].elements == 64 * 1008
 
 
 @pytest.mark.parametrize(
@@ -84,14 +92,15 @@ def test_a_finish_is_one_round_of_tasks_where_lanes_can_have_so_many_columns(
 ) -> None:
     for finish in ("same", "separate"):
         _, kernel = kernel_of("layer_norm_backward", (64, columns), cluster=8, warps=8, vectors=4, finish=finish)
-        assert f"constexpr int wide = {wide}, task_columns = 32 * wide;" in render(kernel).text
+        chosen = f"early ? 1 : {wide}" if wide > 1 else "1"
+        assert f"constexpr int wide = {chosen}, task_columns = 32 * wide;" in render(kernel).text
         grids = [launch.grid for launch in text.abi(kernel).launches[1:]]
         assert grids == ([(tasks, 1)] if finish == "separate" else [])
 
 
 def test_as_many_warps_have_the_epilogue_as_a_lane_has_columns() -> None:
     _, kernel = kernel_of("rms_norm_backward", (64, 16384), cluster=8, warps=2, vectors=4)
-    assert "constexpr int wide = 2," in render(kernel).text
+    assert "constexpr int wide = early ? 1 : 2," in render(kernel).text
 
 
 def test_a_finish_has_the_place_of_the_stages_or_more() -> None:

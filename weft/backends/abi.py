@@ -136,6 +136,11 @@ def _factor(text: str) -> str:
     return text if text.isalnum() or text.isidentifier() else f"({text})"
 
 
+def plus(size: Size, more: int) -> Size:
+    """A count and a number."""
+    return size + more if isinstance(size, int) else f"({size} + {more})"
+
+
 def ceil_div(size: Size, by: int) -> Size:
     """A count over a number, rounded up."""
     if isinstance(size, int):

@@ -68,7 +68,9 @@ class Finish(Statements):
         with self.out.block(""):
             if has_columns:
                 wide = lane_columns(self, loop, self.warps)
-                line(f"constexpr int wide = {wide}, task_columns = {WARP_THREADS} * wide;")
+                sums = any(self.sums_vectors(v) for v in self.outer)
+                chosen = f"early ? 1 : {wide}" if wide > 1 and sums else str(wide)
+                line(f"constexpr int wide = {chosen}, task_columns = {WARP_THREADS} * wide;")
                 line("const int blocks = (columns + task_columns - 1) / task_columns;")
                 tasks.append("blocks")
             total = " * ".join(tasks) or "1"
@@ -120,8 +122,13 @@ class Finish(Statements):
         parts = "chunks" if own or not self.segments else "segments * chunks"
         kind, op, place = C_TYPES[value.dtype], REDUCTIONS[value.op], f"{value.name}_partial"
         if self.sums_vectors(value):
-            place += " + segment * chunks * columns" if own else ""
-            call = f"w::gathered_columns<{op}, warps, wide>(memory, {place}, {parts}, columns, begin)"
+            place += " + segment * chunks * padded" if own else ""
+            begins = "begins"
+            if self.segments:
+                at = "segment, part" if own else "part / chunks, part % chunks"
+                begins = f"[&](int64_t part) {{ return begins({at}); }}"
+            rows = f"{place}, {parts}, padded, {begins}"
+            call = f"w::gathered_columns<{op}, warps, wide>(memory, {rows}, begin, columns)"
         else:
             place += " + segment * chunks" if own else ""
             call = f"w::gathered_number<{op}, warps>(memory, {place}, {parts})"

@@ -501,9 +501,10 @@ inline Vector<T, lanes> load_written(const T* from) {
 /// Column sums, or other outer reductions, from the partial results of all chunks, in order: of as many neighbouring
 /// columns as a warp has lanes, times ``wide``. Warps have every so many of the chunks, a lane ``wide`` columns, of which
 /// rows have a multiple. The result of a thread is that of the column with its number behind ``first``; threads beyond
-/// have nothing.
-template <class Op, int warps, int wide, class T>
-inline T gathered_columns(uint8_t* memory, const T* partial, int64_t parts, int columns, int first) {
+/// have nothing. padded: elements from one part to the next. begins: where the first column is in a part.
+template <class Op, int warps, int wide, class T, class F>
+inline T gathered_columns(
+    uint8_t* memory, const T* partial, int64_t parts, int padded, const F& begins, int first, int columns) {
   static_assert(wide <= warps);
   using Some = Vector<T, wide>;
   constexpr int ahead = sizeof(Some) > GRANULE ? 4 : 8;  // loads that wait together
@@ -518,7 +519,7 @@ inline T gathered_columns(uint8_t* memory, const T* partial, int64_t parts, int 
 #pragma unroll
       for (int k = 0; k < ahead; ++k) {
         const int64_t part = next + k * warps;
-        some[k] = part < parts ? load_written<wide>(partial + part * columns + first + own) : nothing;
+        some[k] = part < parts ? load_written<wide>(partial + part * padded + begins(part) + first + own) : nothing;
       }
 #pragma unroll
       for (int k = 0; k < ahead; ++k)

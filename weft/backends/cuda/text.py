@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, largest, product
+from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, plus, product
 from weft.backends.c_expressions import C_TYPES, C_WORDS
 from weft.backends.cuda import legality
 from weft.backends.cuda.finish import Finish, gather_bytes, task_count
@@ -26,7 +26,7 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Ta
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
-    "first beginning has_vector partials_together rows segments chunks part segment chunk row r k i vector "
+    "first beginning begins has_vector padded rows segments chunks part segment chunk row r k i vector "
     "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
     "blockDim warpSize min max barriers is_full"
 )
@@ -129,13 +129,12 @@ def abi(kernel: CudaKernel) -> Abi:
 
 
 def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
-    """A number for each segment, chunk and column."""
+    """A number for each segment, chunk and column, with place for vectors that begin before a row and end behind it."""
     view = View(kernel)
+    vectors = ceil_div(plus(_elements(kernel, view.columns), view.lanes - 1), view.lanes)
     return tuple(
         Partial(
-            f"{v.name}_partial",
-            v.dtype,
-            product([parts, *([_elements(kernel, view.columns)] if view.sums_vectors(v) else [])]),
+            f"{v.name}_partial", v.dtype, product([parts, vectors, view.lanes] if view.sums_vectors(v) else [parts])
         )
         for v in view.outer
     )
@@ -205,7 +204,7 @@ class _Function(Printer):
         line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
         line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
-        line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
+        self._begins()
         with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
             line("return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);")
         for name, at in layout.weights_at.items():
@@ -233,6 +232,10 @@ class _Function(Printer):
     def write_finish(self, nest: Nest, warps: int) -> None:
         self.out.line(f"constexpr int warps = {warps};")
         self._sizes()
+        if any(self.sums_vectors(v) for v in self.outer):
+            self.out.line(f"constexpr int lanes = {self.lanes};")
+            self._early()
+            self._begins()
         self.out.line("const int thread = threadIdx.x;")
         if shared := gather_bytes(self, nest, warps):
             self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
@@ -256,11 +259,28 @@ class _Function(Printer):
         else:
             line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
 
+    def _begins(self) -> None:
+        """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors."""
+        line = self.out.line
+        line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
+        if any(self.sums_vectors(v) for v in self.outer):
+            kind = "constexpr" if self.count(self.columns) is not None else "const"
+            line(f"{kind} int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
+            if self.loops.epilogue_stores:
+                segment, offset = "int64_t segment, " if self.segments else "", self.offset(self.reference)
+                row = " + ".join(filter(None, [self.reference.name, offset]))
+                line(f"const auto begins = [&]({segment}int64_t row) {{ return beginning({row}); }};")
+
+    def _early(self) -> None:
+        """Whether vectors begin before rows."""
+        reference = self.reference
+        early = f"!WEFT_ALIGNED_{self.names[reference.name]}" if self.begins_with_vectors(reference) else "true"
+        self.out.line(f"constexpr bool early = {early};")
+
     def _beginnings(self) -> None:
         """Whether vectors begin before rows, in which tensors alike, and how many vectors there are."""
         line, reference = self.out.line, self.reference
-        starts = self.begins_with_vectors(reference)
-        line(f"constexpr bool early = {f'!WEFT_ALIGNED_{self.names[reference.name]}' if starts else 'true'};")
+        self._early()
         known = self.count(self.columns)
         kind = "constexpr" if known is not None else "const"
         line(f"{kind} int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);")
@@ -281,9 +301,6 @@ class _Function(Printer):
         for buffer in self.weights():
             text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
             line(f"constexpr bool {buffer.name}_together = {text};")
-        if any(self.sums_vectors(v) for v in self.outer):
-            even = "columns % lanes == 0" if known is not None else "!ragged"
-            line(f"constexpr bool partials_together = !early && {even};")
 
 
 def _loop(role: Role) -> Chunks:

@@ -184,5 +184,4 @@ class Vectors(Statements):
             self.out.line(f"if (first == 0 && thread == 0) {name}_partial[part] = {name};")
             return
         with self.vectors():
-            kept = f"{name}_partial + part * columns, w::vector({name}[k])"
-            self.out.line(f"w::store_row<partials_together, ragged>({kept}, column, columns);")
+            self.out.line(f"w::store({name}_partial + part * padded + before + column, w::vector({name}[k]));")
