@@ -75,6 +75,7 @@ WAYS = (
     "STREAM_ROWS",
     "STREAM_ROWS_SPLIT",
     "LOOP",
+    "LOOP_SPLIT",
     "COLUMN",
     "COLUMN_WHOLE",
 )

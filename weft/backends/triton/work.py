@@ -44,7 +44,8 @@ class Work:
     which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
     operations: on an element, in float32 additions; again: those behind a block-wide reduction that were computed
     before it. loops: over the columns of a row. row_sums: along rows; block_reductions: of these across warps. sums:
-    column sums; added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
+    column sums; picks: elements of a row that are
+    taken by their index; added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
     of rows and columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations:
     on a row in a thread, and on what it loads at once, for its place along each of several dimensions and its address
     in each tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many
@@ -68,6 +69,7 @@ class Work:
     added: tuple[int, ...]
     rows: int
     columns: int
+    picks: int
     segments: int
     is_split: bool
     copied: int
@@ -131,6 +133,7 @@ class Work:
             tuple(split.segment_count // max(1, split.sizes.elements(kept)) for kept in finishing),
             max(1, split.sizes.elements(rows)),
             max(1, split.width),
+            sum(1 for value in program.values if value.op == "pick"),
             split.segment_count,
             bool(columns) and not split.has_inner,
             sum(1 for b in program.inputs if _is_copied_singly(b, split)),
