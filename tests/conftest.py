@@ -19,8 +19,10 @@ import torch._inductor.config
 from filelock import FileLock
 from torch._inductor import cpu_vec_isa
 
+from tests import only_triton
 from tests.changed import have_changed
 from tests.together import build_together
+from weft.backends import listed
 from weft.options import Options
 from weft.runtime import build, failures, launcher
 from weft.runtime.cache import Cache
@@ -53,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if needed else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def _planned_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("only_triton"):
+        monkeypatch.setattr(listed, "backends", only_triton.backends)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -96,6 +96,7 @@ def test_nothing_is_cut_behind_a_column_sum_or_where_one_part_would_load_all() -
     assert cuts(program(DATA, body), M, {}, {}) == []
 
 
+@pytest.mark.only_triton
 def test_a_pass_of_many_loads_is_cut_and_says_why() -> None:
     given = tree(48, columns=1024, row_sum=40)
     chosen = plan_split(given, M, N, H200, {})

@@ -69,6 +69,7 @@ def test_a_backward_adds_up_columns_tile_by_tile_and_finishes_them() -> None:
     assert [each.output for each in tasks.body if isinstance(each, Store) and each.complete] == ["out1", "out2"]
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("columns", [1024, 70000])
 @pytest.mark.parametrize("name", BOTH)
 def test_each_load_and_store_of_a_text_is_one_of_the_nest(name: str, columns: int) -> None:

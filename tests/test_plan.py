@@ -106,6 +106,9 @@ def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: s
     schemes = {kernel.schedule.scheme for kernel in wide.kernels}
     if target in CPUS:
         assert schemes == {narrow.scheme}
+    elif Target.named(target).architecture >= 90:
+        assert schemes == {"CLUSTER"}
+        assert (len(wide.kernels), wide.cuts) == (1, ())
     elif backward:
         assert schemes == {"LOOP", "COLUMN"}
         assert [refusal.rule for refusal in wide.cuts] == ["row_registers"]
@@ -114,6 +117,7 @@ def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: s
     assert wide.kernels[0].schedule.segments == ()
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("name", [n for n in BACKWARDS if n != "softmax_backward"])
 def test_registers_decide(name: str) -> None:
     given = workload(name, 8192)

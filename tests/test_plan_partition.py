@@ -291,6 +291,7 @@ def resized(program: Program, times: float) -> Program:
     return replace(program, dims=(replace(first, size=round(first.size * times)), *program.dims[1:]))
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize(
     ("name", "shared", "alone", "read"),
     [

@@ -96,6 +96,7 @@ def test_a_sample_of_candidates_against_ptxas(pool: ProcessPoolExecutor) -> None
         assert r.shared_bytes >= u["shared_bytes"] - 4096  # sm_100 has other margins for the system
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("part", often(range(PARTS), [0]))
 def test_what_the_planner_chooses_against_ptxas(part: int, pool: ProcessPoolExecutor) -> None:
     """At shapes drawn at random, for targets of all architectures in turn. What spills has a runner-up, and is rare."""

@@ -65,6 +65,7 @@ def kernels(text: str, sizes: str) -> tuple[Kernel, ...]:
     return found.kernels
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_row_of_any_length_compiles(sizes: str) -> None:
     (kernel,) = kernels(SOFTMAX, sizes)

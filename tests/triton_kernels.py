@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from tests import triton_runner
+from tests import only_triton, triton_runner
 from tests.cases import NAMES, POINTWISE_OF_ONE_ROW, Case, make_case, plan_or_refusal, planned
 from tests.exact_inputs import exact_inputs
 from tests.fuzz.memory import input_tensor
@@ -434,4 +434,5 @@ GROUPS: dict[str, Callable[[], Iterator[tuple[str, Check]]]] = {
 """What ``main`` takes."""
 
 if __name__ == "__main__":
+    only_triton.for_good()
     main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """Which kernels of regions of many loads spill registers: ``python -m tools.many_loads --regions 300 --seed 1``.
 
 Regions of 2 to 40 loads are drawn at random, planned for GPUs of several architectures, and compiled by ptxas; no GPU
-is needed. A kernel that spills at the first choice is a miss of ``weft/backends/triton/resources.py``; one that
+is needed. A kernel that spills at the first choice is a miss of its backend's ``resources.py``; one that
 still does after the runners-up that a compile tries is what the exit status is 1 for.
 """
 
@@ -22,8 +22,8 @@ from rich.progress import track
 
 from tools.drawn_regions import drawn_region
 from tools.ptxas_sweep import usages
+from weft.backends.listed import supports
 from weft.backends.resource_usage import ResourceUsage, most_of
-from weft.backends.triton import text as triton
 from weft.errors import BuildError, Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.planner import plan
@@ -104,7 +104,7 @@ def compiled_region(
     found: list[Compiled] = []
 
     def built(kernel: Kernel) -> ResourceUsage | None:
-        if triton.supports(kernel) is not None:
+        if supports(kernel) is not None:
             return None
         try:
             each = usages(kernel, machine.architecture)

@@ -25,9 +25,8 @@ from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.swept import COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
+from weft.backends.listed import backend_of, render
 from weft.backends.resource_usage import ResourceUsage
-from weft.backends.triton import text as triton
-from weft.backends.triton.build import compile_functions
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
@@ -89,8 +88,8 @@ def used(text: str, arch: int) -> list[dict[str, int]] | str:
 
 def usages(kernel: Kernel, arch: int) -> list[ResourceUsage]:
     """What each function of a kernel uses, compiled anew. Raises BuildError."""
-    job = Job(kernel, triton.render(kernel), Variant.expected(kernel, {}), arch)
-    return [binary.usage for binary in compile_functions(job)]
+    job = Job(kernel, render(kernel), Variant.expected(kernel, {}), arch)
+    return [binary.usage for binary in backend_of(kernel).compile(job)]
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Backend(ABC):
 
     kind: of the targets that it writes kernels for. device: the type of torch's devices that these run on. needs: a
     package without which their text cannot be compiled, if there is one. compares_parts: whether its times were fitted
-    to kernels of parts of a pass as well, so that a pass is cut where that is predicted to be faster. Times are in
-    microseconds.
+    to kernels of parts of a pass as well, so that a pass is cut where that is predicted to be faster. serves_all:
+    whether it has a kernel for whatever is planned; others stand beside one that has. Times are in microseconds.
     """
 
     name: ClassVar[str]
@@ -42,6 +42,7 @@ class Backend(ABC):
     device: ClassVar[str]
     needs: ClassVar[str] = ""
     compares_parts: ClassVar[bool] = False
+    serves_all: ClassVar[bool] = True
 
     @abstractmethod
     def parse(self, text: str) -> Schedule | None:

@@ -71,10 +71,10 @@ def device_of(kernel: Kernel) -> str:
 
 def devices() -> tuple[str, ...]:
     """Types of devices that kernels can be written for, and compiled as far as packages are concerned."""
-    return tuple(dict.fromkeys(b.device for b in backends() if not b.needs or find_spec(b.needs)))
+    return tuple(dict.fromkeys(b.device for b in backends() if b.serves_all and (not b.needs or find_spec(b.needs))))
 
 
 def missing_for(device: str) -> str:
     """The package that kernels for a type of device need and that is not installed; empty if nothing is missing."""
-    needed = (b.needs for b in backends() if b.device == device and b.needs)
+    needed = (b.needs for b in backends() if b.device == device and b.serves_all and b.needs)
     return next((name for name in needed if not find_spec(name)), "")

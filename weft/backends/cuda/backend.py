@@ -24,7 +24,7 @@ from weft.target import Target
 class CudaBackend(Backend):
     """Copies that run ahead, rows that clusters share. Time is that of a model that was fitted to sweeps."""
 
-    name, kind, device, compares_parts = "cuda", "gpu", "cuda", True
+    name, kind, device, compares_parts, serves_all = "cuda", "gpu", "cuda", True, False
 
     def parse(self, text: str) -> CudaSchedule | None:
         found = CudaSchedule.parse(text)
@@ -76,6 +76,11 @@ class CudaBackend(Backend):
         self, kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
     ) -> Schedule | None:
         return choice.runner_up(Split.of_kernel(kernel, target, hints), (kernel.schedule, *tried))
+
+    def us_with(self, part: Split, schedule: Schedule, registers: int) -> float:
+        """As many blocks as planned, whatever their registers: the compiler keeps to what lets them."""
+        assert isinstance(schedule, CudaSchedule)
+        return choice.times_of(part, schedule).all
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         refusal = None if target is None else legality.check_architecture(kernel, target.architecture)

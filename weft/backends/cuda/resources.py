@@ -67,7 +67,8 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     kept = own * work.sums + CHAINS * work.numbers * schedule.rows_per_tile
     if schedule.weights == "registers":
         kept += own * sum(work.weights) / 4
-    vector = work.lanes * (sum(work.copied) / 4 + len(work.written))
+    shared = sum(work.weights) * (schedule.weights == "shared")
+    vector = work.lanes * ((sum(work.copied) + shared) / 4 + len(work.written))
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
     return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns)

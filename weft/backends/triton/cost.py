@@ -31,8 +31,8 @@ from weft.target import Target
 FEW_ROUNDS = 4
 """Up to which a last round of programs that is not full takes as long as a full one."""
 PICK_FILLS = 1
-"""Times more that a row waits for an element that is taken by its index: 244 loops over rows with one took 9 to 21 % more
-than predicted without, in geometric mean, and less than 3 % with it."""
+"""Times more that a row waits for an element that is taken by its index: 244 loops over rows with one took 9 to 21 %
+more than predicted without, in geometric mean, and no more than 4 % with it."""
 UNEVEN_POWER = 4.0
 """How suddenly memory takes longer where some multiprocessors have more to move than others."""
 TABLE_COST = 0.5

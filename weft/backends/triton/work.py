@@ -44,9 +44,9 @@ class Work:
     which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
     operations: on an element, in float32 additions; again: those behind a block-wide reduction that were computed
     before it. loops: over the columns of a row. row_sums: along rows; block_reductions: of these across warps. sums:
-    column sums; picks: elements of a row that are
-    taken by their index; added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs
-    of rows and columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations:
+    column sums; picks: elements of a row that are taken by their index; added: segments that are added up for each part
+    of the finish. rows: inside a segment. copied: inputs of rows and columns that are copied ahead, where they are, one
+    element at a time. row_operations, vector_operations:
     on a row in a thread, and on what it loads at once, for its place along each of several dimensions and its address
     in each tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many
     rows in turn have the same of it. strided: tensors in which neighbours along the columns are none. tables: inputs
