@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.run_program import run_program
 from tests.triton_by_hand import PROGRAM, SEPARATE, SOURCE, render_by_hand
 from weft import compiler, planning
-from weft.backends import listed
+from weft.backends import backend
 from weft.backends.cpp.backend import CppBackend
 from weft.backends.listed import device_of, devices, render, supports
 from weft.bench.workloads import WORKLOADS
@@ -30,7 +30,7 @@ CUDA = torch.device("cuda", 0)
 
 def there(patch: pytest.MonkeyPatch, *names: str) -> None:
     """Let these be all packages that can be found."""
-    patch.setattr(listed, "find_spec", lambda name: object() if name in names else None)
+    patch.setattr(backend, "find_spec", lambda name: object() if name in names else None)
 
 
 def as_triton(planned: Plan | Refusal) -> Plan:

@@ -131,6 +131,21 @@ def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert looked_at("triton").fact == "not installed; only kernels for NVIDIA GPUs need it"
 
 
+@pytest.mark.parametrize(
+    ("capability", "status", "remedy"),
+    [(None, "ok", ""), ((8, 0), "ok", ""), ((9, 0), "warning", "`pip install cuda-core`")],
+)
+def test_kernels_in_cuda_are_missed_where_there_would_be_some(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, status: str, remedy: str
+) -> None:
+    monkeypatch.setattr(checks, "missing_beside", lambda device: "cuda-core")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    found = looked_at("nvrtc")
+    assert (found.status, found.remedy) == (status, remedy)
+    assert found.fact.startswith("cuda-core is not installed; without it there are no kernels in CUDA C++")
+
+
 def test_variables_that_matter_are_shown_and_secrets_are_not() -> None:
     environment = {
         "WEFT_CHECK": "first",

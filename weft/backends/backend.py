@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from weft.lowering.lower import Lowering
@@ -47,6 +48,10 @@ class Backend(ABC):
     @abstractmethod
     def parse(self, text: str) -> Schedule | None:
         """The schedule of this backend that prints as ``text``, if one does."""
+
+    def missing(self) -> str:
+        """The package that is to be installed before its kernels can be compiled; empty if nothing is missing."""
+        return self.needs if self.needs and not find_spec(self.needs) else ""
 
     # plan
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,10 +70,16 @@ def device_of(kernel: Kernel) -> str:
 
 def devices() -> tuple[str, ...]:
     """Types of devices that kernels can be written for, and compiled as far as packages are concerned."""
-    return tuple(dict.fromkeys(b.device for b in backends() if b.serves_all and (not b.needs or find_spec(b.needs))))
+    return tuple(dict.fromkeys(b.device for b in backends() if b.serves_all and not b.missing()))
 
 
 def missing_for(device: str) -> str:
     """The package that kernels for a type of device need and that is not installed; empty if nothing is missing."""
-    needed = (b.needs for b in backends() if b.device == device and b.serves_all and b.needs)
-    return next((name for name in needed if not find_spec(name)), "")
+    found = (b.missing() for b in backends_on(device) if b.serves_all)
+    return next(filter(None, found), "")
+
+
+def missing_beside(device: str) -> str:
+    """The package without which some kernels for a type of device are not there, and others take their place."""
+    found = (b.missing() for b in backends_on(device) if not b.serves_all)
+    return next(filter(None, found), "")

@@ -19,6 +19,7 @@ from rich.filesize import decimal
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 import weft
+from weft.backends.listed import missing_beside
 from weft.bench.machine import cores
 from weft.explain.explained import count_text
 from weft.explain.trial import Trial
@@ -84,6 +85,16 @@ def _triton(_: Surroundings) -> Answer:
         with suppress(PackageNotFoundError):
             return "ok", version(name), ""
     return "ok", "not installed; only kernels for NVIDIA GPUs need it", ""
+
+
+def _nvrtc(_: Surroundings) -> Answer:
+    package = missing_beside("cuda")
+    if not package:
+        return "ok", "kernels in CUDA C++ can be compiled", ""
+    fact = f"{package} is not installed; without it there are no kernels in CUDA C++, and wide rows take longer"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0):
+        return "warning", fact, f"`pip install {package}`"
+    return "ok", f"{fact} on GPUs from compute capability 9.0 on", ""
 
 
 def _packages(_: Surroundings) -> Answer:
@@ -245,6 +256,7 @@ CHECKS: dict[str, Callable[[Surroundings], Answer]] = {
     "system": lambda _: ("ok", platform.platform(), ""),
     "torch": _torch,
     "triton": _triton,
+    "nvrtc": _nvrtc,
     "packages": _packages,
     "settings": _settings,
     "compiler": _compiler,

@@ -26,6 +26,11 @@ class CudaBackend(Backend):
 
     name, kind, device, compares_parts, serves_all = "cuda", "gpu", "cuda", True, False
 
+    def missing(self) -> str:
+        from weft.backends.cuda import build
+
+        return build.missing()
+
     def parse(self, text: str) -> CudaSchedule | None:
         found = CudaSchedule.parse(text)
         return found if found is not None and found.scheme == "CLUSTER" else None

@@ -1,0 +1,186 @@
+"""Which schedules of CUDA C++ are chosen: what a thread holds, as ptxas says, and times, as they were measured."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from tests.cases import often
+from tools.cuda_fit import Point, points_of
+from tools.gpu_cells import Cell, drawn_cells, parts_of
+from tools.swept import CLUSTERS_TIMED, TARGET
+from weft.backends.binary import Job, Variant
+from weft.backends.cuda import build, choice, resources
+from weft.backends.cuda.backend import BACKEND
+from weft.backends.cuda.candidates import candidates
+from weft.backends.cuda.cost import constants, times_us
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.text import shared_bytes
+from weft.backends.cuda.work import Work
+from weft.backends.listed import render
+from weft.errors import Refusal
+from weft.plan.kernel import Kernel
+from weft.plan.schedules import candidates as all_candidates
+from weft.plan.schedules import schedule_for
+from weft.plan.split import Split
+from weft.target import Target
+
+needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
+WORKLOADS = (
+    "rms_norm_backward",
+    "layer_norm_backward",
+    "softmax_forward",
+    "layer_norm_forward",
+    "cross_entropy_forward",
+)
+
+
+def split_of(name: str, rows: int, columns: int, dtype: str = "bf16", target: Target = TARGET) -> Split:
+    """The whole of a workload."""
+    return parts_of(Cell(name, dtype, rows, columns), target)[name]
+
+
+@cache
+def points() -> list[Point]:
+    return points_of([CLUSTERS_TIMED])
+
+
+# resources
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("seed", often([1, 2, 3], [1]))
+def test_drawn_schedules_hardly_ever_spill(seed: int) -> None:
+    """And take no more shared memory than was counted on."""
+    draw, spilled, count = random.Random(seed), list[str](), 0
+    for cell in drawn_cells(seed, WORKLOADS, 20, wide=0.6):
+        for split in parts_of(cell, TARGET).values():
+            found = candidates(split)
+            if not found:
+                continue
+            kernel = Kernel(split.program, draw.choice(found))
+            assert BACKEND.supports(kernel, TARGET) is None
+            (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {}), 90))
+            work = Work.of(split)
+            assert isinstance(work, Work)
+            assert shared_bytes(kernel) <= resources.shared_bytes(work, kernel.schedule)
+            most = resources.most_registers(kernel.schedule.warps, kernel.schedule.blocks, TARGET)
+            assert first.usage.registers <= most
+            count += 1
+            spilled += [str(kernel.schedule)] * (first.usage.spill_bytes > 0)
+    assert count >= 20
+    assert len(spilled) <= 0.08 * count, spilled
+
+
+def test_each_scheduler_has_its_own_registers() -> None:
+    assert resources.most_registers(8, 1, TARGET) == 168  # nine warps are three for one of four
+    assert resources.most_registers(15, 1, TARGET) == 128
+    assert resources.most_registers(16, 1, TARGET) == 96
+    assert resources.most_registers(1, 1, TARGET) == 255
+
+
+# times
+
+
+def test_times_are_near_what_was_measured() -> None:
+    """Of schedules near the best of their kernels, at shapes that were drawn."""
+    known = constants(TARGET)
+    near = [p for p in points() if p.slower < math.log(1.15)]
+    errors = [abs(math.log(times_us(p.work, p.schedule, TARGET, known).all / p.us)) for p in near]
+    assert len(near) > 1000
+    assert sum(error < math.log(1.1) for error in errors) >= 0.65 * len(errors)
+    assert sum(error < math.log(1.25) for error in errors) >= 0.93 * len(errors)
+
+
+def test_choices_lose_little() -> None:
+    kernels: dict[tuple[Cell, str], list[Point]] = {}
+    for point in points():
+        kernels.setdefault((point.cell, point.part), []).append(point)
+    known = constants(TARGET)
+
+    def lost(own: list[Point]) -> float:
+        chosen = min(own, key=lambda p: times_us(p.work, p.schedule, TARGET, known).all)
+        return chosen.us / min(p.us for p in own)
+
+    assert statistics.geometric_mean(map(lost, kernels.values())) < 1.06
+
+
+# choices
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "backend"),
+    [
+        ("rms_norm_backward", 16384, 4096, "triton"),
+        ("layer_norm_forward", 8192, 8192, "triton"),
+        ("layer_norm_backward", 4096, 16384, "cuda"),
+        ("rms_norm_backward", 1024, 65536, "cuda"),
+        ("softmax_forward", 1335, 50257, "cuda"),
+        ("layer_norm_forward", 512, 131072, "cuda"),
+    ],
+)
+def test_the_backend_with_the_shorter_time_is_taken(name: str, rows: int, columns: int, backend: str) -> None:
+    """As it was measured."""
+    assert schedule_for(split_of(name, rows, columns)).backend == backend
+
+
+def test_tuning_has_the_schedules_of_both_in_turn() -> None:
+    split = split_of("layer_norm_backward", 4096, 16384)
+    kernel = Kernel(split.program, schedule_for(split))
+    found = all_candidates(kernel, TARGET, {})
+    assert found[0] == kernel.schedule
+    assert {s.backend for s in found[1:4]} == {"cuda", "triton"}
+
+
+@pytest.mark.parametrize("target", ["a100", "l40s"])
+def test_before_hopper_there_is_none(target: str) -> None:
+    split = split_of("rms_norm_backward", 1024, 65536, target=Target.named(target))
+    assert choice.chosen(split) is None
+    refusal = choice.refusal(split)
+    assert refusal is not None
+    assert refusal.rule == "cuda_architecture"
+    assert schedule_for(split).backend == "triton"
+
+
+def test_rows_wait_for_other_programs_only_where_nobody_else_does() -> None:
+    split = split_of("rms_norm_backward", 1024, 65536)
+    assert {s.finish for s in candidates(split)} == {"same", "separate"}
+    shared = replace(split, target=replace(TARGET, exclusive=False))
+    assert {s.finish for s in candidates(shared)} == {"separate"}
+
+
+def test_rows_that_begin_between_vectors_have_chunks_that_begin_alike() -> None:
+    for schedule in candidates(split_of("rms_norm_backward", 1024, 50257)):
+        assert schedule.chunks % 8 == 0
+        assert BACKEND.supports(Kernel(split_of("rms_norm_backward", 1024, 50257).program, schedule)) is None
+
+
+def test_what_spills_gives_way_to_what_wants_clearly_fewer_registers() -> None:
+    split = split_of("layer_norm_backward", 4096, 16384)
+    first = choice.chosen(split)
+    assert first is not None
+    second = choice.runner_up(split, [first])
+    assert isinstance(second, CudaSchedule)
+    work = Work.of(split)
+    assert isinstance(work, Work)
+    shares = [
+        resources.wanted_registers(work, s) / resources.most_registers(s.warps, s.blocks, TARGET)
+        for s in (first, second)
+    ]
+    assert shares[1] <= 0.9 * shares[0]
+    assert choice.runner_up(split, candidates(split)) is None
+
+
+def test_a_width_of_run_time_is_left_to_others() -> None:
+    split = split_of("rms_norm_backward", 1024, 65536)
+    (n,) = (dim for dim in split.program.dims if dim.name == "n")
+    dims = tuple(replace(dim, size="s0") if dim is n else dim for dim in split.program.dims)
+    unknown = replace(split, program=replace(split.program, dims=dims, parameters=("s0",)))
+    found = Work.of(unknown)
+    assert isinstance(found, Refusal)
+    assert found.rule == "cuda_run_time_width"
