@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 CPU_WHEELS := https://download.pytorch.org/whl/cpu
 TORCH_FLAGS ?= $(if $(wildcard /dev/nvidiactl),,--extra-index-url $(CPU_WHEELS) --retries 1)
 
-.PHONY: help venv demo test test-all gpu-test gpu-bench zoo docs check format clean
+.PHONY: help venv demo test test-all gpu-test gpu-sanitize gpu-bench zoo docs check format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,13 @@ test-all: $(VENV)/.installed  ## run all tests
 # one process: GPUs are shared badly by several, and compiled kernels are kept in the cache of weft's tests
 gpu-test: $(VENV)/.installed  ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q --durations=25 tests/gpu
+
+SANITIZED = $(BIN)/python -m pytest -q -p no:cacheprovider tests/gpu/test_cuda_kernels.py
+
+gpu-sanitize: $(VENV)/.installed  ## run kernels in CUDA C++ under compute-sanitizer
+	compute-sanitizer --tool memcheck --error-exitcode 9 $(SANITIZED)
+	WEFT_TEST_EVERY_LANE=1 compute-sanitizer --tool racecheck --error-exitcode 9 $(SANITIZED)
+	compute-sanitizer --tool synccheck --error-exitcode 9 $(SANITIZED) -k "not 5003-16"
 
 gpu-bench: $(VENV)/.installed  ## time the kernels that are chosen for a CUDA device, against their bars
 	$(BIN)/python -m tools.gpu_gates --json gpu_gates.json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +28,16 @@ pytestmark = [
 BF16, F32 = torch.bfloat16, torch.float32
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _for_racecheck() -> Iterator[None]:
+    """As ``make gpu-sanitize`` asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("WEFT_TEST_EVERY_LANE"):
+            macros = build._own_macros() | {"WEFT_EVERY_LANE": "1"}
+            patch.setattr(build, "_own_macros", lambda: macros)
+        yield
+
+
 def check(name: str, shape: tuple[int, int], dtype: torch.dtype = BF16, *, early: int = 0, **fields: Any) -> None:
     """Equal bits, also of twenty runs more. early: elements that tensors start behind a multiple of 16 bytes."""
     case, kernel = kernel_of(name, shape, dtype, **fields)
@@ -48,8 +60,13 @@ def results(
     for _ in range(20):
         run()
     assert all(torch.equal(bits(a), bits(b)) for a, b in zip(first, outputs, strict=True))
-    right = interpret(kernel.program, [t.cpu() for t in inputs], parameters)
+    right = interpret(kernel.program, [on_cpu(t) for t in inputs], parameters)
     return [(a.cpu(), b.to(a.dtype).reshape(a.shape)) for a, b in zip(outputs, right, strict=True)]
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers as far apart."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

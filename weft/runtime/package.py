@@ -16,7 +16,7 @@ def package_digest() -> str:
         entry = pending.pop()
         if entry.is_dir():
             pending.extend(sorted(entry.iterdir(), key=lambda e: e.name, reverse=True))
-        elif entry.name.endswith((".py", ".h", ".cpp", ".json")):
+        elif entry.name.endswith((".py", ".h", ".cuh", ".cpp", ".json")):
             digest.update(entry.name.encode())
             digest.update(entry.read_bytes())
     return digest.hexdigest()
