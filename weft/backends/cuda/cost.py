@@ -16,6 +16,7 @@ from weft.backends.cuda import resources
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import MANY_CHUNKS
 from weft.backends.cuda.work import Work
+from weft.backends.overlap import together
 from weft.target import Target
 
 FITTED = "h200"
@@ -130,12 +131,6 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         ends_us += known.gather_us * work.sums * turns * -(-parts // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
     return Times(together(memory_us, rounds * tile_us, known.power) + ends_us, ends_us, memory_us, rounds * tile_us)
-
-
-def together(one: float, other: float, power: float) -> float:
-    """Time of two things that go on at a time: from that of the longer one, with a large power, to their sum."""
-    longer = max(one, other)
-    return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
 @lru_cache(maxsize=16)

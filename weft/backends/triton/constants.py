@@ -10,15 +10,13 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
+from weft.backends.overlap import Count
 from weft.target import Target
 
 FITTED = "h200"
 """The target whose constants are measured."""
 CROWD_BYTES = 65536
 """In flight of a multiprocessor: what the price of too many is counted in."""
-
-Count = Any
-"""A number, or an array of those of several schedules."""
 
 
 @dataclass(frozen=True)

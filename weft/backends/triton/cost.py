@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from weft.backends.overlap import together
 from weft.backends.triton.accesses import BANKS, bank_turns, sectors_bytes
 from weft.backends.triton.beginnings import early_rows
 from weft.backends.triton.constants import CROWD_BYTES, Constants, Count, constants
@@ -200,10 +201,10 @@ class Load:
     def times_us(self, known: Constants) -> Times:
         """Microseconds, in parts."""
         needed_bytes = known.in_flight_bytes + self.tile_bytes
-        scarce = _together(1.0, needed_bytes / self.in_flight_bytes, known.sharpness)
+        scarce = together(1.0, needed_bytes / self.in_flight_bytes, known.sharpness)
         crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
         moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
-        uneven = _together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
+        uneven = together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
         memory_us = (
             moved_us / known.bandwidth * (scarce + crowded) * uneven
             + known.cached * self.cached_us
@@ -216,11 +217,11 @@ class Load:
         issue_ns = known.issue_ns * operations * self.scheduled
         wait_ns = known.tile_ns + known.block_reduction_ns * self.block_reductions
         wait_ns = wait_ns + known.fill_ns * self.fills + known.latency_ns * operations
-        tile_us = 1e-3 * _together(issue_ns, wait_ns, known.compute_power)
+        tile_us = 1e-3 * together(issue_ns, wait_ns, known.compute_power)
         power = known.power + known.overlap * (1 - 1 / self.resident)
-        both_us = _together(memory_us, self.rounds * tile_us, power)
+        both_us = together(memory_us, self.rounds * tile_us, power)
         programs_us = 1e-3 * known.program_ns * self.programs
-        both_us = _together(both_us, programs_us, known.power)
+        both_us = together(both_us, programs_us, known.power)
         ends_us = (
             known.barrier_us * self.barriers
             + known.gather_us * self.gathers
@@ -233,12 +234,6 @@ class Load:
         )
         start_us = known.start_us + known.later_us * self.later + ends_us
         return Times(both_us + start_us, start_us + programs_us, memory_us, self.rounds * tile_us)
-
-
-def _together(one: Count, other: Count, power: float) -> Count:
-    """Time of two things that go on at a time: from that of the longer one, with a large power, to their sum."""
-    longer = (one + other + abs(one - other)) / 2  # its powers are too large for a float
-    return longer * ((one / longer) ** power + (other / longer) ** power) ** (1 / power)
 
 
 def times_us(split: Split, schedule: TritonSchedule, registers: int = 0, warm: bool = False) -> Times:
