@@ -204,7 +204,7 @@ class _Function(Printer):
         line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
         line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
-        self._begins()
+        self._begins(gathers=bool(synced))
         with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
             line("return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);")
         for name, at in layout.weights_at.items():
@@ -235,7 +235,7 @@ class _Function(Printer):
         if any(self.sums_vectors(v) for v in self.outer):
             self.out.line(f"constexpr int lanes = {self.lanes};")
             self._early()
-            self._begins()
+            self._begins(gathers=True)
         self.out.line("const int thread = threadIdx.x;")
         if shared := gather_bytes(self, nest, warps):
             self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
@@ -259,14 +259,15 @@ class _Function(Printer):
         else:
             line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
 
-    def _begins(self) -> None:
-        """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors."""
+    def _begins(self, *, gathers: bool) -> None:
+        """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
+        gathers: whether this function adds them up."""
         line = self.out.line
         line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
         if any(self.sums_vectors(v) for v in self.outer):
             kind = "constexpr" if self.count(self.columns) is not None else "const"
             line(f"{kind} int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
-            if self.loops.epilogue_stores:
+            if gathers:
                 segment, offset = "int64_t segment, " if self.segments else "", self.offset(self.reference)
                 row = " + ".join(filter(None, [self.reference.name, offset]))
                 line(f"const auto begins = [&]({segment}int64_t row) {{ return beginning({row}); }};")
