@@ -1,4 +1,4 @@
-"""C++ and Triton of every workload are golden texts: a change is seen, and a refactor is seen to change none."""
+"""C++ and Triton of every workload, and CUDA C++ of some, are golden texts: a change is seen, and a refactor is seen to change none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.cases import NAMES, make_case, planned
+from weft.backends.cuda import build
 from weft.backends.listed import render
 from weft.bench.workloads import WORKLOADS
 from weft.plan.kernel import Plan
@@ -22,6 +23,15 @@ TARGETS = {"cpp": "cpu", "py": "h200"}
 FEW_ROWS = 100
 OF_FEW_ROWS = ("layer_norm_backward", "modulated_layer_norm_backward")
 """Whose kernels for few rows are golden texts too: rows and columns apart."""
+WIDE_ROWS = 1024
+OF_WIDE_ROWS = {
+    "rms_norm_backward": 65536,
+    "layer_norm_backward": 50257,
+    "modulated_layer_norm_backward": 32768,
+    "softmax_forward": 50257,
+    "layer_norm_forward": 131072,
+}
+"""Columns of those whose kernels for wide rows are, in CUDA C++; odd ones begin between vectors."""
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -34,6 +44,13 @@ def test_source_is_the_golden_text(name: str, kind: str, update_golden: bool) ->
 @pytest.mark.parametrize("name", OF_FEW_ROWS)
 def test_source_for_few_rows_is_the_golden_text(name: str, update_golden: bool) -> None:
     compare(name, FOLDER / f"{name}_few_rows.py", rendered_for_gpu(name, FEW_ROWS), update_golden)
+
+
+@pytest.mark.skipif(build.missing() != "", reason=f"no plan has them: {build.missing()} is missing")
+@pytest.mark.parametrize("name", OF_WIDE_ROWS)
+def test_source_for_wide_rows_is_the_golden_text(name: str, update_golden: bool) -> None:
+    text = rendered_for_gpu(name, WIDE_ROWS, OF_WIDE_ROWS[name])
+    compare(name, FOLDER / f"{name}_wide.cu", text, update_golden)
 
 
 def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
@@ -49,6 +66,7 @@ def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
 
 def test_there_is_no_golden_file_without_a_workload() -> None:
     known = {f"{name}.{kind}" for name in NAMES for kind in TARGETS} | {f"{name}_few_rows.py" for name in OF_FEW_ROWS}
+    known |= {f"{name}_wide.cu" for name in OF_WIDE_ROWS}
     assert {path.name for path in FOLDER.iterdir()} == known
 
 
@@ -61,9 +79,9 @@ def rendered(name: str) -> str:
     return "\n".join(render(kernel).text for kernel in chosen.kernels)
 
 
-def rendered_for_gpu(name: str, rows: int) -> str:
+def rendered_for_gpu(name: str, rows: int, columns: int = GPU_COLUMNS) -> str:
     """Of the kernels in bfloat16 of an H200, at sizes that are known: 5120 columns are two pieces."""
     with FakeTensorMode():
-        inputs = WORKLOADS[name].make_inputs((rows, GPU_COLUMNS), torch.bfloat16)
+        inputs = WORKLOADS[name].make_inputs((rows, columns), torch.bfloat16)
     chosen = planned(make_case(name, inputs), "h200")
     return "\n".join(render(kernel).text for kernel in chosen.kernels)

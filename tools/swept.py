@@ -28,9 +28,9 @@ CLUSTER_FIELDS = (
 
 FIGURES = ("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure")
 PLACES = ("workload", "dtype", "rows", "columns", "part", "place")
-CLUSTER_COLUMNS = (*PLACES, *CLUSTER_FIELDS, *FIGURES, "other_us")
+CLUSTER_COLUMNS: tuple[str, ...] = (*PLACES, *CLUSTER_FIELDS, *FIGURES, "other_us")
 """Of a file of schedules of CUDA C++. other_us: of Triton's schedule."""
-COLUMNS = (*PLACES, *FIELDS, *FIGURES)
+COLUMNS: tuple[str, ...] = (*PLACES, *FIELDS, *FIGURES)
 """Of a file of Triton's schedules. part: the name of the program; place: of the schedule among those of its kernel
 that were taken, the shortest predicted time first. registers, spill_bytes, shared_bytes: as ptxas says for the
 architecture."""

@@ -1,0 +1,176 @@
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers
+// program layer_norm_forward()
+//   dim m = 1024
+//   dim n = 131072
+//   input x: bf16 [m:131072, n:1]
+//   input weight: bf16 [n:1]
+//   input bias: bf16 [n:1]
+//   cast: f32{m, n} = cast(x)
+//   sum: f32{m} = sum[n](cast)
+//   const: f32{} = const[7.62939453125e-06]()
+//   mul: f32{m} = mul(sum, const)
+//   sub: f32{m, n} = sub(cast, mul)
+//   mul_1: f32{m, n} = mul(sub, sub)
+//   sum_1: f32{m} = sum[n](mul_1)
+//   mul_2: f32{m} = mul(sum_1, const)
+//   const_1: f32{} = const[1e-06]()
+//   add: f32{m} = add(mul_2, const_1)
+//   rsqrt: f32{m} = rsqrt(add)
+//   mul_3: f32{m, n} = mul(sub, rsqrt)
+//   cast_1: f32{n} = cast(weight)
+//   mul_4: f32{m, n} = mul(mul_3, cast_1)
+//   cast_2: f32{n} = cast(bias)
+//   add_1: f32{m, n} = add(mul_4, cast_2)
+//   cast_3: bf16{m, n} = cast(add_1)
+//   output out0: bf16 [m:131072, n:1] = cast_3
+// end
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const w::bf16* __restrict__ bias, w::bf16* out0) {
+  constexpr int lanes = 8, cluster = 4, warps = 15;
+  constexpr int threads = 32 * warps;
+  constexpr int columns = 131072;
+  const int64_t rows = 1024;
+  constexpr int64_t chunks = 30;
+  constexpr bool early = !WEFT_ALIGNED_x;
+  constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
+  constexpr int thread_vectors = (own + threads - 1) / threads;
+  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr bool ragged = early || columns % lanes != 0;
+  constexpr bool x_together = WEFT_ALIGNED_x;
+  constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
+  constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
+  constexpr bool bias_together = !early && WEFT_ALIGNED_bias;
+  extern __shared__ __align__(128) uint8_t memory[];
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 197952);
+  const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
+  w::Ring<3, 65664, warps> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1> exchange(memory + 196992, barriers + 6, rank);
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  const auto has_vector = [&](int vector, int column) {
+    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  };
+  if (threadIdx.x == 0) {
+    ring.start();
+    exchange.start();
+    w::started_barriers();
+  }
+  w::wait_for_cluster<cluster>();
+
+  if (threadIdx.x >= threads) {
+    if (threadIdx.x == threads) {
+      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+        const int64_t chunk = part;
+        const auto x_at = [&](int64_t row) { return x + row * 131072; };
+        for (int64_t row = chunk; row < rows; row += chunks) {
+          ring.wait_until_free();
+          const int before = beginning(x_at(row));
+          const int begin = max(first * lanes - before, 0);
+          const int end = min((first + own) * lanes - before, columns);
+          ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 134217728);
+          ring.copied();
+        }
+      }
+    }
+  }
+  else {
+    const int thread = threadIdx.x;
+    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+      const int64_t chunk = part;
+      const auto x_at = [&](int64_t row) { return x + row * 131072; };
+      const auto weight_at = [&](int64_t row) { return weight; };
+      const auto bias_at = [&](int64_t row) { return bias; };
+      const auto out0_at = [&](int64_t row) { return out0 + row * 131072; };
+      const int before = beginning(x_at(chunk));
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(chunk), column, columns);
+        }
+      }
+      w::Vector<w::bf16, lanes> bias_tile[thread_vectors];
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          bias_tile[k] = w::load_row<lanes, bias_together, ragged>(bias_at(chunk), column, columns);
+        }
+      }
+      for (int64_t row = chunk; row < rows; row += chunks) {
+        w::Parts<w::Sum, float> sum_state;
+        ring.wait_until_filled();
+        const int begin = max(first * lanes - before, 0);
+        const auto* const x_stage = ring.row(0, x_at(row), begin);
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(vector, column)) {
+            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+            float sum_block[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              sum_block[i] = cast;
+            }
+            sum_state.add<ragged>(sum_block, column, columns);
+          }
+        }
+        float sum = sum_state.total();
+        exchange.template reduce<w::Sum>(sum);
+        const float mul = sum * 7.6293945e-06f;
+        w::Parts<w::Sum, float> sum_1_state;
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(vector, column)) {
+            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+            float sum_1_block[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              const float sub = cast - mul;
+              const float mul_1 = sub * sub;
+              sum_1_block[i] = mul_1;
+            }
+            sum_1_state.add<ragged>(sum_1_block, column, columns);
+          }
+        }
+        float sum_1 = sum_1_state.total();
+        exchange.template reduce<w::Sum>(sum_1);
+        const float mul_2 = sum_1 * 7.6293945e-06f;
+        const float add = mul_2 + 1e-06f;
+        const float rsqrt = w::rsqrt(add);
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(vector, column)) {
+            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+            float out0_lanes[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              const float sub = cast - mul;
+              const float mul_3 = sub * rsqrt;
+              const float cast_1 = w::cast<float>(weight_tile[k][i]);
+              const float mul_4 = mul_3 * cast_1;
+              const float cast_2 = w::cast<float>(bias_tile[k][i]);
+              const float add_1 = mul_4 + cast_2;
+              out0_lanes[i] = add_1;
+            }
+            w::store_row<out0_together, ragged>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns);
+          }
+        }
+        ring.release();
+      }
+    }
+  }
+  __syncwarp();
+  w::wait_for_cluster<cluster>();
+}

@@ -1,0 +1,288 @@
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=2 stages=4 chunks=2 weights=registers
+// program modulated_layer_norm_backward()
+//   dim m0 = 8
+//   dim m1 = 128
+//   dim n = 32768
+//   input dy: bf16 [m0:4194304, m1:32768, n:1]
+//   input x: bf16 [m0:4194304, m1:32768, n:1]
+//   input scale: bf16 [m0:32768, n:1]
+//   input mean: f32 [m0:128, m1:1]
+//   input rstd: f32 [m0:128, m1:1]
+//   cast: f32{m0, m1, n} = cast(x)
+//   sub: f32{m0, m1, n} = sub(cast, mean)
+//   mul: f32{m0, m1, n} = mul(sub, rstd)
+//   cast_1: f32{m0, m1, n} = cast(dy)
+//   cast_2: f32{m0, n} = cast(scale)
+//   const: f32{} = const[1.0]()
+//   add: f32{m0, n} = add(cast_2, const)
+//   mul_1: f32{m0, m1, n} = mul(cast_1, add)
+//   sum: f32{m0, m1} = sum[n](mul_1)
+//   const_1: f32{} = const[3.0517578125e-05]()
+//   mul_2: f32{m0, m1} = mul(sum, const_1)
+//   sub_1: f32{m0, m1, n} = sub(mul_1, mul_2)
+//   mul_3: f32{m0, m1, n} = mul(mul, mul_1)
+//   sum_1: f32{m0, m1} = sum[n](mul_3)
+//   mul_4: f32{m0, m1} = mul(sum_1, const_1)
+//   mul_5: f32{m0, m1, n} = mul(mul, mul_4)
+//   sub_2: f32{m0, m1, n} = sub(sub_1, mul_5)
+//   mul_6: f32{m0, m1, n} = mul(rstd, sub_2)
+//   mul_7: f32{m0, m1, n} = mul(cast_1, mul)
+//   sum_2: f32{m0, n} = sum[m1](mul_7)
+//   sum_3: f32{m0, n} = sum[m1](cast_1)
+//   cast_3: bf16{m0, m1, n} = cast(mul_6)
+//   cast_4: bf16{m0, n} = cast(sum_2)
+//   cast_5: bf16{m0, n} = cast(sum_3)
+//   output out0: bf16 [m0:4194304, m1:32768, n:1] = cast_3
+//   output out1: bf16 [m0:32768, n:1] = cast_4
+//   output out2: bf16 [m0:32768, n:1] = cast_5
+// end
+
+extern "C" __global__ void __launch_bounds__(160, 3)
+weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
+  constexpr int lanes = 8, cluster = 16, warps = 4;
+  constexpr int threads = 32 * warps;
+  constexpr int tile_rows = 2;
+  constexpr int columns = 32768;
+  const int64_t rows = 128;
+  const int64_t segments = 8;
+  constexpr int64_t chunks = 2;
+  constexpr bool early = !WEFT_ALIGNED_dy;
+  constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
+  constexpr int thread_vectors = (own + threads - 1) / threads;
+  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr bool ragged = early || columns % lanes != 0;
+  constexpr bool dy_together = WEFT_ALIGNED_dy;
+  constexpr bool x_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_x;
+  constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
+  constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
+  extern __shared__ __align__(128) uint8_t memory[];
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 71680);
+  const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
+  w::Ring<4, 16896, warps> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4> exchange(memory + 67584, barriers + 8, rank);
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  const auto has_vector = [&](int vector, int column) {
+    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  };
+  if (threadIdx.x == 0) {
+    ring.start();
+    exchange.start();
+    w::started_barriers();
+  }
+  w::wait_for_cluster<cluster>();
+
+  if (threadIdx.x >= threads) {
+    if (threadIdx.x == threads) {
+      for (int64_t part = blockIdx.x / cluster; part < segments * chunks; part += gridDim.x / cluster) {
+        const int64_t segment = part / chunks, chunk = part % chunks;
+        const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
+        const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
+        for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+          ring.wait_until_free();
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if ((row + r * chunks) < rows) {
+              const int before = beginning(dy_at((row + r * chunks)));
+              const int begin = max(first * lanes - before, 0);
+              const int end = min((first + own) * lanes - before, columns);
+              ring.copy(0 + r * 4224, dy_at((row + r * chunks)) + begin, dy_at((row + r * chunks)) + end, dy + 33554432);
+              ring.copy(8448 + r * 4224, x_at((row + r * chunks)) + begin, x_at((row + r * chunks)) + end, x + 33554432);
+            }
+          }
+          ring.copied();
+        }
+      }
+    }
+  }
+  else {
+    const int thread = threadIdx.x;
+    for (int64_t part = blockIdx.x / cluster; part < segments * chunks; part += gridDim.x / cluster) {
+      const int64_t segment = part / chunks, chunk = part % chunks;
+      const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
+      const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
+      const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
+      const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
+      const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
+      const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
+      const int before = beginning(dy_at(chunk));
+      w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          scale_tile[k] = w::load_row<lanes, scale_together, ragged>(scale_at(chunk), column, columns);
+        }
+      }
+      float sum_2[thread_vectors][lanes];
+      w::fill(sum_2, 0.0f);
+      float sum_3[thread_vectors][lanes];
+      w::fill(sum_3, 0.0f);
+      float mean_next[tile_rows];
+      #pragma unroll
+      for (int r = 0; r < tile_rows; ++r) {
+        mean_next[r] = (chunk + r * chunks) < rows ? *mean_at((chunk + r * chunks)) : float();
+      }
+      float rstd_next[tile_rows];
+      #pragma unroll
+      for (int r = 0; r < tile_rows; ++r) {
+        rstd_next[r] = (chunk + r * chunks) < rows ? *rstd_at((chunk + r * chunks)) : float();
+      }
+      for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+        float mean_number[tile_rows];
+        float rstd_number[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mean_number[r] = mean_next[r];
+          rstd_number[r] = rstd_next[r];
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mean_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *mean_at((row + tile_rows * chunks + r * chunks)) : float();
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *rstd_at((row + tile_rows * chunks + r * chunks)) : float();
+        }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        w::Parts<w::Sum, float> sum_1_state[tile_rows];
+        ring.wait_until_filled();
+        const w::bf16* dy_stage[tile_rows];
+        const w::bf16* x_stage[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          const int begin = max(first * lanes - before, 0);
+          dy_stage[r] = ring.row(0 + r * 4224, dy_at((row + r * chunks)), begin);
+          x_stage[r] = ring.row(8448 + r * 4224, x_at((row + r * chunks)), begin);
+        }
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
+              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+              float sum_block[lanes];
+              float sum_1_block[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float sub = cast - mean_number[r];
+                const float mul = sub * rstd_number[r];
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(scale_tile[k][i]);
+                const float add = cast_2 + 1.0f;
+                const float mul_1 = cast_1 * add;
+                const float mul_3 = mul * mul_1;
+                const float mul_7 = cast_1 * mul;
+                sum_block[i] = mul_1;
+                sum_1_block[i] = mul_3;
+                sum_2[k][i] = sum_2[k][i] + mul_7;
+                sum_3[k][i] = sum_3[k][i] + cast_1;
+              }
+              sum_state[r].add<ragged>(sum_block, column, columns);
+              sum_1_state[r].add<ragged>(sum_1_block, column, columns);
+            }
+          }
+        }
+        float sum[tile_rows], sum_1[tile_rows];
+        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
+        exchange.template reduce<w::Sum>(sum, sum_1);
+        float mul_2[tile_rows];
+        float mul_4[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mul_2[r] = sum[r] * 3.0517578e-05f;
+          mul_4[r] = sum_1[r] * 3.0517578e-05f;
+        }
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
+              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+              float out0_lanes[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float sub = cast - mean_number[r];
+                const float mul = sub * rstd_number[r];
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(scale_tile[k][i]);
+                const float add = cast_2 + 1.0f;
+                const float mul_1 = cast_1 * add;
+                const float sub_1 = mul_1 - mul_2[r];
+                const float mul_5 = mul * mul_4[r];
+                const float sub_2 = sub_1 - mul_5;
+                const float mul_6 = rstd_number[r] * sub_2;
+                out0_lanes[i] = mul_6;
+              }
+              w::store_row<out0_together, ragged>(out0_at((row + r * chunks)), w::rounded<w::bf16>(out0_lanes), column, columns);
+            }
+          }
+        }
+        ring.release();
+      }
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
+        }
+      }
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));
+        }
+      }
+    }
+  }
+  __syncwarp();
+  w::wait_for_cluster<cluster>();
+}
+
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
+  constexpr int warps = 8;
+  constexpr int columns = 32768;
+  const int64_t rows = 128;
+  const int64_t segments = 8;
+  constexpr int64_t chunks = 2;
+  constexpr int lanes = 8;
+  constexpr bool early = !WEFT_ALIGNED_dy;
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  const auto begins = [&](int64_t segment, int64_t row) { return beginning(dy + segment * 4194304 + row * 32768); };
+  const int thread = threadIdx.x;
+  __shared__ __align__(16) uint8_t memory[4096];
+  {
+    constexpr int wide = early ? 1 : 4, task_columns = 32 * wide;
+    const int blocks = (columns + task_columns - 1) / task_columns;
+    for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
+      const int64_t segment = task / blocks;
+      const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
+      const bool exists = thread < task_columns && column < columns;
+      const float sum_2 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int64_t part) { return begins(segment, part); }, begin, columns);
+      const float sum_3 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int64_t part) { return begins(segment, part); }, begin, columns);
+      const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);
+      const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
+      if (exists) {
+        out1[segment * 32768 + column] = cast_4;
+      }
+      if (exists) {
+        out2[segment * 32768 + column] = cast_5;
+      }
+    }
+  }
+}

@@ -1,0 +1,235 @@
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=16 blocks=1 vectors=2 stages=3 chunks=15 weights=registers
+// program rms_norm_backward()
+//   dim m = 1024
+//   dim n = 65536
+//   input dy: bf16 [m:65536, n:1]
+//   input x: bf16 [m:65536, n:1]
+//   input weight: bf16 [n:1]
+//   input rstd: f32 [m:1]
+//   cast: f32{m, n} = cast(x)
+//   mul: f32{m, n} = mul(cast, rstd)
+//   cast_1: f32{m, n} = cast(dy)
+//   cast_2: f32{n} = cast(weight)
+//   mul_1: f32{m, n} = mul(cast_1, cast_2)
+//   mul_2: f32{m, n} = mul(mul, mul_1)
+//   sum: f32{m} = sum[n](mul_2)
+//   const: f32{} = const[1.52587890625e-05]()
+//   mul_3: f32{m} = mul(sum, const)
+//   mul_4: f32{m, n} = mul(mul, mul_3)
+//   sub: f32{m, n} = sub(mul_1, mul_4)
+//   mul_5: f32{m, n} = mul(rstd, sub)
+//   mul_6: f32{m, n} = mul(cast_1, mul)
+//   sum_1: f32{n} = sum[m](mul_6)
+//   cast_3: bf16{m, n} = cast(mul_5)
+//   cast_4: bf16{n} = cast(sum_1)
+//   output out0: bf16 [m:65536, n:1] = cast_3
+//   output out1: bf16 [n:1] = cast_4
+// end
+
+extern "C" __global__ void __launch_bounds__(544, 1)
+weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
+  constexpr int lanes = 8, cluster = 8, warps = 16;
+  constexpr int threads = 32 * warps;
+  constexpr int tile_rows = 2;
+  constexpr int columns = 65536;
+  const int64_t rows = 1024;
+  constexpr int64_t chunks = 15;
+  constexpr bool early = !WEFT_ALIGNED_dy;
+  constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
+  constexpr int thread_vectors = (own + threads - 1) / threads;
+  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr bool ragged = early || columns % lanes != 0;
+  constexpr bool dy_together = WEFT_ALIGNED_dy;
+  constexpr bool x_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_x;
+  constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
+  constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
+  extern __shared__ __align__(128) uint8_t memory[];
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 202240);
+  const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
+  w::Ring<3, 66048, warps> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2> exchange(memory + 198144, barriers + 6, rank);
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  const auto has_vector = [&](int vector, int column) {
+    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  };
+  if (threadIdx.x == 0) {
+    ring.start();
+    exchange.start();
+    w::started_barriers();
+  }
+  w::wait_for_cluster<cluster>();
+
+  if (threadIdx.x >= threads) {
+    if (threadIdx.x == threads) {
+      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+        const int64_t chunk = part;
+        const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
+        const auto x_at = [&](int64_t row) { return x + row * 65536; };
+        for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+          ring.wait_until_free();
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if ((row + r * chunks) < rows) {
+              const int before = beginning(dy_at((row + r * chunks)));
+              const int begin = max(first * lanes - before, 0);
+              const int end = min((first + own) * lanes - before, columns);
+              ring.copy(0 + r * 16512, dy_at((row + r * chunks)) + begin, dy_at((row + r * chunks)) + end, dy + 67108864);
+              ring.copy(33024 + r * 16512, x_at((row + r * chunks)) + begin, x_at((row + r * chunks)) + end, x + 67108864);
+            }
+          }
+          ring.copied();
+        }
+      }
+    }
+  }
+  else {
+    const int thread = threadIdx.x;
+    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+      const int64_t chunk = part;
+      const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
+      const auto x_at = [&](int64_t row) { return x + row * 65536; };
+      const auto weight_at = [&](int64_t row) { return weight; };
+      const auto rstd_at = [&](int64_t row) { return rstd + row; };
+      const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
+      const int before = beginning(dy_at(chunk));
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(chunk), column, columns);
+        }
+      }
+      float sum_1[thread_vectors][lanes];
+      w::fill(sum_1, 0.0f);
+      float rstd_next[tile_rows];
+      #pragma unroll
+      for (int r = 0; r < tile_rows; ++r) {
+        rstd_next[r] = (chunk + r * chunks) < rows ? *rstd_at((chunk + r * chunks)) : float();
+      }
+      for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+        float rstd_number[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_number[r] = rstd_next[r];
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *rstd_at((row + tile_rows * chunks + r * chunks)) : float();
+        }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        ring.wait_until_filled();
+        const w::bf16* dy_stage[tile_rows];
+        const w::bf16* x_stage[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          const int begin = max(first * lanes - before, 0);
+          dy_stage[r] = ring.row(0 + r * 16512, dy_at((row + r * chunks)), begin);
+          x_stage[r] = ring.row(33024 + r * 16512, x_at((row + r * chunks)), begin);
+        }
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
+              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+              float sum_block[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float mul = cast * rstd_number[r];
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_tile[k][i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_2 = mul * mul_1;
+                const float mul_6 = cast_1 * mul;
+                sum_block[i] = mul_2;
+                sum_1[k][i] = sum_1[k][i] + mul_6;
+              }
+              sum_state[r].add<ragged>(sum_block, column, columns);
+            }
+          }
+        }
+        float sum[tile_rows];
+        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
+        exchange.template reduce<w::Sum>(sum);
+        float mul_3[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mul_3[r] = sum[r] * 1.5258789e-05f;
+        }
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
+              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+              float out0_lanes[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float mul = cast * rstd_number[r];
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_tile[k][i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_4 = mul * mul_3[r];
+                const float sub = mul_1 - mul_4;
+                const float mul_5 = rstd_number[r] * sub;
+                out0_lanes[i] = mul_5;
+              }
+              w::store_row<out0_together, ragged>(out0_at((row + r * chunks)), w::rounded<w::bf16>(out0_lanes), column, columns);
+            }
+          }
+        }
+        ring.release();
+      }
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(vector, column)) {
+          w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));
+        }
+      }
+    }
+  }
+  __syncwarp();
+  w::wait_for_cluster<cluster>();
+}
+
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
+  constexpr int warps = 8;
+  constexpr int columns = 65536;
+  const int64_t rows = 1024;
+  constexpr int64_t chunks = 15;
+  constexpr int lanes = 8;
+  constexpr bool early = !WEFT_ALIGNED_dy;
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  const auto begins = [&](int64_t row) { return beginning(dy + row * 65536); };
+  const int thread = threadIdx.x;
+  __shared__ __align__(16) uint8_t memory[4096];
+  {
+    constexpr int wide = early ? 1 : 4, task_columns = 32 * wide;
+    const int blocks = (columns + task_columns - 1) / task_columns;
+    for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
+      const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
+      const bool exists = thread < task_columns && column < columns;
+      const float sum_1 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_1_partial, chunks, padded, begins, begin, columns);
+      const w::bf16 cast_4 = w::cast<w::bf16>(sum_1);
+      if (exists) {
+        out1[column] = cast_4;
+      }
+    }
+  }
+}

@@ -1,0 +1,116 @@
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=10 blocks=2 vectors=10 stages=2 chunks=132 weights=registers
+// program softmax_forward()
+//   dim m = 1024
+//   dim n = 50257
+//   input x: bf16 [m:50257, n:1]
+//   cast: f32{m, n} = cast(x)
+//   max: f32{m} = max[n](cast)
+//   sub: f32{m, n} = sub(cast, max)
+//   exp: f32{m, n} = exp(sub)
+//   sum: f32{m} = sum[n](exp)
+//   div: f32{m, n} = div(exp, sum)
+//   cast_1: bf16{m, n} = cast(div)
+//   output out0: bf16 [m:50257, n:1] = cast_1
+// end
+
+extern "C" __global__ void __launch_bounds__(352, 2)
+weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
+  constexpr int lanes = 8, cluster = 2, warps = 10;
+  constexpr int threads = 32 * warps;
+  constexpr int columns = 50257;
+  const int64_t rows = 1024;
+  constexpr int64_t chunks = 132;
+  constexpr bool early = true;
+  constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
+  constexpr int thread_vectors = (own + threads - 1) / threads;
+  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr bool ragged = early || columns % lanes != 0;
+  constexpr bool x_together = WEFT_ALIGNED_x;
+  constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
+  extern __shared__ __align__(128) uint8_t memory[];
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 100928);
+  const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
+  w::Ring<2, 50304, warps> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1> exchange(memory + 100608, barriers + 4, rank);
+  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
+  const auto has_vector = [&](int vector, int column) {
+    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  };
+  if (threadIdx.x == 0) {
+    ring.start();
+    exchange.start();
+    w::started_barriers();
+  }
+  w::wait_for_cluster<cluster>();
+
+  if (threadIdx.x >= threads) {
+    if (threadIdx.x == threads) {
+      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+        const int64_t chunk = part;
+        const auto x_at = [&](int64_t row) { return x + row * 50257; };
+        for (int64_t row = chunk; row < rows; row += chunks) {
+          ring.wait_until_free();
+          const int before = beginning(x_at(row));
+          const int begin = max(first * lanes - before, 0);
+          const int end = min((first + own) * lanes - before, columns);
+          ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 51463168);
+          ring.copied();
+        }
+      }
+    }
+  }
+  else {
+    const int thread = threadIdx.x;
+    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
+      const int64_t chunk = part;
+      const auto x_at = [&](int64_t row) { return x + row * 50257; };
+      const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
+      for (int64_t row = chunk; row < rows; row += chunks) {
+        w::Sumexp<float> sumexp_state;
+        ring.wait_until_filled();
+        const int before = beginning(x_at(row));
+        const int begin = max(first * lanes - before, 0);
+        const auto* const x_stage = ring.row(0, x_at(row), begin);
+        #pragma unroll 2
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(vector, column)) {
+            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+            float sumexp_block[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              sumexp_block[i] = cast;
+            }
+            w::keep_inside<ragged>(sumexp_block, column, columns, w::lowest<float>());
+            sumexp_state.add(sumexp_block);
+          }
+        }
+        exchange.template reduce<w::Merge>(sumexp_state);
+        const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
+        #pragma unroll 2
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(vector, column)) {
+            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+            float out0_lanes[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              const float sub = cast - max_;
+              const float exp = w::exp_rounded(sub);
+              const float div = w::div_rounded(exp, sumexp);
+              out0_lanes[i] = div;
+            }
+            w::store_row<out0_together, ragged>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns);
+          }
+        }
+        ring.release();
+      }
+    }
+  }
+  __syncwarp();
+  w::wait_for_cluster<cluster>();
+}
