@@ -1,4 +1,5 @@
-"""C++ and Triton of every workload, and CUDA C++ of some, are golden texts: a change is seen, and a refactor is seen to change none."""
+"""C++ and Triton of every workload, and CUDA C++ of some, are golden texts: a change is seen, and a refactor is seen to
+change none."""
 
 from __future__ import annotations
 
