@@ -76,12 +76,12 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
 
 
 def chunk_counts(schedule: CudaSchedule, split: Split, work: Work) -> tuple[int, ...]:
-    """Of a segment: as many as clusters are resident. Where the rows of a chunk have to begin alike, multiples of the
-    elements of a vector: the next smaller one, and one that all clusters have a nearly equal share of."""
+    """Of a segment: as many as clusters are resident. Where the rows of a chunk have to begin alike, multiples of how
+    far such rows are apart: the next smaller one, and one that all clusters have a nearly equal share of."""
     count = max(1, resources.resident_clusters(schedule, split.target) // work.segments)
     count = min(count, -(-work.rows // schedule.rows_per_tile))
-    if not (work.is_early and work.keeps_columns):
+    if work.alike == 1 or not work.keeps_columns:
         return (count,)
-    fewer = max(1, count // work.lanes) * work.lanes
-    even = count * work.lanes // math.gcd(count, work.lanes)
+    fewer = max(1, count // work.alike) * work.alike
+    even = math.lcm(count, work.alike)
     return (fewer,) if even == fewer or work.sums else (fewer, even)

@@ -91,7 +91,7 @@ def check_beginnings(view: View) -> Refusal | None:
     if not (view.weights() or view.outer) or view.chunks_begin_alike:
         return None
     message = "rows of a chunk begin at different places between two vectors"
-    return Refusal("cuda_beginnings", view.program.name, message, view.schedule.chunks, view.lanes)
+    return Refusal("cuda_beginnings", view.program.name, message, view.schedule.chunks, view.alike)
 
 
 def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -124,12 +125,17 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def chunks_begin_alike(self) -> bool:
-        """Whether all rows of a chunk begin at the same place between two vectors: those of a dimension that are a
-        multiple of a vector apart."""
+        """Whether all rows of a chunk begin at the same place between two vectors."""
+        return self.schedule.chunks % self.alike == 0 and (self.alike == 1 or self.is_one_index(self.reference))
+
+    @property
+    def alike(self) -> int:
+        """How far rows of a segment are apart that begin at the same place between two vectors."""
         steps = [self.reference.stride_of.get(row, 0) for row in self.inside]
         if all(isinstance(s, int) and s % self.lanes == 0 for s in steps):
-            return True
-        return self.schedule.chunks % self.lanes == 0 and self.is_one_index(self.reference)
+            return 1
+        last = steps[-1]
+        return self.lanes // math.gcd(self.lanes, last) if isinstance(last, int) else self.lanes
 
     def is_one_index(self, buffer: Buffer) -> bool:
         """Whether the rows of a segment are equally far apart in memory."""
