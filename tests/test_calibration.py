@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.devices import plug_in, properties
 from weft import cli
-from weft.backends import listed
+from weft.backends import backend
 from weft.backends.triton import probes
 from weft.backends.triton.constants import constants, fitted_constants
 from weft.errors import BuildError, Refusal, warn_once
@@ -33,7 +33,7 @@ FOUND = Found(261.5, 0.9, 1.3, 1.08, 17)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(calibration, "_FAILED", {})
-    monkeypatch.setattr(listed, "find_spec", lambda name: object())  # Triton is there
+    monkeypatch.setattr(backend, "find_spec", lambda name: object())  # Triton is there
     warn_once.cache_clear()
     return Options.read()
 
