@@ -147,6 +147,14 @@ def test_before_hopper_there_is_none(target: str) -> None:
     assert schedule_for(split).backend == "triton"
 
 
+@pytest.mark.parametrize(("target", "most"), [("h200", 16), ("h100", 16), ("b200", 8), ("gb200", 8)])
+def test_clusters_are_as_large_as_a_gpu_is_sure_to_hold(target: str, most: int) -> None:
+    split = split_of("rms_norm_backward", 1024, 65536, target=Target.named(target))
+    assert max(schedule.cluster for schedule in candidates(split)) == most
+    part = replace(split, target=replace(split.target, units=66))
+    assert max(schedule.cluster for schedule in candidates(part)) == 8
+
+
 def test_rows_wait_for_other_programs_only_where_nobody_else_does() -> None:
     split = split_of("rms_norm_backward", 1024, 65536)
     assert {s.finish for s in candidates(split)} == {"same", "separate"}

@@ -44,7 +44,8 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
     finishes: tuple[Finish, ...] = ("none",)
     if work.finishes:
         finishes = ("same", "separate") if target.exclusive else ("separate",)
-    for cluster, warps in product(CLUSTERS, WARPS):
+    clusters = [count for count in CLUSTERS if count <= resources.most_cluster(target)]
+    for cluster, warps in product(clusters, WARPS):
         own = resources.own_vectors(work, cluster)
         vectors = -(-own // (32 * warps))
         if vectors > MOST_VECTORS or own < LEAST_USED * vectors * 32 * warps:

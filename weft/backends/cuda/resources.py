@@ -26,6 +26,17 @@ CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
 
 
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that all GPUs with clusters hold (CUDA Programming Guide)."""
+WHOLE_HOPPER = (90, 132)
+"""Compute capability and multiprocessors of GPUs that were seen to hold seven clusters of sixteen."""
+
+
+def most_cluster(target: Target) -> int:
+    """Blocks of a cluster that a GPU is sure to hold."""
+    return 16 if (target.architecture, target.units) == WHOLE_HOPPER else PORTABLE_CLUSTER
+
+
 def own_vectors(work: Work, cluster: int) -> int:
     """Of a row in a block."""
     return -(-(work.columns + work.is_early * (work.lanes - 1)) // (cluster * work.lanes))
