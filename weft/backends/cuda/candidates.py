@@ -40,7 +40,7 @@ def candidates(split: Split) -> tuple[CudaSchedule, ...]:
 
 
 def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
-    target = split.target
+    target, base = split.target, CudaSchedule("CLUSTER", *split.dims)
     finishes: tuple[Finish, ...] = ("none",)
     if work.finishes:
         finishes = ("same", "separate") if target.exclusive else ("separate",)
@@ -54,10 +54,15 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
             if rows * vectors > MOST_TILE or rows > work.rows:
                 continue
             for weights in ("registers", "shared") if work.weights else ("registers",):
-                plain = CudaSchedule(
-                    "CLUSTER", *split.dims, rows, finish, cluster=cluster, warps=warps, blocks=blocks, vectors=vectors,
+                plain = base.but(
+                    rows_per_tile=rows,
+                    finish=finish,
+                    cluster=cluster,
+                    warps=warps,
+                    blocks=blocks,
+                    vectors=vectors,
                     weights=weights,
-                )  # fmt: skip
+                )
                 made = _with_stages(plain, split, work)
                 if made is not None:
                     yield from (made.but(chunks=count) for count in chunk_counts(made, split, work))
