@@ -16,17 +16,21 @@ from weft.target import Target
 
 def schedule_for(part: Split) -> Schedule:
     """The one with the shortest predicted time of all backends for the target, of those that fit if any do."""
+    every = backends_of(part.target.kind)
     best, least = None, (True, math.inf)
     moved, hints = sum(map(part.sizes.bytes, part.program.buffers)), dict(part.hints)
-    for backend in backends_of(part.target.kind):
+    for backend in every:
         if (False, backend.least_us(moved, part.target)) >= least:
             continue
         schedule = backend.choose(part)
+        if schedule is not None and len(every) == 1:
+            return schedule
         if schedule is None:
             continue
         us = estimate(Kernel(part.program, schedule), part.target, hints).predicted_us
-        if best is None or (backend.check_fits(part) is not None, us) < least:
-            best, least = schedule, (backend.check_fits(part) is not None, us)
+        own = backend.check_fits(part) is not None, us
+        if best is None or own < least:
+            best, least = schedule, own
     assert best is not None, "some backend always has one"
     return best
 

@@ -55,10 +55,6 @@ class CudaBackend(Backend):
         own = {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles}
         return replace(counts, predicted_us=found.all, **own)
 
-    def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
-        again = target.launch_us if splits_sums else 0.0
-        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
-
     def least_us(self, moved: int, target: Target) -> float:
         known = cost.constants(target)
         return moved / (target.bandwidth_gbps * known.bandwidth) / 1e3 + known.start_us

@@ -26,7 +26,7 @@ MOST_VECTORS = 10
 MOST_TILE = 16
 """Vectors of a tile in a thread."""
 LEAST_USED = 0.7
-"""The part of a block's vectors that are of the row, at the least, where other schedules have that."""
+"""The part of a block's vectors that are of the row, at the least. Not from a sweep."""
 MOST_STAGES = 8
 LEAST_AHEAD = 2
 """Row tiles of a multiprocessor."""

@@ -24,12 +24,11 @@ CHAINS = 4
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
-
-
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that all GPUs with clusters hold (CUDA Programming Guide)."""
 WHOLE_HOPPER = (90, 132)
-"""Compute capability and multiprocessors of GPUs that were seen to hold seven clusters of sixteen."""
+"""Compute capability and multiprocessors of an H200, which was seen to hold seven clusters of sixteen, and of an H100
+SXM, which is the same chip."""
 
 
 def most_cluster(target: Target) -> int:

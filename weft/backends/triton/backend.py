@@ -78,10 +78,6 @@ class TritonBackend(Backend):
         own = {"start_us": found.start, "memory_us": found.memory, "compute_us": found.tiles}
         return replace(counts, predicted_us=found.all, **own)
 
-    def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
-        again = target.launch_us if splits_sums else 0.0
-        return replace(plain, start_us=plain.start_us + again, predicted_us=plain.predicted_us + again)
-
     def least_us(self, moved: int, target: Target) -> float:
         """A kernel starts, and moves its bytes. A copy's bandwidth was fitted beside what else kernels do, so that some
         ways to take rows have more."""
