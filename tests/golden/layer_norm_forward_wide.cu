@@ -59,10 +59,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-        const int64_t chunk = part;
+      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
         const auto x_at = [&](int64_t row) { return x + row * 131072; };
-        for (int64_t row = chunk; row < rows; row += chunks) {
+        for (int64_t row = first_row; row < end_row; ++row) {
           ring.wait_until_free();
           const int before = beginning(x_at(row));
           const int begin = max(first * lanes - before, 0);
@@ -75,20 +75,20 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-      const int64_t chunk = part;
+    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
       const auto x_at = [&](int64_t row) { return x + row * 131072; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto bias_at = [&](int64_t row) { return bias; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 131072; };
-      const int before = beginning(x_at(chunk));
+      const int before = beginning(x_at(first_row));
       w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(chunk), column, columns);
+          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(first_row), column, columns);
         }
       }
       w::Vector<w::bf16, lanes> bias_tile[thread_vectors];
@@ -97,10 +97,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          bias_tile[k] = w::load_row<lanes, bias_together, ragged>(bias_at(chunk), column, columns);
+          bias_tile[k] = w::load_row<lanes, bias_together, ragged>(bias_at(first_row), column, columns);
         }
       }
-      for (int64_t row = chunk; row < rows; row += chunks) {
+      for (int64_t row = first_row; row < end_row; ++row) {
         w::Parts<w::Sum, float> sum_state;
         ring.wait_until_filled();
         const int begin = max(first * lanes - before, 0);
@@ -117,7 +117,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
               const float cast = w::cast<float>(x_tile[i]);
               sum_block[i] = cast;
             }
-            sum_state.add<ragged>(sum_block, column, columns);
+            if (ragged && !w::whole<lanes>(column, columns)) {
+              w::keep_inside<w::Sum>(sum_block, column, columns);
+            }
+            sum_state.add(sum_block);
           }
         }
         float sum = sum_state.total();
@@ -138,7 +141,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
               const float mul_1 = sub * sub;
               sum_1_block[i] = mul_1;
             }
-            sum_1_state.add<ragged>(sum_1_block, column, columns);
+            if (ragged && !w::whole<lanes>(column, columns)) {
+              w::keep_inside<w::Sum>(sum_1_block, column, columns);
+            }
+            sum_1_state.add(sum_1_block);
           }
         }
         float sum_1 = sum_1_state.total();

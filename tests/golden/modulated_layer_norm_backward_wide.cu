@@ -74,20 +74,21 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t part = blockIdx.x / cluster; part < segments * chunks; part += gridDim.x / cluster) {
-        const int64_t segment = part / chunks, chunk = part % chunks;
+      for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
+        const int64_t segment = next / chunks, chunk = next % chunks;
+        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
         const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
         const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
-        for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r * chunks) < rows) {
-              const int before = beginning(dy_at((row + r * chunks)));
+            if ((row + r) < end_row) {
+              const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4224, dy_at((row + r * chunks)) + begin, dy_at((row + r * chunks)) + end, dy + 33554432);
-              ring.copy(8448 + r * 4224, x_at((row + r * chunks)) + begin, x_at((row + r * chunks)) + end, x + 33554432);
+              ring.copy(0 + r * 4224, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
+              ring.copy(8448 + r * 4224, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
             }
           }
           ring.copied();
@@ -97,22 +98,23 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t part = blockIdx.x / cluster; part < segments * chunks; part += gridDim.x / cluster) {
-      const int64_t segment = part / chunks, chunk = part % chunks;
+    for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
+      const int64_t segment = next / chunks, chunk = next % chunks;
+      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
       const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
       const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
       const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
       const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
-      const int before = beginning(dy_at(chunk));
+      const int before = beginning(dy_at(first_row));
       w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          scale_tile[k] = w::load_row<lanes, scale_together, ragged>(scale_at(chunk), column, columns);
+          scale_tile[k] = w::load_row<lanes, scale_together, ragged>(scale_at(first_row), column, columns);
         }
       }
       float sum_2[thread_vectors][lanes];
@@ -122,14 +124,14 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       float mean_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        mean_next[r] = (chunk + r * chunks) < rows ? *mean_at((chunk + r * chunks)) : float();
+        mean_next[r] = (first_row + r) < end_row ? *mean_at((first_row + r)) : float();
       }
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = (chunk + r * chunks) < rows ? *rstd_at((chunk + r * chunks)) : float();
+        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
       }
-      for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+      for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float mean_number[tile_rows];
         float rstd_number[tile_rows];
         #pragma unroll
@@ -139,11 +141,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *mean_at((row + tile_rows * chunks + r * chunks)) : float();
+          mean_next[r] = (row + tile_rows + r) < end_row ? *mean_at((row + tile_rows + r)) : float();
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *rstd_at((row + tile_rows * chunks + r * chunks)) : float();
+          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         w::Parts<w::Sum, float> sum_1_state[tile_rows];
@@ -153,8 +155,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4224, dy_at((row + r * chunks)), begin);
-          x_stage[r] = ring.row(8448 + r * 4224, x_at((row + r * chunks)), begin);
+          dy_stage[r] = ring.row(0 + r * 4224, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(8448 + r * 4224, x_at((row + r)), begin);
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
@@ -162,7 +164,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+            if (has_vector(vector, column) && (row + r) < end_row) {
               const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
               const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
               float sum_block[lanes];
@@ -183,8 +185,12 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 sum_2[k][i] = sum_2[k][i] + mul_7;
                 sum_3[k][i] = sum_3[k][i] + cast_1;
               }
-              sum_state[r].add<ragged>(sum_block, column, columns);
-              sum_1_state[r].add<ragged>(sum_1_block, column, columns);
+              if (ragged && !w::whole<lanes>(column, columns)) {
+                w::keep_inside<w::Sum>(sum_block, column, columns);
+                w::keep_inside<w::Sum>(sum_1_block, column, columns);
+              }
+              sum_state[r].add(sum_block);
+              sum_1_state[r].add(sum_1_block);
             }
           }
         }
@@ -204,7 +210,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+            if (has_vector(vector, column) && (row + r) < end_row) {
               const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
               const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
               float out0_lanes[lanes];
@@ -223,7 +229,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const float mul_6 = rstd_number[r] * sub_2;
                 out0_lanes[i] = mul_6;
               }
-              w::store_row<out0_together, ragged>(out0_at((row + r * chunks)), w::rounded<w::bf16>(out0_lanes), column, columns);
+              w::store_row<out0_together, ragged>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns);
             }
           }
         }
@@ -234,7 +240,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
+          w::store(sum_2_partial + next * padded + before + column, w::vector(sum_2[k]));
         }
       }
       #pragma unroll
@@ -242,7 +248,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));
+          w::store(sum_3_partial + next * padded + before + column, w::vector(sum_3[k]));
         }
       }
     }
@@ -263,7 +269,7 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t segment, int64_t row) { return beginning(dy + segment * 4194304 + row * 32768); };
+  const auto begins = [&](int64_t segment, int64_t part) { return beginning(dy + segment * 4194304 + part * 32768); };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {

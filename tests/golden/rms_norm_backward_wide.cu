@@ -62,20 +62,20 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-        const int64_t chunk = part;
+      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
-        for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r * chunks) < rows) {
-              const int before = beginning(dy_at((row + r * chunks)));
+            if ((row + r) < end_row) {
+              const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 16512, dy_at((row + r * chunks)) + begin, dy_at((row + r * chunks)) + end, dy + 67108864);
-              ring.copy(33024 + r * 16512, x_at((row + r * chunks)) + begin, x_at((row + r * chunks)) + end, x + 67108864);
+              ring.copy(0 + r * 16512, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 67108864);
+              ring.copy(33024 + r * 16512, x_at((row + r)) + begin, x_at((row + r)) + end, x + 67108864);
             }
           }
           ring.copied();
@@ -85,21 +85,21 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-      const int64_t chunk = part;
+    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
       const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
-      const int before = beginning(dy_at(chunk));
+      const int before = beginning(dy_at(first_row));
       w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(chunk), column, columns);
+          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(first_row), column, columns);
         }
       }
       float sum_1[thread_vectors][lanes];
@@ -107,9 +107,9 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = (chunk + r * chunks) < rows ? *rstd_at((chunk + r * chunks)) : float();
+        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
       }
-      for (int64_t row = chunk; row < rows; row += tile_rows * chunks) {
+      for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float rstd_number[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
@@ -117,7 +117,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows * chunks + r * chunks) < rows ? *rstd_at((row + tile_rows * chunks + r * chunks)) : float();
+          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
@@ -126,8 +126,8 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 16512, dy_at((row + r * chunks)), begin);
-          x_stage[r] = ring.row(33024 + r * 16512, x_at((row + r * chunks)), begin);
+          dy_stage[r] = ring.row(0 + r * 16512, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(33024 + r * 16512, x_at((row + r)), begin);
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
@@ -135,7 +135,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+            if (has_vector(vector, column) && (row + r) < end_row) {
               const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
               const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
               float sum_block[lanes];
@@ -151,7 +151,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 sum_block[i] = mul_2;
                 sum_1[k][i] = sum_1[k][i] + mul_6;
               }
-              sum_state[r].add<ragged>(sum_block, column, columns);
+              if (ragged && !w::whole<lanes>(column, columns)) {
+                w::keep_inside<w::Sum>(sum_block, column, columns);
+              }
+              sum_state[r].add(sum_block);
             }
           }
         }
@@ -169,7 +172,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r * chunks) < rows) {
+            if (has_vector(vector, column) && (row + r) < end_row) {
               const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
               const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
               float out0_lanes[lanes];
@@ -185,7 +188,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const float mul_5 = rstd_number[r] * sub;
                 out0_lanes[i] = mul_5;
               }
-              w::store_row<out0_together, ragged>(out0_at((row + r * chunks)), w::rounded<w::bf16>(out0_lanes), column, columns);
+              w::store_row<out0_together, ragged>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns);
             }
           }
         }
@@ -196,7 +199,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(vector, column)) {
-          w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));
+          w::store(sum_1_partial + chunk * padded + before + column, w::vector(sum_1[k]));
         }
       }
     }
@@ -216,7 +219,7 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t row) { return beginning(dy + row * 65536); };
+  const auto begins = [&](int64_t part) { return beginning(dy + part * 65536); };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {

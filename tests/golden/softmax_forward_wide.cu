@@ -45,10 +45,10 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-        const int64_t chunk = part;
+      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
-        for (int64_t row = chunk; row < rows; row += chunks) {
+        for (int64_t row = first_row; row < end_row; ++row) {
           ring.wait_until_free();
           const int before = beginning(x_at(row));
           const int begin = max(first * lanes - before, 0);
@@ -61,11 +61,11 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t part = blockIdx.x / cluster; part < chunks; part += gridDim.x / cluster) {
-      const int64_t chunk = part;
+    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
       const auto x_at = [&](int64_t row) { return x + row * 50257; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
-      for (int64_t row = chunk; row < rows; row += chunks) {
+      for (int64_t row = first_row; row < end_row; ++row) {
         w::Sumexp<float> sumexp_state;
         ring.wait_until_filled();
         const int before = beginning(x_at(row));
@@ -83,7 +83,9 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
               const float cast = w::cast<float>(x_tile[i]);
               sumexp_block[i] = cast;
             }
-            w::keep_inside<ragged>(sumexp_block, column, columns, w::lowest<float>());
+            if (ragged && !w::whole<lanes>(column, columns)) {
+              w::keep_inside<w::Max>(sumexp_block, column, columns);
+            }
             sumexp_state.add(sumexp_block);
           }
         }

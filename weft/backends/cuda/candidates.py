@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
@@ -65,7 +64,7 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
                 )
                 made = _with_stages(plain, split, work)
                 if made is not None:
-                    yield from (made.but(chunks=count) for count in chunk_counts(made, split, work))
+                    yield made.but(chunks=chunk_count(made, split, work))
 
 
 def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
@@ -81,13 +80,7 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
     return schedule.but(stages=stages)
 
 
-def chunk_counts(schedule: CudaSchedule, split: Split, work: Work) -> tuple[int, ...]:
-    """Of a segment: as many as clusters are resident. Where the rows of a chunk have to begin alike, multiples of how
-    far such rows are apart: the next smaller one, and one that all clusters have a nearly equal share of."""
+def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:
+    """Of a segment: as many as clusters are resident."""
     count = max(1, resources.resident_clusters(schedule, split.target) // work.segments)
-    count = min(count, -(-work.rows // schedule.rows_per_tile))
-    if work.alike == 1 or not work.keeps_columns:
-        return (count,)
-    fewer = max(1, count // work.alike) * work.alike
-    even = math.lcm(count, work.alike)
-    return (fewer,) if even == fewer or work.sums else (fewer, even)
+    return min(count, -(-work.rows // schedule.rows_per_tile))

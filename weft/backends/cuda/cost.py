@@ -98,6 +98,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     tiles = -(-work.rows // rows)
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
+    parts = chunks + (work.alike - 1) * work.keeps_columns
     rounds = waves * -(-work.rows // (chunks * rows))
     # a tile
     crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
@@ -120,15 +121,15 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     on_gpu = min(1.0, busy * resources.CLUSTERED[schedule.cluster])
     uneven = 1 + known.uneven * (1 / on_gpu - 1)
     per_us = target.bandwidth_gbps * 1e3
-    partial_bytes = 2 * 4 * work.sums * work.columns * chunks * work.segments
+    partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     memory_us = work.moved_bytes / per_us / known.bandwidth * scarce * uneven + known.cached * partial_bytes / per_us
-    ends_us = known.start_us + known.tail * tile_us + known.chunk_us * waves
+    ends_us = known.start_us + known.tail * tile_us + known.chunk_us * waves * parts / chunks
     if schedule.finish != "none":
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)
         many = 32 if chunks >= MANY_CHUNKS else 8
-        parts = -(-chunks // (schedule.warps if schedule.finish == "same" else many))
-        ends_us += known.gather_us * work.sums * turns * -(-parts // FINISH_LOADS)
+        each = -(-parts // (schedule.warps if schedule.finish == "same" else many))
+        ends_us += known.gather_us * work.sums * turns * -(-each // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
     return Times(together(memory_us, rounds * tile_us, known.power) + ends_us, ends_us, memory_us, rounds * tile_us)
 

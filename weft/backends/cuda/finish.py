@@ -119,17 +119,18 @@ class Finish(Statements):
 
     def _gather(self, value: Value, keeps: bool) -> None:
         own = keeps and any(s in value.dims for s in self.segments)
-        parts = "chunks" if own or not self.segments else "segments * chunks"
+        each = self.parts
+        parts = each if own or not self.segments else f"segments * {each}"
         kind, op, place = C_TYPES[value.dtype], REDUCTIONS[value.op], f"{value.name}_partial"
         if self.sums_vectors(value):
-            place += " + segment * chunks * padded" if own else ""
+            place += f" + segment * {each} * padded" if own else ""
             begins = "begins"
             if self.segments:
-                at = "segment, part" if own else "part / chunks, part % chunks"
+                at = "segment, part" if own else f"part / {each}, part % {each}"
                 begins = f"[&](int64_t part) {{ return begins({at}); }}"
             rows = f"{place}, {parts}, padded, {begins}"
             call = f"w::gathered_columns<{op}, warps, wide>(memory, {rows}, begin, columns)"
         else:
-            place += " + segment * chunks" if own else ""
+            place += f" + segment * {each}" if own else ""
             call = f"w::gathered_number<{op}, warps>(memory, {place}, {parts})"
         self.out.line(f"const {kind} {value.name} = {call};")

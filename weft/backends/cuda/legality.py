@@ -19,7 +19,8 @@ MOST_SHARED_BYTES = 227 * 1024
 
 def check_program(view: View) -> Refusal | None:
     """What it computes, and where that lies. view: of a kernel whose schedule does not matter for it."""
-    return check_online(view) or check_copies(view) or check_columns(view) or check_segments(view)
+    refusal = check_online(view) or check_copies(view) or check_columns(view) or check_segments(view)
+    return refusal or check_beginnings(view)
 
 
 def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
@@ -87,11 +88,12 @@ def check_segments(view: View) -> Refusal | None:
 
 
 def check_beginnings(view: View) -> Refusal | None:
-    """The rows of a chunk begin at one place between two vectors, where a thread keeps something of its columns."""
-    if not (view.weights() or view.outer) or view.chunks_begin_alike:
+    """Rows that begin at one place between two vectors are equally far apart, where a thread keeps something of its
+    columns."""
+    if view.apart == 1 or view.is_one_index(view.reference):
         return None
-    message = "rows of a chunk begin at different places between two vectors"
-    return Refusal("cuda_beginnings", view.program.name, message, view.schedule.chunks, view.alike)
+    message = f"rows of {view.reference.name} are not equally far apart and begin at different places between two vectors"
+    return Refusal("cuda_beginnings", view.program.name, message, view.apart, 1)
 
 
 def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:

@@ -96,13 +96,12 @@ inline Vector<T, lanes> load_copied(const T* row, int column, int columns) {
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_row<lanes, false, ragged>(row, column, columns);
 }
-/// What lies before or behind a row is replaced.
-template <bool ragged, class T, int lanes>
-inline void keep_inside(T (&numbers)[lanes], int column, int columns, T nothing) {
-  if (!ragged || whole<lanes>(column, columns)) return;
+/// What lies before or behind a row is replaced by what a reduction is of nothing.
+template <class Op, class T, int lanes>
+inline void keep_inside(T (&numbers)[lanes], int column, int columns) {
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
-    if (!inside(column + i, columns)) numbers[i] = nothing;
+    if (!inside(column + i, columns)) numbers[i] = Op::template nothing<T>();
 }
 
 /// What nobody reads soon.
@@ -280,6 +279,27 @@ struct Ring {
   static constexpr uint32_t PART = 16384;  // bytes of one instruction
 };
 
+// the rows of a chunk
+
+/// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`
+/// from each other, follow one another, first those of row 0. Chunks are equal shares of them; a chunk has a part for
+/// each place where rows of it begin, maybe an empty one, so that the parts of all are numbered by chunk + place.
+struct Rows { int64_t first, end; };
+template <int apart>
+inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart * chunk / chunks; }
+template <int apart>
+inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
+template <int apart>
+inline Rows rows_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
+  const int64_t place = part - chunk, each = (rows + apart - 1) / apart, before = place * each;
+  const int64_t from = max(apart * each * chunk / chunks - before, 0ll);
+  const int64_t to = min(apart * each * (chunk + 1) / chunks - before, each);
+  return {from * apart + place, min(rows, to * apart + place)};
+}
+/// A row that begins as those of a part do.
+template <int apart>
+inline int64_t first_row(int64_t part, int64_t chunks) { return apart * (part + 1) / (apart + chunks); }
+
 // row reductions
 
 struct Sum {
@@ -308,17 +328,10 @@ struct Parts {
 #pragma unroll
     for (int i = 0; i < chains; ++i) each[i] = Op::template nothing<T>();
   }
-  /// The elements of a vector that are of the row.
-  template <bool ragged, int lanes>
-  void add(const T (&numbers)[lanes], int column, int columns) {
-    if (!ragged || whole<lanes>(column, columns)) {
+  template <int lanes>
+  void add(const T (&numbers)[lanes]) {
 #pragma unroll
-      for (int i = 0; i < lanes; ++i) each[i % chains] = Op::both(each[i % chains], numbers[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < lanes; ++i)
-        if (inside(column + i, columns)) each[i % chains] = Op::both(each[i % chains], numbers[i]);
-    }
+    for (int i = 0; i < lanes; ++i) each[i % chains] = Op::both(each[i % chains], numbers[i]);
   }
   T total() const {
     T all = each[0];

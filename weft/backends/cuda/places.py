@@ -20,6 +20,8 @@ class Places(View):
     def __init__(self, kernel: CudaKernel) -> None:
         super().__init__(kernel)
         self.dims = {d.name: d.size for d in kernel.program.dims}
+        self.parts = "parts" if self.apart > 1 else "chunks"
+        """How many partial results a segment has."""
 
     def product(self, dims: Iterable[str]) -> Size:
         """Elements along some dimensions: a number, or names of parameters."""

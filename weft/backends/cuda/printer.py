@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cuda.schedule import CudaKernel
@@ -76,13 +76,21 @@ class Printer(Vectors):
     @contextmanager
     def _chunks(self, addressed: Iterable[Buffer]) -> Generator[None]:
         """addressed: buffers whose rows are looked for."""
-        total = "segments * chunks" if self.segments else "chunks"
-        line = self.out.line
-        with self.out.block(f"for (int64_t part = blockIdx.x / cluster; part < {total}; part += gridDim.x / cluster)"):
+        line, index, total = self.out.line, "chunk", "chunks"
+        if self.segments:
+            index, total = "next", "segments * chunks"
+        head = f"for (int64_t {index} = blockIdx.x / cluster; {index} < {total}; {index} += gridDim.x / cluster)"
+        with self.out.block(head), ExitStack() as parts:
             if self.segments:
-                line("const int64_t segment = part / chunks, chunk = part % chunks;")
+                line("const int64_t segment = next / chunks, chunk = next % chunks;")
+            if self.apart > 1:
+                line("const int64_t last = w::last_part<apart>(chunk, chunks);")
+                head = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part)"
+                parts.enter_context(self.out.block(head))
+                line("const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);")
+                line("const int64_t first_row = own_rows.first, end_row = own_rows.end;")
             else:
-                line("const int64_t chunk = part;")
+                line("const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;")
             for buffer in dict.fromkeys(addressed):
                 offset = self.offset(buffer)
                 at = f"{buffer.name} + {offset}" if offset else buffer.name
@@ -91,13 +99,15 @@ class Printer(Vectors):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
-        with self.out.block(f"for (int64_t row = chunk; row < rows; row += {self.step})"):
+        next_row = "++row" if self.step == "1" else f"row += {self.step}"
+        with self.out.block(f"for (int64_t row = first_row; row < end_row; {next_row})"):
             yield
 
     @property
     def step(self) -> str:
-        """From the first row of a tile to that of the next one of the chunk."""
-        return "tile_rows * chunks" if self.several else "chunks"
+        """From the first row of a tile to that of the next one."""
+        steps = ["tile_rows"] * self.several + ["apart"] * (self.apart > 1)
+        return " * ".join(steps) or "1"
 
     # the warps that compute
 
@@ -105,8 +115,8 @@ class Printer(Vectors):
         addressed = [*self.streamed(), *self.weights(), *(b for some in self.numbers() for b in some), *self.picked()]
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
-            if self.fixed_beginning:
-                self.out.line(f"const int before = beginning({self.reference.name}_at(chunk));")
+            if self.keeps_columns:
+                self.out.line(f"const int before = beginning({self.reference.name}_at(first_row));")
             for statement in loop.body:
                 self._of_chunk(statement)
 
@@ -117,7 +127,7 @@ class Printer(Vectors):
                 self.load_weight(self.inputs[name])
             case Load(buffer=name):
                 buffer = self.inputs[name]
-                line(f"const {C_TYPES[buffer.dtype]} {name}_number = *{name}_at(chunk);")
+                line(f"const {C_TYPES[buffer.dtype]} {name}_number = *{name}_at(first_row);")
             case Start(value=name):
                 self.start(self.by_name[name])
             case EachRow(body=body):
@@ -125,7 +135,7 @@ class Printer(Vectors):
                     assert isinstance(each, Load)
                     if self.several:
                         line(f"{C_TYPES[self.inputs[each.buffer].dtype]} {each.buffer}_next[tile_rows];")
-                    self._load_ahead(self.inputs[each.buffer], "chunk", define=not self.several)
+                    self._load_ahead(self.inputs[each.buffer], "first_row", define=not self.several)
             case Tiles(body=(Tile(body=body),)):
                 with self._tiles():
                     for each in body:
@@ -141,7 +151,7 @@ class Printer(Vectors):
         with self.each_row(first):
             to = f"{name}_next[r]" if self.several else f"{name}_next"
             head = f"{kind} " if define else ""
-            self.out.line(f"{head}{to} = {self.row} < rows ? *{name}_at({self.row}) : {kind}();")
+            self.out.line(f"{head}{to} = {self.row} < end_row ? *{name}_at({self.row}) : {kind}();")
 
     # a tile
 
@@ -192,12 +202,12 @@ class Printer(Vectors):
         line = self.out.line
         line("ring.wait_until_filled();")
         if self.several:
-            if not self.fixed_beginning:
+            if not self.keeps_columns:
                 line("int before[tile_rows];")
             for buffer in self.streamed():
                 line(f"const {C_TYPES[buffer.dtype]}* {buffer.name}_stage[tile_rows];")
         with self.each_row():
-            if not self.fixed_beginning:
+            if not self.keeps_columns:
                 head = "" if self.several else "const int "
                 line(f"{head}{self.before} = beginning({self.reference.name}_at({self.row}));")
             line(f"const int begin = max(first * lanes - {self.before}, 0);")

@@ -13,6 +13,8 @@ from weft.ir.program import Buffer, Value
 from weft.ir.rounding import ROUGH, is_rounded_again, rounded_at_once
 
 REDUCTIONS = {"sum": "w::Sum", "max": "w::Max", "min": "w::Min", "sumexp": "w::Merge"}
+NOTHING = REDUCTIONS | {"sumexp": "w::Max"}
+"""The reductions to which an element makes no difference that takes the place of what lies beside a row."""
 STATES = {"sumexp": "w::Sumexp"}
 """What reductions with a moving centre are added up in."""
 
@@ -61,7 +63,7 @@ class Statements(Places):
                 stride = buffer.stride_of[str(value.attributes[0])]
                 more = f", {stride}" if stride != 1 else ""
                 picked = f"w::pick({buffer.name}_at({self.row}), {index}, columns{more})"
-                return f"{self.row} < rows ? {picked} : {kind}()" if self.several else picked
+                return f"{self.row} < end_row ? {picked} : {kind}()" if self.several else picked
             case _:
                 operands = [self.operand(arg) for arg in value.args]
                 again = value.name in self.rounded_at_once or (self.rounded_again and self.is_vector(value.name))

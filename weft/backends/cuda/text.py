@@ -26,7 +26,7 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Ta
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
-    "first beginning begins has_vector padded rows segments chunks part segment chunk row r k i vector "
+    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row last segment chunk row r k i vector "
     "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
     "blockDim warpSize min max barriers is_full"
 )
@@ -84,15 +84,19 @@ class Layout(View):
 def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
     view = View(in_one_pass(kernel))
-    if (refusal := legality.check_program(view) or legality.check_beginnings(view)) is not None:
-        return refusal
-    return legality.check_shared_memory(kernel, shared_bytes(kernel))
+    return legality.check_program(view) or legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:
     """Chunks of a segment: no more than there are rows."""
     inside = [r for r in kernel.schedule.rows if r not in kernel.schedule.segments]
     return at_most(_elements(kernel, inside), kernel.schedule.chunks)
+
+
+def _part_count(kernel: CudaKernel) -> Size:
+    """Partial results of all segments."""
+    each = plus(_chunk_count(kernel), View(kernel).apart - 1)
+    return product([_elements(kernel, kernel.schedule.segments), each])
 
 
 def _elements(kernel: CudaKernel, dims: tuple[str, ...] | list[str]) -> Size:
@@ -103,12 +107,12 @@ def abi(kernel: CudaKernel) -> Abi:
     """How its functions are called."""
     plain, nests = lowered(kernel)
     schedule, entry = plain.schedule, entry_of(kernel.name)
-    parts = product([_elements(plain, schedule.segments), _chunk_count(plain)])
+    chunks = product([_elements(plain, schedule.segments), _chunk_count(plain)])
     syncs = _syncs(nests)
     launches = [
         Launch(
             entry,
-            (product([parts, schedule.cluster]), 1),
+            (product([chunks, schedule.cluster]), 1),
             schedule.threads + WARP_THREADS,
             True,
             syncs,
@@ -121,16 +125,16 @@ def abi(kernel: CudaKernel) -> Abi:
         launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * warps, persistent=True))
     return Abi(
         tuple(b.name for b in plain.program.buffers),
-        _partials(plain, parts),
+        _partials(plain),
         syncs,
         plain.program.parameters,
         tuple(launches),
     )
 
 
-def _partials(kernel: CudaKernel, parts: Size) -> tuple[Partial, ...]:
-    """A number for each segment, chunk and column, with place for vectors that begin before a row and end behind it."""
-    view = View(kernel)
+def _partials(kernel: CudaKernel) -> tuple[Partial, ...]:
+    """A number for each segment, part of a chunk and column, with place for vectors that begin before a row and end behind it."""
+    view, parts = View(kernel), _part_count(kernel)
     vectors = ceil_div(plus(_elements(kernel, view.columns), view.lanes - 1), view.lanes)
     return tuple(
         Partial(
@@ -258,6 +262,9 @@ class _Function(Printer):
             line(f"constexpr int64_t chunks = {max(1, min(inside, self.schedule.chunks))};")
         else:
             line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
+        if self.apart > 1:
+            line(f"constexpr int apart = {self.apart};")
+            line(f"{'constexpr' if inside is not None else 'const'} int64_t parts = chunks + apart - 1;")
 
     def _begins(self, *, gathers: bool) -> None:
         """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
@@ -268,9 +275,10 @@ class _Function(Printer):
             kind = "constexpr" if self.count(self.columns) is not None else "const"
             line(f"{kind} int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
             if gathers:
-                segment, offset = "int64_t segment, " if self.segments else "", self.offset(self.reference)
-                row = " + ".join(filter(None, [self.reference.name, offset]))
-                line(f"const auto begins = [&]({segment}int64_t row) {{ return beginning({row}); }};")
+                segment = "int64_t segment, " if self.segments else ""
+                row = "w::first_row<apart>(part, chunks)" if self.apart > 1 else "part"
+                first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
+                line(f"const auto begins = [&]({segment}int64_t part) {{ return beginning({first}); }};")
 
     def _early(self) -> None:
         """Whether vectors begin before rows."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
-from weft.backends.cuda.statements import REDUCTIONS, STATES, Statements
+from weft.backends.cuda.statements import NOTHING, REDUCTIONS, STATES, Statements
 from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
@@ -24,19 +24,24 @@ class Vectors(Statements):
         uses = Counter(arg for value in self.program.values for arg in value.args)
         self.late = {n for n, v in self.by_name.items() if self._is_only_stored(v, uses[n])}
         """What is cast to 16 bits, two at a time, where it is stored."""
-        self.fixed_beginning = bool(self.weights() or self.outer)
-        """Whether all rows of a chunk begin alike between two vectors."""
 
     def _is_only_stored(self, value: Value, uses: int) -> bool:
         is_cast = value.op == "cast" and value.dtype in HALVES and self.types[value.args[0]][0] == "f32"
         return is_cast and uses == 0 and self.is_vector(value.name) and value.args[0] not in self.inputs
+
+    @property
+    def part(self) -> str:
+        """The place of its partial results among those of all."""
+        if self.apart == 1:
+            return "next" if self.segments else "chunk"
+        return "(segment * parts + part)" if self.segments else "part"
 
     @contextmanager
     def each_row(self, first: str = "row") -> Generator[None]:
         """The rows of a tile. first: of them."""
         before = self.row
         if self.several:
-            self.row = f"({first} + r * chunks)"
+            self.row = f"({first} + r * {self.apart})" if self.apart > 1 else f"({first} + r)"
             self.out.line("#pragma unroll")
             with self.out.block("for (int r = 0; r < tile_rows; ++r)"):
                 yield
@@ -47,10 +52,10 @@ class Vectors(Statements):
 
     @property
     def before(self) -> str:
-        return "before[r]" if self.several and not self.fixed_beginning else "before"
+        return "before[r]" if self.several and not self.keeps_columns else "before"
 
     def exists(self) -> list[str]:
-        return [f"{self.row} < rows"] if self.several else []
+        return [f"{self.row} < end_row"] if self.several else []
 
     @contextmanager
     def vectors(self, *, unrolled: bool = True, each_row: bool = False) -> Generator[None]:
@@ -102,8 +107,7 @@ class Vectors(Statements):
                 for statement in body:
                     self._of_lane(statement)
                 self.column = "column"
-            for value in reduced:
-                self._add_block(value)
+            self._add_blocks(reduced)
             for output in stores:
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
@@ -148,14 +152,16 @@ class Vectors(Statements):
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
-    def _add_block(self, value: Value) -> None:
-        """What a row reduction is told of a vector."""
-        block, r = f"{value.name}_block", "[r]" if self.several else ""
-        if value.op in STATES:
-            self.out.line(f"w::keep_inside<ragged>({block}, column, columns, w::lowest<{C_TYPES[value.dtype]}>());")
-            self.out.line(f"{value.name}_state{r}.add({block});")
-        else:
-            self.out.line(f"{value.name}_state{r}.add<ragged>({block}, column, columns);")
+    def _add_blocks(self, values: Sequence[Value]) -> None:
+        """What row reductions are told of a vector."""
+        if not values:
+            return
+        r = "[r]" if self.several else ""
+        with self.out.block("if (ragged && !w::whole<lanes>(column, columns))"):
+            for value in values:
+                self.out.line(f"w::keep_inside<{NOTHING[value.op]}>({value.name}_block, column, columns);")
+        for value in values:
+            self.out.line(f"{value.name}_state{r}.add({value.name}_block);")
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads."""
@@ -167,7 +173,7 @@ class Vectors(Statements):
             self.out.line(f"{vectors}* const {name}_tile = {name}_memory + thread;")
         with self.vectors():
             at = "k" if self.schedule.weights == "registers" else "k * threads"
-            loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_at(chunk), column, columns)"
+            loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_at(first_row), column, columns)"
             self.out.line(f"{name}_tile[{at}] = {loaded};")
 
     def start(self, value: Value) -> None:
@@ -181,7 +187,7 @@ class Vectors(Statements):
     def keep(self, value: Value) -> None:
         name = value.name
         if not self.sums_vectors(value):
-            self.out.line(f"if (first == 0 && thread == 0) {name}_partial[part] = {name};")
+            self.out.line(f"if (first == 0 && thread == 0) {name}_partial[{self.part}] = {name};")
             return
         with self.vectors():
-            self.out.line(f"w::store({name}_partial + part * padded + before + column, w::vector({name}[k]));")
+            self.out.line(f"w::store({name}_partial + {self.part} * padded + before + column, w::vector({name}[k]));")

@@ -124,9 +124,15 @@ class View(KernelView[CudaSchedule]):
         return [buffer.offset, *(buffer.stride_of.get(row, 0) for row in self.rows)]
 
     @property
-    def chunks_begin_alike(self) -> bool:
-        """Whether all rows of a chunk begin at the same place between two vectors."""
-        return self.schedule.chunks % self.alike == 0 and (self.alike == 1 or self.is_one_index(self.reference))
+    def keeps_columns(self) -> bool:
+        """Whether a thread keeps something of its columns from row to row."""
+        return bool(self.weights() or self.outer)
+
+    @property
+    def apart(self) -> int:
+        """How far the rows of a part of a chunk are apart: they begin at one place between two vectors, where a thread
+        keeps something of its columns."""
+        return self.alike if self.keeps_columns else 1
 
     @property
     def alike(self) -> int:
