@@ -76,25 +76,64 @@ inline V in_words(const V& found) {
   return found;
 }
 
-/// Those of a row from a column on; zeros before and behind the row, if they may lie there. together: they lie at a
-/// multiple of their size.
-template <int lanes, bool together, bool ragged, class T>
-inline Vector<T, lanes> load_row(const T* row, int column, int columns) {
-  if (together && (!ragged || whole<lanes>(column, columns)))
-    return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
+/// What waits in registers, as it is: not as floats, which take two of them for each.
+template <class V>
+inline V kept(const V& found) {
+  if constexpr (sizeof(V) % 4 == 0) {
+    struct Packed { uint32_t words[sizeof(V) / 4]; } packed = __builtin_bit_cast(Packed, found);
+#pragma unroll
+    for (uint32_t& word : packed.words) asm volatile("" : "+r"(word));
+    return __builtin_bit_cast(V, packed);
+  }
+  return found;
+}
+/// Those of a row from a column on, one by one; zeros before and behind the row, if they are not all of it.
+template <int lanes, class T>
+inline Vector<T, lanes> load_each(const T* row, int column, int columns, bool all) {
   Vector<T, lanes> found = {};
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
-    if (!ragged || inside(column + i, columns)) found[i] = row[column + i];
+    if (all || inside(column + i, columns)) found[i] = row[column + i];
   return in_words(found);
+}
+
+/// The same. inner: they and as many behind them are of the row. together: they lie at a multiple of their size; else
+/// they are taken from the granules of 16 bytes that they lie in.
+template <int lanes, bool together, class T>
+inline Vector<T, lanes> load_row(const T* row, int column, int columns, bool inner) {
+  using Found = Vector<T, lanes>;
+  const T* const from = row + column;
+  if (inner) {
+    if constexpr (together) {
+      return in_words(*reinterpret_cast<const Found*>(from));
+    } else if constexpr (sizeof(Found) % GRANULE == 0) {
+      constexpr int granules = sizeof(Found) / GRANULE, words = GRANULE / 4 * granules;
+      const int early = static_cast<int>(address(from) % GRANULE);
+      const uint4* const first = reinterpret_cast<const uint4*>(address(from) - early);
+      uint32_t some[words + GRANULE / 4];
+#pragma unroll
+      for (int i = 0; i <= granules; ++i)
+        reinterpret_cast<uint4*>(some)[i] = i < granules || early ? __ldg(first + i) : uint4{};
+#pragma unroll
+      for (int by = 2; by > 0; by /= 2)
+#pragma unroll
+        for (int i = 0; i + by < words + GRANULE / 4; ++i)
+          if (early & 4 * by) some[i] = some[i + by];
+      struct Packed { uint32_t words[words]; } packed;
+#pragma unroll
+      for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
+      return in_words(__builtin_bit_cast(Found, packed));
+    }
+  }
+  return load_each<lanes>(row, column, columns, inner);
 }
 
 /// The same of a row in shared memory, where what was copied with it lies around it: elements before and behind the row
 /// may be any.
-template <int lanes, bool together, bool ragged, class T>
-inline Vector<T, lanes> load_copied(const T* row, int column, int columns) {
+template <int lanes, bool together, class T>
+inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool all) {
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
-  return load_row<lanes, false, ragged>(row, column, columns);
+  return load_each<lanes>(row, column, columns, all);
 }
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
 template <class Op, class T, int lanes>
@@ -118,15 +157,15 @@ inline void store(T* to, const Vector<T, lanes>& found) {
     *reinterpret_cast<Vector<T, lanes>*>(to) = found;
   }
 }
-/// To a row, but for elements that may lie before or behind it.
-template <bool together, bool ragged, class T, int lanes>
-inline void store_row(T* row, const Vector<T, lanes>& found, int column, int columns) {
-  if (together && (!ragged || whole<lanes>(column, columns))) {
+/// To a row, but for elements that lie before or behind it.
+template <bool together, class T, int lanes>
+inline void store_row(T* row, const Vector<T, lanes>& found, int column, int columns, bool all) {
+  if (together && all) {
     store(row + column, found);
   } else {
 #pragma unroll
     for (int i = 0; i < lanes; ++i)
-      if (!ragged || inside(column + i, columns)) row[column + i] = found[i];
+      if (all || inside(column + i, columns)) row[column + i] = found[i];
   }
 }
 

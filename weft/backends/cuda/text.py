@@ -26,9 +26,9 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Ta
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
-    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row last segment chunk row r k i vector "
+    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row last surely at_edge whole segment chunk row r k i vector "
     "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
-    "blockDim warpSize min max barriers is_full"
+    "blockDim warpSize min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
@@ -209,8 +209,10 @@ class _Function(Printer):
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
         line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
         self._begins(gathers=bool(synced))
-        with self.out.block("const auto has_vector = [&](int vector, int column)", "};"):
-            line("return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);")
+        with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
+            line("return (k + 1) * threads <= surely || (vector < own && column < columns);")
+        with self.out.block("const auto at_edge = [&](int k)", "};"):
+            line("return ragged && (k == 0 || (k + 1) * threads >= surely);")
         for name, at in layout.weights_at.items():
             kind = C_TYPES[self.inputs[name].dtype]
             line(f"auto* const {name}_memory = reinterpret_cast<w::Vector<{kind}, lanes>*>(memory + {at});")
@@ -295,7 +297,7 @@ class _Function(Printer):
         line(f"{kind} int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);")
         vectors = "(own + threads - 1) / threads" if known is not None else f"{self.schedule.vectors} + early"
         line(f"constexpr int thread_vectors = {vectors};")
-        line(f"{kind} bool is_full = !early && own * cluster * lanes == columns;")
+        line(f"{kind} int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;")
         if known is not None:
             line("constexpr bool ragged = early || columns % lanes != 0;")
         else:

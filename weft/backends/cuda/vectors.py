@@ -16,6 +16,10 @@ from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import Accumulate, Compute, Load, Statement, Store
 
 
+WHOLE = "const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);"
+"""Whether all elements of a vector are of the row."""
+
+
 class Vectors(Statements):
     """A thread has every so many vectors of a block's part of a row."""
 
@@ -65,12 +69,12 @@ class Vectors(Statements):
             line("const int vector = thread + k * threads;")
             if not each_row:
                 line("const int column = (first + vector) * lanes - before;")
-                with self.out.block("if (has_vector(vector, column))"):
+                with self.out.block("if (has_vector(k, vector, column))"):
                     yield
                 return
             with self.each_row():
                 line(f"const int column = (first + vector) * lanes - {self.before};")
-                with self.guarded(["has_vector(vector, column)", *self.exists()]):
+                with self.guarded(["has_vector(k, vector, column)", *self.exists()]):
                     yield
 
     def loaded(self, buffer: Buffer) -> str:
@@ -78,7 +82,7 @@ class Vectors(Statements):
             return super().loaded(buffer)
         if self.has_rows(buffer):
             return f"{buffer.name}_tile[i]"
-        return f"{buffer.name}_tile[k][i]" if self.schedule.weights == "registers" else f"{buffer.name}_vector[i]"
+        return f"{buffer.name}_vector[i]"
 
     def column_loop(self, body: Sequence[Statement]) -> None:
         line = self.out.line
@@ -86,15 +90,16 @@ class Vectors(Statements):
         sums = [s for s in body if isinstance(s, Accumulate) and not s.lanes]
         unrolled = bool(sums) or (bool(self.weights()) and self.schedule.weights == "registers")
         with self.vectors(unrolled=unrolled, each_row=True):
+            line(WHOLE)
             for statement in body:
                 if isinstance(statement, Load):
                     name = statement.buffer
-                    loaded = f"w::load_copied<lanes, {name}_together, ragged>({name}_stage{r}, column, columns)"
+                    loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
                     line(f"const auto {name}_tile = {loaded};")
-            if self.schedule.weights == "shared":
-                used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
-                for name in (b.name for b in self.weights() if b.name in used):
-                    line(f"const auto {name}_vector = w::in_words({name}_tile[k * threads]);")
+            used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
+            for name in (b.name for b in self.weights() if b.name in used):
+                found = f"in_words({name}_tile[k * threads])" if self.schedule.weights == "shared" else f"kept({name}_tile[k])"
+                line(f"const auto {name}_vector = w::{found};")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             for value in reduced:
@@ -112,7 +117,7 @@ class Vectors(Statements):
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
                 found = f"w::rounded<{kind}>({name}_lanes)" if late else f"{name}_tile"
-                text = f"w::store_row<{name}_together, ragged>({name}_at({self.row}), {found}, column, columns);"
+                text = f"w::store_row<{name}_together>({name}_at({self.row}), {found}, column, columns, whole);"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
                     line(text)
 
@@ -157,7 +162,7 @@ class Vectors(Statements):
         if not values:
             return
         r = "[r]" if self.several else ""
-        with self.out.block("if (ragged && !w::whole<lanes>(column, columns))"):
+        with self.out.block("if (!whole)"):
             for value in values:
                 self.out.line(f"w::keep_inside<{NOTHING[value.op]}>({value.name}_block, column, columns);")
         for value in values:
@@ -172,8 +177,9 @@ class Vectors(Statements):
         else:
             self.out.line(f"{vectors}* const {name}_tile = {name}_memory + thread;")
         with self.vectors():
+            self.out.line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
             at = "k" if self.schedule.weights == "registers" else "k * threads"
-            loaded = f"w::load_row<lanes, {name}_together, ragged>({name}_at(first_row), column, columns)"
+            loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
             self.out.line(f"{name}_tile[{at}] = {loaded};")
 
     def start(self, value: Value) -> None:
