@@ -202,8 +202,10 @@ ONLINE = {
   for (int i = 0; i < held; ++i) own.add(block[i]);
   finish(own);""",
     "sumexp of an exchange": """w::Sumexp<T> own; each(i) own.add(x[i]);
-  __shared__ uint64_t memory[4 * threads / 32];
-  w::Exchange<1, threads / 32, 2> exchange(reinterpret_cast<uint8_t*>(memory), memory, 0);
+  __shared__ uint64_t memory[4 * threads / 32 + 2];
+  w::Exchange<1, threads / 32, 2, 2> exchange(reinterpret_cast<uint8_t*>(memory), memory + 4 * threads / 32, 0);
+  if (threadIdx.x == 0) exchange.start(), w::started_barriers();
+  __syncthreads();
   exchange.template reduce<w::Merge>(own);
   if (threadIdx.x == threads - 1) out[blockIdx.x] = own.total();""",
     "m2": "w::M2<T> own; each(i) own.add(x[i]); finish(own);",

@@ -20,6 +20,8 @@ SOME: dict[str, dict[str, Any]] = {
     "a cluster": {"cluster": 4, "warps": 4, "vectors": 1, "stages": 3},
     "a finish of its own": {"cluster": 2, "warps": 4, "vectors": 1, "finish": "separate"},
     "several rows": {"warps": 4, "vectors": 2, "rows_per_tile": 3},
+    "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 3, "lag": 1},
+    "tiles of several rows behind": {"warps": 4, "vectors": 2, "stages": 2, "rows_per_tile": 2, "lag": 1},
     "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
 }
 """Fields of schedules by what they try."""

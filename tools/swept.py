@@ -21,7 +21,19 @@ NUMBERS = ("rows_per_tile", "pieces", "piece_columns", "warps", "stages", "chunk
 FIELDS = ("scheme", *NUMBERS, "finish", "remat", "hoisted", "register_cap")
 """Of Triton's schedules, as columns of a file."""
 CLUSTER_FIELDS = (
-    *("scheme", "rows_per_tile", "cluster", "warps", "blocks", "vectors", "stages", "chunks", "weights", "finish"),
+    *(
+        "scheme",
+        "rows_per_tile",
+        "cluster",
+        "warps",
+        "blocks",
+        "vectors",
+        "stages",
+        "chunks",
+        "weights",
+        "lag",
+        "finish",
+    ),
 )
 """Of schedules of CUDA C++."""
 

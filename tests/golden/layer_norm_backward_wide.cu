@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=4 finish=separate backend=cuda cluster=8 warps=7 blocks=1 vectors=4 stages=2 chunks=15 weights=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 blocks=1 vectors=4 stages=4 chunks=15 weights=registers lag=1
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
   constexpr int lanes = 8, cluster = 8, warps = 7;
   constexpr int threads = 32 * warps;
-  constexpr int tile_rows = 4;
+  constexpr int tile_rows = 2;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
@@ -47,7 +47,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
-  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;
   constexpr bool ragged = early || columns % lanes != 0;
   constexpr bool dy_together = WEFT_ALIGNED_dy;
   constexpr bool x_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_x;
@@ -56,12 +56,15 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   extern __shared__ __align__(128) uint8_t memory[];
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 209920);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 101376, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 8> exchange(memory + 202752, barriers + 4, rank);
+  w::Ring<4, 50688, warps> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 4> exchange(memory + 202752, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto has_vector = [&](int vector, int column) {
-    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  const auto has_vector = [&](int k, int vector, int column) {
+    return (k + 1) * threads <= surely || (vector < own && column < columns);
+  };
+  const auto at_edge = [&](int k) {
+    return ragged && (k == 0 || (k + 1) * threads >= surely);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -88,7 +91,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
                 ring.copy(0 + r * 12672, dy_at((row + r * 8)) + begin, dy_at((row + r * 8)) + end, dy + 51463168);
-                ring.copy(50688 + r * 12672, x_at((row + r * 8)) + begin, x_at((row + r * 8)) + end, x + 51463168);
+                ring.copy(25344 + r * 12672, x_at((row + r * 8)) + begin, x_at((row + r * 8)) + end, x + 51463168);
               }
             }
             ring.copied();
@@ -116,8 +119,9 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(first_row), column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+            weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
           }
         }
         float sum_2[thread_vectors][lanes];
@@ -134,113 +138,144 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         for (int r = 0; r < tile_rows; ++r) {
           rstd_next[r] = (first_row + r * 8) < end_row ? *rstd_at((first_row + r * 8)) : float();
         }
-        for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {
+        struct Tile {
+          int sent;
           float mean_number[tile_rows];
           float rstd_number[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mean_number[r] = mean_next[r];
-            rstd_number[r] = rstd_next[r];
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mean_next[r] = (row + tile_rows * apart + r * 8) < end_row ? *mean_at((row + tile_rows * apart + r * 8)) : float();
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = (row + tile_rows * apart + r * 8) < end_row ? *rstd_at((row + tile_rows * apart + r * 8)) : float();
-          }
-          w::Parts<w::Sum, float> sum_state[tile_rows];
-          w::Parts<w::Sum, float> sum_1_state[tile_rows];
-          ring.wait_until_filled();
           const w::bf16* dy_stage[tile_rows];
           const w::bf16* x_stage[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 12672, dy_at((row + r * 8)), begin);
-            x_stage[r] = ring.row(50688 + r * 12672, x_at((row + r * 8)), begin);
-          }
-          #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
+        } held, fresh;
+        #pragma unroll 1
+        for (int64_t ahead = first_row; ; ahead += tile_rows * apart) {
+          if (ahead < end_row) {
+            const int64_t row = ahead;
+            float mean_number[tile_rows];
+            float rstd_number[tile_rows];
             #pragma unroll
             for (int r = 0; r < tile_rows; ++r) {
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(vector, column) && (row + r * 8) < end_row) {
-                const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-                const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
-                float sum_block[lanes];
-                float sum_1_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float sub = cast - mean_number[r];
-                  const float mul = sub * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_tile[k][i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_2 = mul * mul_1;
-                  const float mul_5 = cast_1 * mul;
-                  sum_block[i] = mul_1;
-                  sum_1_block[i] = mul_2;
-                  sum_2[k][i] = sum_2[k][i] + mul_5;
-                  sum_3[k][i] = sum_3[k][i] + cast_1;
-                }
-                if (ragged && !w::whole<lanes>(column, columns)) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                  w::keep_inside<w::Sum>(sum_1_block, column, columns);
-                }
-                sum_state[r].add(sum_block);
-                sum_1_state[r].add(sum_1_block);
-              }
+              mean_number[r] = mean_next[r];
+              rstd_number[r] = rstd_next[r];
             }
-          }
-          float sum[tile_rows], sum_1[tile_rows];
-          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
-          exchange.template reduce<w::Sum>(sum, sum_1);
-          float div[tile_rows];
-          float div_1[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            div[r] = sum[r] / 50257.0f;
-            div_1[r] = sum_1[r] / 50257.0f;
-          }
-          #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
             #pragma unroll
             for (int r = 0; r < tile_rows; ++r) {
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(vector, column) && (row + r * 8) < end_row) {
-                const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-                const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float sub = cast - mean_number[r];
-                  const float mul = sub * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_tile[k][i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float sub_1 = mul_1 - div[r];
-                  const float mul_3 = mul * div_1[r];
-                  const float sub_2 = sub_1 - mul_3;
-                  const float mul_4 = rstd_number[r] * sub_2;
-                  out0_lanes[i] = mul_4;
+              mean_next[r] = (row + tile_rows * apart + r * 8) < end_row ? *mean_at((row + tile_rows * apart + r * 8)) : float();
+            }
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              rstd_next[r] = (row + tile_rows * apart + r * 8) < end_row ? *rstd_at((row + tile_rows * apart + r * 8)) : float();
+            }
+            w::Parts<w::Sum, float> sum_state[tile_rows];
+            w::Parts<w::Sum, float> sum_1_state[tile_rows];
+            ring.wait_until_filled();
+            const w::bf16* dy_stage[tile_rows];
+            const w::bf16* x_stage[tile_rows];
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              const int begin = max(first * lanes - before, 0);
+              dy_stage[r] = ring.row(0 + r * 12672, dy_at((row + r * 8)), begin);
+              x_stage[r] = ring.row(25344 + r * 12672, x_at((row + r * 8)), begin);
+            }
+            ring.next();
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              #pragma unroll
+              for (int r = 0; r < tile_rows; ++r) {
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column) && (row + r * 8) < end_row) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto weight_vector = w::kept(weight_tile[k]);
+                  float sum_block[lanes];
+                  float sum_1_block[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float sub = cast - mean_number[r];
+                    const float mul = sub * rstd_number[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_1 = cast_1 * cast_2;
+                    const float mul_2 = mul * mul_1;
+                    const float mul_5 = cast_1 * mul;
+                    sum_block[i] = mul_1;
+                    sum_1_block[i] = mul_2;
+                    sum_2[k][i] = sum_2[k][i] + mul_5;
+                    sum_3[k][i] = sum_3[k][i] + cast_1;
+                  }
+                  if (!whole) {
+                    w::keep_inside<w::Sum>(sum_block, column, columns);
+                    w::keep_inside<w::Sum>(sum_1_block, column, columns);
+                  }
+                  sum_state[r].add(sum_block);
+                  sum_1_state[r].add(sum_1_block);
                 }
-                w::store_row<out0_together, ragged>(out0_at((row + r * 8)), w::rounded<w::bf16>(out0_lanes), column, columns);
               }
             }
+            float sum[tile_rows], sum_1[tile_rows];
+            for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
+            const int sent = exchange.template send<w::Sum>(sum, sum_1);
+            fresh.sent = sent;
+            for (int r = 0; r < tile_rows; ++r) fresh.mean_number[r] = mean_number[r], fresh.rstd_number[r] = rstd_number[r], fresh.dy_stage[r] = dy_stage[r], fresh.x_stage[r] = x_stage[r];
           }
-          ring.release();
+          if (ahead > first_row) {
+            const int64_t row = ahead - tile_rows * apart;
+            const auto& sent = held.sent;
+            const auto& mean_number = held.mean_number;
+            const auto& rstd_number = held.rstd_number;
+            const auto& dy_stage = held.dy_stage;
+            const auto& x_stage = held.x_stage;
+            float sum[tile_rows];
+            float sum_1[tile_rows];
+            exchange.template receive<w::Sum>(sent, sum, sum_1);
+            float div[tile_rows];
+            float div_1[tile_rows];
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              div[r] = sum[r] / 50257.0f;
+              div_1[r] = sum_1[r] / 50257.0f;
+            }
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              #pragma unroll
+              for (int r = 0; r < tile_rows; ++r) {
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column) && (row + r * 8) < end_row) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto weight_vector = w::kept(weight_tile[k]);
+                  float out0_lanes[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float sub = cast - mean_number[r];
+                    const float mul = sub * rstd_number[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_1 = cast_1 * cast_2;
+                    const float sub_1 = mul_1 - div[r];
+                    const float mul_3 = mul * div_1[r];
+                    const float sub_2 = sub_1 - mul_3;
+                    const float mul_4 = rstd_number[r] * sub_2;
+                    out0_lanes[i] = mul_4;
+                  }
+                  w::store_row<out0_together>(out0_at((row + r * 8)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                }
+              }
+            }
+            ring.release();
+          }
+          if (ahead >= end_row) break;
+          held = fresh;
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
+          if (has_vector(k, vector, column)) {
             w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
           }
         }
@@ -248,7 +283,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
+          if (has_vector(k, vector, column)) {
             w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));
           }
         }
@@ -272,17 +307,17 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t part) { return beginning(dy + w::first_row<apart>(part, chunks) * 50257); };
+  const auto begins = [&](int part) { return beginning(dy + w::first_row<apart>(part, chunks) * 50257); };
   const int thread = threadIdx.x;
-  __shared__ __align__(16) uint8_t memory[1024];
+  __shared__ __align__(16) uint8_t memory[4096];
   {
-    constexpr int wide = 1, task_columns = 32 * wide;
+    constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
       const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
-      const float sum_2 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_2_partial, parts, padded, begins, begin, columns);
-      const float sum_3 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_3_partial, parts, padded, begins, begin, columns);
+      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial, parts, padded, begins, begin, columns);
+      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial, parts, padded, begins, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {

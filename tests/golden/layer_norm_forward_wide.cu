@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers lag=0
 // program layer_norm_forward()
 //   dim m = 1024
 //   dim n = 131072
@@ -35,7 +35,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   constexpr bool early = !WEFT_ALIGNED_x;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
-  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;
   constexpr bool ragged = early || columns % lanes != 0;
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
@@ -45,10 +45,13 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 197952);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<3, 65664, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1> exchange(memory + 196992, barriers + 6, rank);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 196992, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  const auto has_vector = [&](int vector, int column) {
-    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  const auto has_vector = [&](int k, int vector, int column) {
+    return (k + 1) * threads <= surely || (vector < own && column < columns);
+  };
+  const auto at_edge = [&](int k) {
+    return ragged && (k == 0 || (k + 1) * threads >= surely);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -87,8 +90,9 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
-          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(first_row), column, columns);
+        if (has_vector(k, vector, column)) {
+          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       w::Vector<w::bf16, lanes> bias_tile[thread_vectors];
@@ -96,8 +100,9 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
-          bias_tile[k] = w::load_row<lanes, bias_together, ragged>(bias_at(first_row), column, columns);
+        if (has_vector(k, vector, column)) {
+          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+          bias_tile[k] = w::load_row<lanes, bias_together>(bias_at(first_row), column, columns, inner);
         }
       }
       for (int64_t row = first_row; row < end_row; ++row) {
@@ -105,19 +110,21 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
         ring.wait_until_filled();
         const int begin = max(first * lanes - before, 0);
         const auto* const x_stage = ring.row(0, x_at(row), begin);
+        ring.next();
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             float sum_block[lanes];
             #pragma unroll
             for (int i = 0; i < lanes; ++i) {
               const float cast = w::cast<float>(x_tile[i]);
               sum_block[i] = cast;
             }
-            if (ragged && !w::whole<lanes>(column, columns)) {
+            if (!whole) {
               w::keep_inside<w::Sum>(sum_block, column, columns);
             }
             sum_state.add(sum_block);
@@ -131,8 +138,9 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             float sum_1_block[lanes];
             #pragma unroll
             for (int i = 0; i < lanes; ++i) {
@@ -141,7 +149,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
               const float mul_1 = sub * sub;
               sum_1_block[i] = mul_1;
             }
-            if (ragged && !w::whole<lanes>(column, columns)) {
+            if (!whole) {
               w::keep_inside<w::Sum>(sum_1_block, column, columns);
             }
             sum_1_state.add(sum_1_block);
@@ -156,21 +164,24 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+            const auto weight_vector = w::kept(weight_tile[k]);
+            const auto bias_vector = w::kept(bias_tile[k]);
             float out0_lanes[lanes];
             #pragma unroll
             for (int i = 0; i < lanes; ++i) {
               const float cast = w::cast<float>(x_tile[i]);
               const float sub = cast - mul;
               const float mul_3 = sub * rsqrt;
-              const float cast_1 = w::cast<float>(weight_tile[k][i]);
+              const float cast_1 = w::cast<float>(weight_vector[i]);
               const float mul_4 = mul_3 * cast_1;
-              const float cast_2 = w::cast<float>(bias_tile[k][i]);
+              const float cast_2 = w::cast<float>(bias_vector[i]);
               const float add_1 = mul_4 + cast_2;
               out0_lanes[i] = add_1;
             }
-            w::store_row<out0_together, ragged>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns);
+            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
           }
         }
         ring.release();

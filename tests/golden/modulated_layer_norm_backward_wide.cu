@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=2 stages=4 chunks=2 weights=registers
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=2 stages=4 chunks=2 weights=registers lag=0
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -49,7 +49,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
-  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;
   constexpr bool ragged = early || columns % lanes != 0;
   constexpr bool dy_together = WEFT_ALIGNED_dy;
   constexpr bool x_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_x;
@@ -59,11 +59,14 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 71680);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<4, 16896, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4> exchange(memory + 67584, barriers + 8, rank);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 67584, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto has_vector = [&](int vector, int column) {
-    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  const auto has_vector = [&](int k, int vector, int column) {
+    return (k + 1) * threads <= surely || (vector < own && column < columns);
+  };
+  const auto at_edge = [&](int k) {
+    return ragged && (k == 0 || (k + 1) * threads >= surely);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -113,8 +116,9 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
-          scale_tile[k] = w::load_row<lanes, scale_together, ragged>(scale_at(first_row), column, columns);
+        if (has_vector(k, vector, column)) {
+          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+          scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
         }
       }
       float sum_2[thread_vectors][lanes];
@@ -158,15 +162,18 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
           dy_stage[r] = ring.row(0 + r * 4224, dy_at((row + r)), begin);
           x_stage[r] = ring.row(8448 + r * 4224, x_at((row + r)), begin);
         }
+        ring.next();
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r) < end_row) {
-              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+            if (has_vector(k, vector, column) && (row + r) < end_row) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+              const auto scale_vector = w::kept(scale_tile[k]);
               float sum_block[lanes];
               float sum_1_block[lanes];
               #pragma unroll
@@ -175,7 +182,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const float sub = cast - mean_number[r];
                 const float mul = sub * rstd_number[r];
                 const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(scale_tile[k][i]);
+                const float cast_2 = w::cast<float>(scale_vector[i]);
                 const float add = cast_2 + 1.0f;
                 const float mul_1 = cast_1 * add;
                 const float mul_3 = mul * mul_1;
@@ -185,7 +192,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 sum_2[k][i] = sum_2[k][i] + mul_7;
                 sum_3[k][i] = sum_3[k][i] + cast_1;
               }
-              if (ragged && !w::whole<lanes>(column, columns)) {
+              if (!whole) {
                 w::keep_inside<w::Sum>(sum_block, column, columns);
                 w::keep_inside<w::Sum>(sum_1_block, column, columns);
               }
@@ -210,9 +217,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r) < end_row) {
-              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
+            if (has_vector(k, vector, column) && (row + r) < end_row) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+              const auto scale_vector = w::kept(scale_tile[k]);
               float out0_lanes[lanes];
               #pragma unroll
               for (int i = 0; i < lanes; ++i) {
@@ -220,7 +229,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const float sub = cast - mean_number[r];
                 const float mul = sub * rstd_number[r];
                 const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(scale_tile[k][i]);
+                const float cast_2 = w::cast<float>(scale_vector[i]);
                 const float add = cast_2 + 1.0f;
                 const float mul_1 = cast_1 * add;
                 const float sub_1 = mul_1 - mul_2[r];
@@ -229,7 +238,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const float mul_6 = rstd_number[r] * sub_2;
                 out0_lanes[i] = mul_6;
               }
-              w::store_row<out0_together, ragged>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns);
+              w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
             }
           }
         }
@@ -239,7 +248,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
+        if (has_vector(k, vector, column)) {
           w::store(sum_2_partial + next * padded + before + column, w::vector(sum_2[k]));
         }
       }
@@ -247,7 +256,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
+        if (has_vector(k, vector, column)) {
           w::store(sum_3_partial + next * padded + before + column, w::vector(sum_3[k]));
         }
       }
@@ -269,18 +278,18 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t segment, int64_t part) { return beginning(dy + segment * 4194304 + part * 32768); };
+  const auto begins = [&](int64_t segment, int part) { return beginning(dy + segment * 4194304 + part * 32768); };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
-    constexpr int wide = early ? 1 : 4, task_columns = 32 * wide;
+    constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
       const int64_t segment = task / blocks;
       const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
-      const float sum_2 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int64_t part) { return begins(segment, part); }, begin, columns);
-      const float sum_3 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int64_t part) { return begins(segment, part); }, begin, columns);
+      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
+      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=16 blocks=1 vectors=2 stages=3 chunks=15 weights=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=12 blocks=1 vectors=3 stages=3 chunks=15 weights=registers lag=1
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -26,9 +26,9 @@
 //   output out1: bf16 [n:1] = cast_4
 // end
 
-extern "C" __global__ void __launch_bounds__(544, 1)
+extern "C" __global__ void __launch_bounds__(416, 1)
 weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 16;
+  constexpr int lanes = 8, cluster = 8, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 65536;
@@ -37,21 +37,24 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
-  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;
   constexpr bool ragged = early || columns % lanes != 0;
   constexpr bool dy_together = WEFT_ALIGNED_dy;
   constexpr bool x_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 202240);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 204288);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<3, 66048, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2> exchange(memory + 198144, barriers + 6, rank);
+  w::Exchange<cluster, warps, 2, 4> exchange(memory + 198144, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto has_vector = [&](int vector, int column) {
-    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  const auto has_vector = [&](int k, int vector, int column) {
+    return (k + 1) * threads <= surely || (vector < own && column < columns);
+  };
+  const auto at_edge = [&](int k) {
+    return ragged && (k == 0 || (k + 1) * threads >= surely);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -98,8 +101,9 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
-          weight_tile[k] = w::load_row<lanes, weight_together, ragged>(weight_at(first_row), column, columns);
+        if (has_vector(k, vector, column)) {
+          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       float sum_1[thread_vectors][lanes];
@@ -109,96 +113,124 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       for (int r = 0; r < tile_rows; ++r) {
         rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
       }
-      for (int64_t row = first_row; row < end_row; row += tile_rows) {
+      struct Tile {
+        int sent;
         float rstd_number[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_number[r] = rstd_next[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
-        }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 16512, dy_at((row + r)), begin);
-          x_stage[r] = ring.row(33024 + r * 16512, x_at((row + r)), begin);
-        }
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
+      } held, fresh;
+      #pragma unroll 1
+      for (int64_t ahead = first_row; ; ahead += tile_rows) {
+        if (ahead < end_row) {
+          const int64_t row = ahead;
+          float rstd_number[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r) < end_row) {
-              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
-              float sum_block[lanes];
-              #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float mul = cast * rstd_number[r];
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_tile[k][i]);
-                const float mul_1 = cast_1 * cast_2;
-                const float mul_2 = mul * mul_1;
-                const float mul_6 = cast_1 * mul;
-                sum_block[i] = mul_2;
-                sum_1[k][i] = sum_1[k][i] + mul_6;
-              }
-              if (ragged && !w::whole<lanes>(column, columns)) {
-                w::keep_inside<w::Sum>(sum_block, column, columns);
-              }
-              sum_state[r].add(sum_block);
-            }
+            rstd_number[r] = rstd_next[r];
           }
-        }
-        float sum[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
-        exchange.template reduce<w::Sum>(sum);
-        float mul_3[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mul_3[r] = sum[r] * 1.5258789e-05f;
-        }
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(vector, column) && (row + r) < end_row) {
-              const auto dy_tile = w::load_copied<lanes, dy_together, ragged>(dy_stage[r], column, columns);
-              const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage[r], column, columns);
-              float out0_lanes[lanes];
-              #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float mul = cast * rstd_number[r];
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_tile[k][i]);
-                const float mul_1 = cast_1 * cast_2;
-                const float mul_4 = mul * mul_3[r];
-                const float sub = mul_1 - mul_4;
-                const float mul_5 = rstd_number[r] * sub;
-                out0_lanes[i] = mul_5;
+            rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+          }
+          w::Parts<w::Sum, float> sum_state[tile_rows];
+          ring.wait_until_filled();
+          const w::bf16* dy_stage[tile_rows];
+          const w::bf16* x_stage[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int begin = max(first * lanes - before, 0);
+            dy_stage[r] = ring.row(0 + r * 16512, dy_at((row + r)), begin);
+            x_stage[r] = ring.row(33024 + r * 16512, x_at((row + r)), begin);
+          }
+          ring.next();
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column) && (row + r) < end_row) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto weight_vector = w::kept(weight_tile[k]);
+                float sum_block[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float mul = cast * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(weight_vector[i]);
+                  const float mul_1 = cast_1 * cast_2;
+                  const float mul_2 = mul * mul_1;
+                  const float mul_6 = cast_1 * mul;
+                  sum_block[i] = mul_2;
+                  sum_1[k][i] = sum_1[k][i] + mul_6;
+                }
+                if (!whole) {
+                  w::keep_inside<w::Sum>(sum_block, column, columns);
+                }
+                sum_state[r].add(sum_block);
               }
-              w::store_row<out0_together, ragged>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns);
             }
           }
+          float sum[tile_rows];
+          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
+          const int sent = exchange.template send<w::Sum>(sum);
+          fresh.sent = sent;
+          for (int r = 0; r < tile_rows; ++r) fresh.rstd_number[r] = rstd_number[r], fresh.dy_stage[r] = dy_stage[r], fresh.x_stage[r] = x_stage[r];
         }
-        ring.release();
+        if (ahead > first_row) {
+          const int64_t row = ahead - tile_rows;
+          const auto& sent = held.sent;
+          const auto& rstd_number = held.rstd_number;
+          const auto& dy_stage = held.dy_stage;
+          const auto& x_stage = held.x_stage;
+          float sum[tile_rows];
+          exchange.template receive<w::Sum>(sent, sum);
+          float mul_3[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            mul_3[r] = sum[r] * 1.5258789e-05f;
+          }
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column) && (row + r) < end_row) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto weight_vector = w::kept(weight_tile[k]);
+                float out0_lanes[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float mul = cast * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(weight_vector[i]);
+                  const float mul_1 = cast_1 * cast_2;
+                  const float mul_4 = mul * mul_3[r];
+                  const float sub = mul_1 - mul_4;
+                  const float mul_5 = rstd_number[r] * sub;
+                  out0_lanes[i] = mul_5;
+                }
+                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+              }
+            }
+          }
+          ring.release();
+        }
+        if (ahead >= end_row) break;
+        held = fresh;
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
-        if (has_vector(vector, column)) {
+        if (has_vector(k, vector, column)) {
           w::store(sum_1_partial + chunk * padded + before + column, w::vector(sum_1[k]));
         }
       }
@@ -219,16 +251,16 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t part) { return beginning(dy + part * 65536); };
+  const auto begins = [&](int part) { return beginning(dy + part * 65536); };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
-    constexpr int wide = early ? 1 : 4, task_columns = 32 * wide;
+    constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
       const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
-      const float sum_1 = w::gathered_columns<w::Sum, warps, wide>(memory, sum_1_partial, chunks, padded, begins, begin, columns);
+      const float sum_1 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_1_partial, chunks, padded, begins, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_1);
       if (exists) {
         out1[column] = cast_4;

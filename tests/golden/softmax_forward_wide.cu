@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=10 blocks=2 vectors=10 stages=2 chunks=132 weights=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=10 blocks=2 vectors=10 stages=2 chunks=132 weights=registers lag=0
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257
@@ -23,7 +23,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
-  constexpr bool is_full = !early && own * cluster * lanes == columns;
+  constexpr int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;
   constexpr bool ragged = early || columns % lanes != 0;
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
@@ -31,10 +31,13 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 100928);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<2, 50304, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1> exchange(memory + 100608, barriers + 4, rank);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 100608, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  const auto has_vector = [&](int vector, int column) {
-    return (own == thread_vectors * threads || vector < own) && (is_full || column < columns);
+  const auto has_vector = [&](int k, int vector, int column) {
+    return (k + 1) * threads <= surely || (vector < own && column < columns);
+  };
+  const auto at_edge = [&](int k) {
+    return ragged && (k == 0 || (k + 1) * threads >= surely);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -71,19 +74,21 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
         const int before = beginning(x_at(row));
         const int begin = max(first * lanes - before, 0);
         const auto* const x_stage = ring.row(0, x_at(row), begin);
+        ring.next();
         #pragma unroll 2
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             float sumexp_block[lanes];
             #pragma unroll
             for (int i = 0; i < lanes; ++i) {
               const float cast = w::cast<float>(x_tile[i]);
               sumexp_block[i] = cast;
             }
-            if (ragged && !w::whole<lanes>(column, columns)) {
+            if (!whole) {
               w::keep_inside<w::Max>(sumexp_block, column, columns);
             }
             sumexp_state.add(sumexp_block);
@@ -95,8 +100,9 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
-          if (has_vector(vector, column)) {
-            const auto x_tile = w::load_copied<lanes, x_together, ragged>(x_stage, column, columns);
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             float out0_lanes[lanes];
             #pragma unroll
             for (int i = 0; i < lanes; ++i) {
@@ -106,7 +112,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
               const float div = w::div_rounded(exp, sumexp);
               out0_lanes[i] = div;
             }
-            w::store_row<out0_together, ragged>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns);
+            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
           }
         }
         ring.release();

@@ -76,6 +76,20 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Send:
+    """What each thread has of row reductions, to all others of the block, or the cluster. Nobody waits."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Row reductions, from what all threads have sent."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Start:
     """What an outer reduction, or the lanes of a row reduction, is of no elements. lanes: of a row reduction."""
 
@@ -187,6 +201,13 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """What is done with a tile once what lies before it is done with the next one, too."""
+
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class EachRow:
     """A loop over the rows of a tile."""
 
@@ -245,7 +266,7 @@ class Rest:
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
     | Store | Copy | Arrive | Release | Role | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest
-    | EachRow | ColumnLoop | Hold | Restore
+    | EachRow | ColumnLoop | Hold | Restore | Send | Receive | Behind
 )  # fmt: skip
 
 

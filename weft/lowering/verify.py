@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from weft.errors import VerificationError
-from weft.lowering.nest import Accumulate, Compute, Gather, Hold, Load, Nest, Reduce, Restore, Store, Total, line
+from weft.lowering.nest import (
+    Accumulate,
+    Compute,
+    Gather,
+    Hold,
+    Load,
+    Nest,
+    Receive,
+    Reduce,
+    Restore,
+    Send,
+    Store,
+    Total,
+    line,
+)
 
 
 def verify_nest(nest: Nest) -> Nest:
@@ -23,6 +37,10 @@ def verify_nest(nest: Nest) -> Nest:
                 needs, makes = {*by_name[name].args} - picked, {name}
             case Reduce(values=names):
                 needs, makes = {by_name[name].args[0] for name in names}, {*names}
+            case Send(values=names):
+                needs = {by_name[name].args[0] for name in names}
+            case Receive(values=names):
+                makes = {*names}
             case Accumulate(value=name):
                 needs = {by_name[name].args[0]}
             case Total(value=name):

@@ -63,8 +63,12 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
                     weights=weights,
                 )
                 made = _with_stages(plain, split, work)
-                if made is not None:
-                    yield made.but(chunks=chunk_count(made, split, work))
+                if made is None:
+                    continue
+                made = made.but(chunks=chunk_count(made, split, work))
+                yield made
+                if (lagging := _lagging(made, split, work)) is not None:
+                    yield lagging
 
 
 def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
@@ -78,6 +82,20 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None
     return schedule.but(stages=stages)
+
+
+def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
+    """The same, if a block has place for a tile whose row reductions are under way beside the others."""
+    made = schedule.but(lag=1)
+    place = resources.most_shared_bytes(schedule.blocks, split.target)
+    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+    if resources.wanted_registers(work, made) > most or schedule.warps * schedule.cluster == 1:
+        return None
+    while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
+        made = made.but(stages=made.stages - 1)
+    if made.stages < 1 + LEAST_AHEAD or resources.shared_bytes(work, made) > place:
+        return None
+    return made
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:

@@ -31,7 +31,7 @@ WARM_LATENCY = 0.4
 
 
 _WAITS = ("in_flight_bytes", "tile_ns", "fill_ns", "pick_ns")
-_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "cluster_ns")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "cluster_ns", "arrival_ns")
 _STARTS = ("tile_ns", "fill_ns", "pick_ns", "chunk_us", "start_us", "gather_us", "finish_us", "barrier_us")
 
 
@@ -42,7 +42,8 @@ class Constants:
     else has it. access: of a load or store of a vector, in operations. overhead: of a tile in a warp, operations; edge:
     of a vector where rows may begin between two. tile_ns: that a block waits for a tile; fill_ns: more,
     where nothing is copied ahead; pick_ns: for an element that is picked by its index; exchange_ns: for each
-    exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them. power: how much the
+    exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them; arrival_ns: for each
+    number of each warp of a cluster that is sent to a block. power: how much the
     two parts of a tile's time, and memory and tiles, add up. uneven: how much of the time of memory multiprocessors
     that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has; chunk_us: of each chunk
     that a cluster begins. gather_us: of a finish
@@ -62,6 +63,7 @@ class Constants:
     pick_ns: float
     exchange_ns: float
     cluster_ns: float
+    arrival_ns: float
     compute_power: float
     power: float
     uneven: float
@@ -109,9 +111,13 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     issue_ns = known.issue_ns * operations * -(-crowd * schedule.warps // resources.SCHEDULERS)
     wait_ns = known.tile_ns + known.fill_ns * (schedule.stages == 1) + known.latency_ns * operations
     wait_ns += known.pick_ns * work.picks
+    waited = work.exchanges - schedule.lag
     if schedule.warps * schedule.cluster > 1:
-        wait_ns += known.exchange_ns * work.exchanges
-    wait_ns += known.cluster_ns * work.exchanges * (schedule.cluster.bit_length() - 1)
+        wait_ns += known.exchange_ns * waited
+    wait_ns += known.cluster_ns * waited * (schedule.cluster.bit_length() - 1)
+    wait_ns += (
+        known.arrival_ns * work.numbers * rows * schedule.warps * (schedule.cluster if schedule.cluster > 1 else 0)
+    )
     tile_us = 1e-3 * together(issue_ns, wait_ns, known.compute_power)
     # memory
     stage = resources.stage_bytes(work, schedule.cluster, rows)

@@ -19,12 +19,14 @@ ONE_ROUND = 128
 
 
 def lane_columns(view: View, loop: Tasks, warps: int) -> int:
-    """The fewest columns of a lane with which all tasks are one round, if any are enough; a row of partial results
-    consists of whole lanes. As many warps as a lane has columns do the epilogue. warps: of a block."""
+    """The fewest columns of a lane with which all tasks are one round, if any are enough; a row of partial results that
+    begins with a vector consists of whole lanes. As many warps as a lane has columns do the epilogue. warps: of a
+    block."""
     columns = view.count(view.columns)
     if columns is None:
         return 1
-    possible = [wide for wide in LANE_COLUMNS if columns % wide == 0 and wide <= warps]
+    early = not view.begins_with_vectors(view.reference)
+    possible = [wide for wide in LANE_COLUMNS if (early or columns % wide == 0) and wide <= warps]
     segments = view.count(loop.kept) or 1
     enough = (wide for wide in possible if segments * -(-columns // (WARP_THREADS * wide)) <= ONE_ROUND)
     return next(enough, possible[-1])
@@ -68,9 +70,7 @@ class Finish(Statements):
         with self.out.block(""):
             if has_columns:
                 wide = lane_columns(self, loop, self.warps)
-                sums = any(self.sums_vectors(v) for v in self.outer)
-                chosen = f"early ? 1 : {wide}" if wide > 1 and sums else str(wide)
-                line(f"constexpr int wide = {chosen}, task_columns = {WARP_THREADS} * wide;")
+                line(f"constexpr int wide = {wide}, task_columns = {WARP_THREADS} * wide;")
                 line("const int blocks = (columns + task_columns - 1) / task_columns;")
                 tasks.append("blocks")
             total = " * ".join(tasks) or "1"
@@ -127,9 +127,9 @@ class Finish(Statements):
             begins = "begins"
             if self.segments:
                 at = "segment, part" if own else f"part / {each}, part % {each}"
-                begins = f"[&](int64_t part) {{ return begins({at}); }}"
+                begins = f"[&](int part) {{ return begins({at}); }}"
             rows = f"{place}, {parts}, padded, {begins}"
-            call = f"w::gathered_columns<{op}, warps, wide>(memory, {rows}, begin, columns)"
+            call = f"w::gathered_columns<{op}, warps, wide, !early>(memory, {rows}, begin, columns)"
         else:
             place += f" + segment * {each}" if own else ""
             call = f"w::gathered_number<{op}, warps>(memory, {place}, {parts})"

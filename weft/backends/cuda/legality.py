@@ -92,8 +92,19 @@ def check_beginnings(view: View) -> Refusal | None:
     columns."""
     if view.apart == 1 or view.is_one_index(view.reference):
         return None
-    message = f"rows of {view.reference.name} are not equally far apart and begin at different places between two vectors"
+    message = (
+        f"rows of {view.reference.name} are not equally far apart and begin at different places between two vectors"
+    )
     return Refusal("cuda_beginnings", view.program.name, message, view.apart, 1)
+
+
+def check_stages(kernel: CudaKernel) -> Refusal | None:
+    """A block has a stage for each tile that it is at."""
+    have, needed = kernel.schedule.stages, 1 + kernel.schedule.lag
+    if have >= needed:
+        return None
+    message = "its row tiles come behind by more than it has stages"
+    return Refusal("cuda_stages", kernel.name, message, have, needed)
 
 
 def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View
 from weft.ir.program import Value
+from weft.lowering.behind import overlapped
 from weft.lowering.lower import Lowering
 from weft.lowering.nest import (
     Accumulate,
@@ -39,7 +40,8 @@ class CudaLowering(Lowering[CudaSchedule], View):
             body.append(EachRow(tuple(Load(b.name, ahead=True) for b in moving)))
         body.append(Tiles((self.tile(),), "chunk"))
         body += [Keep(value.name) for value in self.outer]
-        yield from specialised(Chunks(tuple(body)), [b.name for b in self.streamed()])
+        producer, consumers = specialised(Chunks(tuple(body)), [b.name for b in self.streamed()])
+        yield from (producer, overlapped(consumers) if self.schedule.lag else consumers)
 
     def of_tile(self) -> Iterator[Statement]:
         moving = self.numbers()[1]

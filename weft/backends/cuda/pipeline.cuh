@@ -241,10 +241,10 @@ inline uint32_t in_block(uint32_t place, int rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(place), "r"(rank));
   return found;
 }
-inline void send(uint32_t to, uint32_t word, uint32_t barrier) {
+inline void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(word), "r"(barrier) : "memory");
 }
-inline void send(uint32_t to, uint64_t word, uint32_t barrier) {
+inline void send_word(uint32_t to, uint64_t word, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(word), "r"(barrier) : "memory");
 }
 
@@ -256,12 +256,19 @@ inline void send(uint32_t to, uint64_t word, uint32_t barrier) {
 #define WEFT_EVERY_LANE 0
 #endif
 
+/// How many threads of so many warps say so, and what a thread does for its warp.
+constexpr int arrivals(int warps) { return WEFT_EVERY_LANE ? warps * WARP : warps; }
+inline void arrive_for_warp(uint32_t barrier) {
+  __syncwarp();
+  if (WEFT_EVERY_LANE || threadIdx.x % WARP == 0) arrive(barrier);
+}
+
 /// Stages of shared memory that one warp fills and the others read, in turn.
 template <int stages, int stage_bytes, int warps>
 struct Ring {
   uint8_t* memory;
   uint32_t filled, free;  // barriers of the first stage
-  int stage = 0;
+  int stage = 0, oldest = 0;  // to be filled or read next, and to be released next
   uint32_t parity = 0;
 
   Ring(uint8_t* memory, uint64_t* barriers) : memory(memory) {
@@ -269,7 +276,7 @@ struct Ring {
     free = filled + 8 * stages;
   }
   void start() const {
-    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, 1), start_barrier(free + 8 * i, WEFT_EVERY_LANE ? warps * WARP : warps);
+    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, 1), start_barrier(free + 8 * i, arrivals(warps));
   }
   void wait_until_free() const { wait(free + 8 * stage, parity ^ 1); }
   void wait_until_filled() const { wait(filled + 8 * stage, parity); }
@@ -277,9 +284,8 @@ struct Ring {
   void copied() { arrive(filled + 8 * stage), next(); }
   /// Of all threads of a warp that reads.
   void release() {
-    __syncwarp();
-    if (WEFT_EVERY_LANE || threadIdx.x % WARP == 0) arrive(free + 8 * stage);
-    next();
+    arrive_for_warp(free + 8 * oldest);
+    if (++oldest == stages) oldest = 0;
   }
   void next() {
     if (++stage == stages) stage = 0, parity ^= 1;
@@ -337,7 +343,7 @@ inline Rows rows_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
 }
 /// A row that begins as those of a part do.
 template <int apart>
-inline int64_t first_row(int64_t part, int64_t chunks) { return apart * (part + 1) / (apart + chunks); }
+inline int first_row(int part, int chunks) { return apart * (part + 1) / (apart + chunks); }
 
 // row reductions
 
@@ -411,48 +417,58 @@ template <class T> struct alignas(typename Word<sizeof(T)>::type) Words {
 template <class T> struct Numbers { using type = T; static constexpr int count = 1; static T& get(T& x, int) { return x; } };
 template <class T, int n> struct Numbers<T[n]> { using type = T; static constexpr int count = n; static T& get(T (&x)[n], int i) { return x[i]; } };
 
-/// Reductions across the threads of a cluster that compute, one after the other. Each has one of two places in shared
-/// memory, in turn: whoever writes there knows that all have read what was there before, since they have sent what they
-/// had in between.
-template <int cluster, int warps, int most>
+/// Reductions across the threads of a cluster that compute. Each has a place in shared memory, in turn: whoever writes
+/// there knows that all have read what was there before, since they have sent something in between. So there are two
+/// places where what was sent is received before the next is sent, four where one more may be sent before.
+template <int cluster, int warps, int most, int places>
 struct Exchange {
   static constexpr int parts = cluster * warps;
-  uint8_t* memory;      // 8 bytes for each part of each of the most words, twice
-  uint32_t barriers;    // one for each place
-  int rank, turn = 0;
-  uint32_t parity = 0;
+  uint8_t* memory;    // 8 bytes for each part of each of the most words, in each place
+  uint32_t barriers;  // one for each place
+  int rank, sent = 0;
 
   Exchange(uint8_t* memory, uint64_t* barriers, int rank)
       : memory(memory), barriers(shared_address(barriers)), rank(rank) {}
   void start() const {
-    if (cluster > 1) start_barrier(barriers, 1), start_barrier(barriers + 8, 1);
+    for (int i = 0; i < places; ++i) start_barrier(barriers + 8 * i, cluster > 1 ? 1 : arrivals(warps));
   }
 
   /// What each thread has is replaced by what all have together. Numbers or states, or arrays of them, of one type.
   template <class Op, class... A>
-  void reduce(A&... each) {
+  void reduce(A&... each) { receive<Op>(send<Op>(each...), each...); }
+
+  /// What each thread has, to all others. The number is that by which it is received.
+  template <class Op, class... A>
+  int send(A&... each) {
     using T = typename Numbers<typename First<A...>::type>::type;
     constexpr int count = (Numbers<A>::count + ...);
     static_assert(count * ((sizeof(T) + 7) / 8) <= most);
     T found[count];
     int at = 0;
     (read(each, found, at), ...);
-    Words<T>* const place = reinterpret_cast<Words<T>*>(memory + turn * 8 * parts * most);
-    const uint32_t barrier = barriers + 8 * turn;
+    const uint32_t barrier = barrier_of(sent);
     if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
-    Some<Op, T, count, 0>::send_all(*this, found, place, barrier);
-    if constexpr (cluster == 1)
-      wait_for_threads<warps * WARP>();
-    else
-      wait<true>(barrier, parity);
-    Some<Op, T, count, 0>::receive_all(found, place);
-    at = 0;
+    Some<Op, T, count, 0>::send_all(*this, found, place_of<T>(sent), barrier);
+    if (cluster == 1) arrive_for_warp(barrier);
+    return sent++;
+  }
+
+  /// What all threads have together of what they have sent.
+  template <class Op, class... A>
+  void receive(int number, A&... each) {
+    using T = typename Numbers<typename First<A...>::type>::type;
+    constexpr int count = (Numbers<A>::count + ...);
+    T found[count];
+    wait<(cluster > 1)>(barrier_of(number), number / places % 2);
+    Some<Op, T, count, 0>::receive_all(found, place_of<T>(number));
+    int at = 0;
     (write(each, found, at), ...);
-    turn ^= 1;
-    if (turn == 0) parity ^= 1;
   }
 
  private:
+  template <class T>
+  Words<T>* place_of(int number) const { return reinterpret_cast<Words<T>*>(memory + number % places * 8 * parts * most); }
+  uint32_t barrier_of(int number) const { return barriers + 8 * (number % places); }
   template <class F, class...> struct First { using type = F; };
   static constexpr int power(int n) { int p = 1; while (p < n) p *= 2; return p; }
 
@@ -490,7 +506,7 @@ struct Exchange {
             if (cluster - block >= width || within < cluster - block) {
               const uint32_t to = in_block(shared_address(mine), block + within), arrived = in_block(barrier, block + within);
 #pragma unroll
-              for (int k = 0; k < words.count; ++k) send(to + k * sizeof(words.each[k]), words.each[k], arrived);
+              for (int k = 0; k < words.count; ++k) send_word(to + k * sizeof(words.each[k]), words.each[k], arrived);
             }
         }
       }
@@ -557,27 +573,36 @@ inline Vector<T, lanes> load_written(const T* from) {
 }
 
 /// Column sums, or other outer reductions, from the partial results of all chunks, in order: of as many neighbouring
-/// columns as a warp has lanes, times ``wide``. Warps have every so many of the chunks, a lane ``wide`` columns, of which
-/// rows have a multiple. The result of a thread is that of the column with its number behind ``first``; threads beyond
-/// have nothing. padded: elements from one part to the next. begins: where the first column is in a part.
-template <class Op, int warps, int wide, class T, class F>
-inline T gathered_columns(
-    uint8_t* memory, const T* partial, int64_t parts, int padded, const F& begins, int first, int columns) {
+/// columns as a warp has lanes, times ``wide``. Warps have every so many of the chunks. The result of a thread is that of
+/// the column with its number behind ``first``; threads beyond have nothing. together: a lane has neighbouring columns,
+/// which parts have at a multiple of their size, and of which rows have a multiple; else those of a lane are a warp's
+/// lanes apart. padded: elements from one part to the next. begins: where the first column is in a part.
+template <class Op, int warps, int wide, bool together, class T, class F>
+inline T gathered_columns(uint8_t* memory, const T* partial, int parts, int padded, const F& begins, int first, int columns) {
   static_assert(wide <= warps);
   using Some = Vector<T, wide>;
   constexpr int ahead = sizeof(Some) > GRANULE ? 4 : 8;  // loads that wait together
-  const int thread = threadIdx.x, warp = thread / WARP, own = thread % WARP * wide;
+  const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP, own = together ? lane * wide : lane;
   Some all;
 #pragma unroll
   for (int i = 0; i < wide; ++i) all[i] = Op::template nothing<T>();
   const Some nothing = all;
   if (first + own < columns) {
-    for (int64_t next = warp; next < parts; next += ahead * warps) {
+    for (int next = warp; next < parts; next += ahead * warps) {
       Some some[ahead];
 #pragma unroll
       for (int k = 0; k < ahead; ++k) {
-        const int64_t part = next + k * warps;
-        some[k] = part < parts ? load_written<wide>(partial + part * padded + begins(part) + first + own) : nothing;
+        const int part = next + k * warps;
+        some[k] = nothing;
+        if (part >= parts) continue;
+        const T* const from = partial + static_cast<int64_t>(part) * padded + begins(part) + first + own;
+        if constexpr (together) {
+          some[k] = load_written<wide>(from);
+        } else {
+#pragma unroll
+          for (int i = 0; i < wide; ++i)
+            if (first + own + i * WARP < columns) some[k][i] = __ldcg(from + i * WARP);
+        }
       }
 #pragma unroll
       for (int k = 0; k < ahead; ++k)
@@ -587,7 +612,12 @@ inline T gathered_columns(
   }
   constexpr int width = WARP * wide;
   T* const found = reinterpret_cast<T*>(memory);
-  *reinterpret_cast<Some*>(found + warp * width + own) = all;
+  if constexpr (together) {
+    *reinterpret_cast<Some*>(found + warp * width + own) = all;
+  } else {
+#pragma unroll
+    for (int i = 0; i < wide; ++i) found[warp * width + own + i * WARP] = all[i];
+  }
   wait_for_threads<warps * WARP>();
   T total = Op::template nothing<T>();
   if (thread < width) {

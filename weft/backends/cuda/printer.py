@@ -14,6 +14,7 @@ from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
     Accumulate,
     Arrive,
+    Behind,
     Chunks,
     ColumnLoop,
     Compute,
@@ -21,13 +22,16 @@ from weft.lowering.nest import (
     EachRow,
     Keep,
     Load,
+    Receive,
     Reduce,
     Release,
+    Send,
     Start,
     Statement,
     Store,
     Tile,
     Tiles,
+    flat,
 )
 
 
@@ -99,8 +103,7 @@ class Printer(Vectors):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
-        next_row = "++row" if self.step == "1" else f"row += {self.step}"
-        with self.out.block(f"for (int64_t row = first_row; row < end_row; {next_row})"):
+        with self.out.block(f"for (int64_t row = first_row; row < end_row; {self._next('row')})"):
             yield
 
     @property
@@ -108,6 +111,9 @@ class Printer(Vectors):
         """From the first row of a tile to that of the next one."""
         steps = ["tile_rows"] * self.several + ["apart"] * (self.apart > 1)
         return " * ".join(steps) or "1"
+
+    def _next(self, row: str) -> str:
+        return f"++{row}" if self.step == "1" else f"{row} += {self.step}"
 
     # the warps that compute
 
@@ -136,6 +142,8 @@ class Printer(Vectors):
                     if self.several:
                         line(f"{C_TYPES[self.inputs[each.buffer].dtype]} {each.buffer}_next[tile_rows];")
                     self._load_ahead(self.inputs[each.buffer], "first_row", define=not self.several)
+            case Tiles(body=(Tile(body=(*body, Behind(body=behind))),)):
+                self._overlapping(body, behind)
             case Tiles(body=(Tile(body=body),)):
                 with self._tiles():
                     for each in body:
@@ -153,6 +161,54 @@ class Printer(Vectors):
             head = f"{kind} " if define else ""
             self.out.line(f"{head}{to} = {self.row} < end_row ? *{name}_at({self.row}) : {kind}();")
 
+    def _overlapping(self, body: Sequence[Statement], behind: Sequence[Statement]) -> None:
+        """Tiles of which the second part is done when the first one is done with the next tile."""
+        line, held = self.out.line, self._held(body, behind)
+        rows = "[tile_rows]" if self.several else ""
+        with self.out.block("struct Tile", "} held, fresh;"):
+            line("int sent;")
+            for name, kind in held.items():
+                line(f"{kind} {name}{rows};")
+        line("#pragma unroll 1")
+        with self.out.block(f"for (int64_t ahead = first_row; ; {self._next('ahead')})"):
+            with self.out.block("if (ahead < end_row)"):
+                line("const int64_t row = ahead;")
+                for each in body:
+                    self._of_tile(each)
+                each_row = "for (int r = 0; r < tile_rows; ++r) " if self.several else ""
+                line("fresh.sent = sent;")
+                if held:
+                    line(f"{each_row}{', '.join(f'fresh.{name}{self._r} = {name}{self._r}' for name in held)};")
+            with self.out.block("if (ahead > first_row)"):
+                line(f"const int64_t row = ahead - {self.step};")
+                for name in ("sent", *held):
+                    line(f"const auto& {name} = held.{name};")
+                for each in behind:
+                    self._of_tile(each)
+            line("if (ahead >= end_row) break;")
+            line("held = fresh;")
+
+    def _held(self, body: Sequence[Statement], behind: Sequence[Statement]) -> dict[str, str]:
+        """What the second part of a tile has of each row from the first, and the types."""
+        used = {self.outputs[s.output].value for s in flat(behind) if isinstance(s, Store)}
+        for statement in flat(behind):
+            if isinstance(statement, Compute | Accumulate):
+                used |= {*self.by_name[statement.value].args}
+        held = {} if self.keeps_columns else {"before": "int"}
+        for statement in flat(body):
+            match statement:
+                case Load(buffer=name, ahead=False) if name in used and not self.has_columns(self.inputs[name]):
+                    held[f"{name}_number"] = C_TYPES[self.inputs[name].dtype]
+                case Compute(value=name) if name in used and not self.is_vector(name):
+                    held[name] = C_TYPES[self.by_name[name].dtype]
+                case Reduce(values=names):
+                    held |= {name: C_TYPES[self.by_name[name].dtype] for name in names if name in used}
+                case _:
+                    pass
+        loaded = {s.buffer for s in flat(behind) if isinstance(s, Load)}
+        stages = {f"{b.name}_stage": f"const {C_TYPES[b.dtype]}*" for b in self.streamed() if b.name in loaded}
+        return held | stages
+
     # a tile
 
     def _of_tile(self, statement: Statement) -> None:
@@ -166,20 +222,34 @@ class Printer(Vectors):
                 line("ring.release();")
             case Start(value=name):
                 line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
-            case Reduce(values=names):
-                self._reduce([self.by_name[name] for name in names])
+            case Reduce(values=names) | Send(values=names) | Receive(values=names):
+                self._reduce(statement, [self.by_name[name] for name in names])
             case ColumnLoop(body=(EachRow(body=body),)):
                 self.column_loop(body)
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
-    def _reduce(self, values: Sequence[Value]) -> None:
-        own = [value for value in values if value.name not in self.centres]
+    def _reduce(self, statement: Reduce | Send | Receive, values: Sequence[Value]) -> None:
+        line, own = self.out.line, [value for value in values if value.name not in self.centres]
         kind = C_TYPES[own[0].dtype]
         plain = {value.name: f"{value.name}_state" for value in own if value.op not in STATES}
-        self._define_numbers(kind, {name: f"{state}{self._r}.total()" for name, state in plain.items()})
-        reduced = [value.name if value.name in plain else f"{value.name}_state" for value in own]
-        self.out.line(f"exchange.template reduce<{REDUCTIONS[own[0].op]}>({', '.join(reduced)});")
+        reduced = ", ".join(value.name if value.name in plain else f"{value.name}_state" for value in own)
+        op = REDUCTIONS[own[0].op]
+        if isinstance(statement, Receive):
+            for value in own:
+                declared = kind if value.name in plain else self.state_type(value)
+                name = value.name if value.name in plain else f"{value.name}_state"
+                line(f"{declared} {name}{'[tile_rows]' if self.several else ''};")
+            line(f"exchange.template receive<{op}>(sent, {reduced});")
+        else:
+            self._define_numbers(kind, {name: f"{state}{self._r}.total()" for name, state in plain.items()})
+            line(
+                f"exchange.template reduce<{op}>({reduced});"
+                if isinstance(statement, Reduce)
+                else f"const int sent = exchange.template send<{op}>({reduced});"
+            )
+        if isinstance(statement, Send):
+            return
         found = {v.name: f"{self.centres[v.name]}_state{self._r}.centre" for v in values if v.name in self.centres}
         found |= {v.name: f"{v.name}_state{self._r}.total()" for v in own if v.op in STATES}
         self._define_numbers(kind if self.several else f"const {kind}", found)
@@ -214,6 +284,7 @@ class Printer(Vectors):
             for buffer in self.streamed():
                 stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
                 line(f"{stage} = ring.row({self._slot(buffer)}, {buffer.name}_at({self.row}), begin);")
+        line("ring.next();")
 
     def _numbers(self, body: Sequence[Statement]) -> None:
         """What each row of a tile has one of."""

@@ -19,6 +19,8 @@ FINISH_COLUMNS = 128
 """Of a task of the finish, at the most."""
 EDGE_REGISTERS = 25
 """That the first and the last vector of a row take where rows begin between two and loops are unrolled."""
+LAG_REGISTERS = 6
+"""That a thread has of a tile whose row reductions are under way."""
 CHAINS = 4
 """Partial results that a thread has of a row reduction."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
@@ -55,8 +57,9 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
-    exchange = 2 * 8 * schedule.cluster * schedule.warps * numbers
-    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + 2))
+    places = 2 + 2 * schedule.lag
+    exchange = places * 8 * schedule.cluster * schedule.warps * numbers
+    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places))
 
 
 def most_shared_bytes(blocks: int, target: Target) -> int:
@@ -81,6 +84,7 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     vector = work.lanes * ((sum(work.copied) + shared) / 4 + len(work.written))
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
+    found += schedule.lag * (LAG_REGISTERS + 2 * len(work.copied) * rows)
     return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns)
 
 

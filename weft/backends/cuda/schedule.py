@@ -23,7 +23,8 @@ class CudaSchedule(Schedule):
     vectors of a row that a thread has. stages: row tiles that a block has place for in shared memory: one is computed
     with while the others are copied to. chunks: of the rows of a segment, whose column sums are taken together, in
     order, before chunks are combined in order; fixed here, so that results do not depend on how many blocks are
-    resident. weights: where inputs wait that are the same for all rows of a chunk.
+    resident. lag: row tiles by which what follows from the last row reductions of a tile comes behind: 1, so that
+    nobody waits for them, or 0. weights: where inputs wait that are the same for all rows of a chunk.
     """
 
     backend: ClassVar[str] = "cuda"
@@ -35,6 +36,7 @@ class CudaSchedule(Schedule):
     stages: int = 0
     chunks: int = 0
     weights: Memory = "registers"
+    lag: int = 0
 
     @property
     def threads(self) -> int:
@@ -48,7 +50,7 @@ class CudaSchedule(Schedule):
         return (
             f"{self.split_text} finish={self.finish} backend={self.backend} cluster={self.cluster} warps={self.warps} "
             f"blocks={self.blocks} vectors={self.vectors} stages={self.stages} chunks={self.chunks} "
-            f"weights={self.weights}"
+            f"weights={self.weights} lag={self.lag}"
         )
 
 

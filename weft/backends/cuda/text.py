@@ -22,11 +22,12 @@ from weft.backends.source import Source, Writer, entry_of
 from weft.errors import Refusal
 from weft.ir.program import Size
 from weft.ir.structure import KEPT
-from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Tasks
+from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Send, Tasks
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
-    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row last surely at_edge whole segment chunk row r k i vector "
+    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row "
+    "last surely at_edge whole sent Tile held fresh ahead inner segment chunk row r k i vector "
     "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
     "blockDim warpSize min max barriers"
 )
@@ -66,7 +67,7 @@ class Layout(View):
     def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...]) -> None:
         super().__init__(kernel)
         schedule = kernel.schedule
-        reduces = [s for s in nests[0].statements() if isinstance(s, Reduce)]
+        reduces = [s for s in nests[0].statements() if isinstance(s, Reduce | Send)]
         words = (sum(self.words_of(self.by_name[n]) for n in s.values if n not in self.centres) for s in reduces)
         self.most = schedule.rows_per_tile * max(words, default=1)
         """Words that are reduced together."""
@@ -76,15 +77,16 @@ class Layout(View):
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
         self.exchange_at = at
-        at += 2 * 8 * schedule.cluster * schedule.warps * self.most
+        at += self.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
         self.barriers_at = at
-        self.end = rounded_up(at + 8 * (2 * schedule.stages + 2))
+        self.end = rounded_up(at + 8 * (2 * schedule.stages + self.exchange_places))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
     view = View(in_one_pass(kernel))
-    return legality.check_program(view) or legality.check_shared_memory(kernel, shared_bytes(kernel))
+    refusal = legality.check_program(view) or legality.check_stages(kernel)
+    return refusal or legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:
@@ -133,7 +135,8 @@ def abi(kernel: CudaKernel) -> Abi:
 
 
 def _partials(kernel: CudaKernel) -> tuple[Partial, ...]:
-    """A number for each segment, part of a chunk and column, with place for vectors that begin before a row and end behind it."""
+    """A number for each segment, part of a chunk and column, with place for vectors that begin before a row and end
+    behind it."""
     view, parts = View(kernel), _part_count(kernel)
     vectors = ceil_div(plus(_elements(kernel, view.columns), view.lanes - 1), view.lanes)
     return tuple(
@@ -207,7 +210,7 @@ class _Function(Printer):
         line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
         line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
-        line(f"w::Exchange<cluster, warps, {layout.most}> exchange({places}, rank);")
+        line(f"w::Exchange<cluster, warps, {layout.most}, {self.exchange_places}> exchange({places}, rank);")
         self._begins(gathers=bool(synced))
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
             line("return (k + 1) * threads <= surely || (vector < own && column < columns);")
@@ -280,7 +283,7 @@ class _Function(Printer):
                 segment = "int64_t segment, " if self.segments else ""
                 row = "w::first_row<apart>(part, chunks)" if self.apart > 1 else "part"
                 first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
-                line(f"const auto begins = [&]({segment}int64_t part) {{ return beginning({first}); }};")
+                line(f"const auto begins = [&]({segment}int part) {{ return beginning({first}); }};")
 
     def _early(self) -> None:
         """Whether vectors begin before rows."""

@@ -15,7 +15,6 @@ from weft.ir.ops import identity
 from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import Accumulate, Compute, Load, Statement, Store
 
-
 WHOLE = "const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);"
 """Whether all elements of a vector are of the row."""
 
@@ -98,7 +97,11 @@ class Vectors(Statements):
                     line(f"const auto {name}_tile = {loaded};")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
-                found = f"in_words({name}_tile[k * threads])" if self.schedule.weights == "shared" else f"kept({name}_tile[k])"
+                found = (
+                    f"in_words({name}_tile[k * threads])"
+                    if self.schedule.weights == "shared"
+                    else f"kept({name}_tile[k])"
+                )
                 line(f"const auto {name}_vector = w::{found};")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
