@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.triton_cases import COMPUTED, ROUNDED, _different, operands, ops_of
 from weft.backends.c_expressions import C_TYPES
+from weft.backends.cuda.legality import LEAST_ARCHITECTURE
 from weft.ir.dtypes import HALVES, TORCH_DTYPES, is_float
 from weft.ir.ops import OPS, Op, identity
 
@@ -202,12 +203,30 @@ ONLINE = {
   for (int i = 0; i < held; ++i) own.add(block[i]);
   finish(own);""",
     "sumexp of an exchange": """w::Sumexp<T> own; each(i) own.add(x[i]);
-  __shared__ uint64_t memory[4 * threads / 32 + 2];
-  w::Exchange<1, threads / 32, 2, 2> exchange(reinterpret_cast<uint8_t*>(memory), memory + 4 * threads / 32, 0);
-  if (threadIdx.x == 0) exchange.start(), w::started_barriers();
-  __syncthreads();
+  exchange_of(1, 2)
   exchange.template reduce<w::Merge>(own);
   if (threadIdx.x == threads - 1) out[blockIdx.x] = own.total();""",
+    "sumexp of exchanges that overlap": """w::Sumexp<T> own[2], all;
+  exchange_of(2, 4)
+  int sent = -1;
+  for (int64_t first = 0; ; first += 2 * threads) {
+    int next = -1;
+    if (first < n) {
+      for (int r = 0; r < 2; ++r) {
+        const int64_t i = first + 2 * threadIdx.x + r;
+        own[r] = {};
+        if (i < n) own[r].add(x[i]);
+      }
+      next = exchange.template send<w::Merge>(own);
+    }
+    if (first > 0) {
+      exchange.template receive<w::Merge>(sent, own);
+      all.merge(own[0]), all.merge(own[1]);
+    }
+    if (first >= n) break;
+    sent = next;
+  }
+  if (threadIdx.x == threads - 1) out[blockIdx.x] = all.total();""",
     "m2": "w::M2<T> own; each(i) own.add(x[i]); finish(own);",
     "m2 of sums": "w::M2Sums<T> own; each(i) own.add(x[i]); finish(own.state());",
     "m2 in sums": """w::M2Sums<T> own; each(i) own.add(x[i]);
@@ -216,10 +235,19 @@ ONLINE = {
   if (threadIdx.x == 0) out[blockIdx.x] = squares;""",
 }
 """How the threads of a program reduce a row, whose elements each of them has some of."""
+EXCHANGED = ("sumexp of an exchange", "sumexp of exchanges that overlap")
+"""Those whose threads wait at barriers in shared memory, as GPUs from compute capability 9.0 on have them."""
 _ONLINE = """
 constexpr int threads = {threads};
 using T = {kind};
 #define each(i) for (int64_t i = threadIdx.x; i < n; i += threads)
+#define exchange_of(states, places) \\
+  constexpr int words = 2 * states * places * threads / 32; \\
+  __shared__ uint64_t memory[words + places]; \\
+  uint8_t* const sent_words = reinterpret_cast<uint8_t*>(memory); \\
+  w::Exchange<1, threads / 32, 2 * states, places> exchange(sent_words, memory + words, 0); \\
+  if (threadIdx.x == 0) exchange.start(), w::started_barriers(); \\
+  __syncthreads();
 #define finish(own) {{ auto all = merged(own); if (threadIdx.x == 0) out[blockIdx.x] = all.total(); }}
 
 template <class State> State merged(State own) {{
@@ -245,11 +273,16 @@ T sum_of(T own) {{
 """
 
 
-def online_kernel(dtype: str) -> str:
-    """The text of functions ``online_0``, ... for the ways of ``ONLINE``, which take rows of n elements, a place for a
+def online_ways(architecture: int) -> list[str]:
+    """Those of ``ONLINE`` that a GPU can run. architecture: its compute capability, as 90 of 9.0."""
+    return [way for way in ONLINE if architecture >= LEAST_ARCHITECTURE or way not in EXCHANGED]
+
+
+def online_kernel(dtype: str, ways: Sequence[str]) -> str:
+    """The text of functions ``online_0``, ... for some ways of ``ONLINE``, which take rows of n elements, a place for a
     number a row, and n."""
     head = 'extern "C" __global__ void online_{}(const T* x, T* out, int64_t n) {{\n  x += blockIdx.x * n;\n  '
-    functions = (f"{head.format(k)}{body}\n}}\n" for k, body in enumerate(ONLINE.values()))
+    functions = (f"{head.format(k)}{ONLINE[way]}\n}}\n" for k, way in enumerate(ways))
     return _ONLINE.format(threads=THREADS, kind=C_TYPES[dtype]) + "".join(functions)
 
 

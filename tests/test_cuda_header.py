@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import often
-from tests.cuda_header import ONLINE, casts, kernel, online_kernel, values
+from tests.cuda_header import EXCHANGED, ONLINE, casts, kernel, online_kernel, online_ways, values
+from tests.cuda_rows import parts_kernel
 from tests.triton_cases import COMPUTED
 from weft.backends.cuda import build
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
@@ -44,6 +45,13 @@ def test_every_cast_compiles(source: str, architecture: int) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_reductions_in_one_pass_compile(dtype: str, architecture: int) -> None:
-    _, log = compiled(online_kernel(dtype), architecture)
-    for k in range(len(ONLINE)):
+    ways = online_ways(architecture)
+    assert {*ONLINE} - {*ways} == (set() if architecture >= 90 else {*EXCHANGED})
+    _, log = compiled(online_kernel(dtype, ways), architecture)
+    for k in range(len(ways)):
         assert build.resource_usage(log, f"online_{k}", 0).spill_bytes == 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_lists_of_the_parts_of_chunks_compile(architecture: int) -> None:
+    compiled(parts_kernel(), architecture)

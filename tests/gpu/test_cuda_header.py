@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.cuda_header import (
-    ONLINE,
     SLOT_BYTES,
     THREADS,
     Case,
@@ -17,10 +17,12 @@ from tests.cuda_header import (
     kernel,
     online_finding,
     online_kernel,
+    online_ways,
     results,
     rows,
     values,
 )
+from tests.cuda_rows import APART, finding, listed, parts_kernel, places
 from tests.triton_cases import COMPUTED
 from weft.backends.cuda import build
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
@@ -74,11 +76,24 @@ def test_eight_bits_are_nan_or_the_largest_number_beyond_it(saturates: str, beyo
 @pytest.mark.parametrize("columns", [2, 100, 4099])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_reductions_in_one_pass(dtype: str, columns: int) -> None:
-    content, _ = build.compiled(online_kernel(dtype), "online", architecture(), {})
+    ways = online_ways(architecture())
+    content, _ = build.compiled(online_kernel(dtype, ways), "online", architecture(), {})
     x = rows(dtype, columns)
     given, found = x.cuda(), dict[str, str | None]()
-    for k, way in enumerate(ONLINE):
+    for k, way in enumerate(ways):
         out = torch.zeros(len(x), dtype=x.dtype, device="cuda")
         start(content, f"online_{k}", len(x), [given.data_ptr(), out.data_ptr(), columns])
         found[way] = online_finding(way, x, out.cpu())
     assert {way: text for way, text in found.items() if text is not None} == {}
+
+
+@pytest.mark.parametrize("apart", APART)
+def test_every_row_is_of_one_part_of_a_chunk(apart: int) -> None:
+    """As a GPU divides, too: see tests/test_cuda_rows.py."""
+    content, _ = build.compiled(parts_kernel(), "parts", architecture(), {})
+    found = dict[tuple[int, int], str | None]()
+    for count, chunks in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
+        out = torch.full((places(chunks, apart),), -1, dtype=torch.int64, device="cuda")
+        start(content, f"parts_{apart}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
+        found[count, chunks] = finding(listed(out.tolist(), apart), count, chunks, apart)
+    assert {case: text for case, text in found.items() if text is not None} == {}
