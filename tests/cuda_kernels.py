@@ -37,13 +37,13 @@ ROWS_OF_EXPONENTIALS = ("softmax_forward", "log_softmax_forward", "cross_entropy
 """Those whose rows have a sum of exponentials of differences from the largest."""
 
 
-def of_any_width(**fields: Any) -> CudaKernel:
+def of_any_width(apart: int | str = "s0", **fields: Any) -> CudaKernel:
     """Rows from which their largest is taken, of a width that is known at run time only, and the sums of their columns;
-    the vector of float32 has four elements."""
+    the vector of float32 has four elements. apart: from one row to the next."""
     program = parse(
-        "program p(s0)\n  dim m = 8\n  dim n = s0\n  input x: f32 [m:s0, n:1]\n  largest: f32{m} = max[n](x)\n"
-        "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n  output y: f32 [m:s0, n:1] = rest\n"
-        "  output z: f32 [n:1] = total\nend\n"
+        f"program p(s0)\n  dim m = 8\n  dim n = s0\n  input x: f32 [m:{apart}, n:1]\n  largest: f32{{m}} = max[n](x)\n"
+        "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n"
+        f"  output y: f32 [m:{apart}, n:1] = rest\n  output z: f32 [n:1] = total\nend\n"
     )
     chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
     return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))

@@ -74,33 +74,31 @@ def test_a_launch_has_the_blocks_of_all_clusters_and_one_more_warp() -> None:
     assert text.abi(kernel).partials[0].elements == 64 * (2048 + 8)
 
 
-def test_partial_results_are_whole_vectors_wherever_rows_begin() -> None:
-    _, kernel = kernel_of("rms_norm_backward", (515, 1001), **SOME["a finish of its own"])
-    text_ = render(kernel).text
-    assert "w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));" in text_
-    assert text_.count("const auto begins = [&](int64_t row) { return beginning(dy + row * 1001); };") == 1
-    assert text.abi(kernel).partials[0].elements == 64 * 1008
-
-
 @pytest.mark.parametrize(
     ("columns", "wide", "tasks"),
-    [(1001, 1, 32), (2048, 1, 64), (4098, 2, 65), (8192, 2, 128), (8196, 4, 65), (16384, 4, 128), (16386, 2, 257),
-     (65536, 4, 512)],
+    [(1001, 1, 32), (2048, 1, 64), (4098, 2, 65), (8191, 2, 128), (8192, 2, 128), (8196, 4, 65), (16383, 4, 128),
+     (16384, 4, 128), (16386, 4, 129), (65536, 4, 512)],
 )  # fmt: skip
 def test_a_finish_is_one_round_of_tasks_where_lanes_can_have_so_many_columns(
     columns: int, wide: int, tasks: int
 ) -> None:
+    """Those of a lane are neighbours where rows of partial results begin with vectors; else they are as far apart as a
+    warp has lanes."""
     for finish in ("same", "separate"):
         _, kernel = kernel_of("layer_norm_backward", (64, columns), cluster=8, warps=8, vectors=4, finish=finish)
-        chosen = f"early ? 1 : {wide}" if wide > 1 else "1"
-        assert f"constexpr int wide = {chosen}, task_columns = 32 * wide;" in render(kernel).text
+        text_ = render(kernel).text
+        assert f"constexpr int wide = {wide}, task_columns = 32 * wide;" in text_
+        assert text_.count("w::gathered_columns<w::Sum, warps, wide, !early>(memory, ") == 2
+        early = "!WEFT_ALIGNED_dy" if columns % 8 == 0 else "true"
+        assert text_.count(f"constexpr bool early = {early};") == (1 if finish == "same" else 2)
         grids = [launch.grid for launch in text.abi(kernel).launches[1:]]
         assert grids == ([(tasks, 1)] if finish == "separate" else [])
 
 
 def test_as_many_warps_have_the_epilogue_as_a_lane_has_columns() -> None:
-    _, kernel = kernel_of("rms_norm_backward", (64, 16384), cluster=8, warps=2, vectors=4)
-    assert "constexpr int wide = early ? 1 : 2," in render(kernel).text
+    for columns in (16383, 16384):
+        _, kernel = kernel_of("rms_norm_backward", (64, columns), cluster=8, warps=2, vectors=4)
+        assert "constexpr int wide = 2, task_columns = 32 * wide;" in render(kernel).text
 
 
 def test_a_finish_has_the_place_of_the_stages_or_more() -> None:
@@ -117,7 +115,7 @@ def test_columns_of_run_time_are_one_a_lane() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("finish", ["same", "separate"])
-@pytest.mark.parametrize(("columns", "warps"), [(8192, 8), (16384, 8), (16384, 16), (65536, 16)])
+@pytest.mark.parametrize(("columns", "warps"), [(8191, 8), (8192, 8), (16383, 8), (16384, 8), (16384, 16), (65536, 16)])
 def test_a_finish_of_wide_tasks_compiles(columns: int, warps: int, finish: str) -> None:
     vectors, shape = -(-columns // (64 * 32 * warps)), (512, columns)
     compiled(kernel_of("layer_norm_backward", shape, cluster=8, warps=warps, vectors=vectors, finish=finish)[1], 90)
@@ -160,7 +158,13 @@ def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
     _, kernel = kernel_of("rms_norm_backward", (515, 2048), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if ((row + r * chunks) < rows) {" in before
+    assert "if ((row + r) < end_row) {" in before
+    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows) {") == 2
+    _, kernel = kernel_of("rms_norm_backward", (515, 2001), **SOME["several rows"])
+    lines = [line.strip() for line in render(kernel).text.splitlines()]
+    before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
+    assert "if ((row + r * 8) < end_row) {" in before
+    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {") == 2
 
 
 def test_the_end_of_a_tensor_of_more_than_two_billion_elements_is_counted_in_64_bits() -> None:
@@ -180,12 +184,6 @@ def test_what_is_stored_once_behind_the_rows_has_a_finish_without_column_sums_to
     first, finish = text.abi(replace(kernel, program=more)).launches
     assert (first.entry, finish.entry) == ("weft_softmax_forward", "weft_softmax_forward_finish")
     assert "rows_counted[0] = size;" in render(replace(kernel, program=more)).text
-
-
-def test_a_block_has_no_vectors_of_the_next_one_where_a_thread_has_place_for_more() -> None:
-    """128 of them for each block of a cluster of two, say, in threads that have place for 3 times 128."""
-    text_ = render(of_any_width(cluster=2, warps=4, vectors=2)).text
-    assert "(own == thread_vectors * threads || vector < own)" in text_
 
 
 # sums of exponentials
@@ -229,7 +227,7 @@ def test_cross_entropy_passes_over_a_row_once_and_loads_one_element_by_its_addre
     assert "const float pick = w::pick(x_at(row), cast, columns);" in body_of(kernel)
     _, several = kernel_of("cross_entropy_forward", (515, 2048), torch.float32, **SOME["several rows"])
     (line,) = (line for line in body_of(several) if "w::pick" in line)
-    assert line.startswith("pick[r] = (row + r * chunks) < rows ? w::pick(")
+    assert line == "pick[r] = (row + r) < end_row ? w::pick(x_at((row + r)), cast[r], columns) : float();"
 
 
 def test_a_variance_is_taken_in_two_passes() -> None:
@@ -243,8 +241,8 @@ def test_a_state_of_float64_has_place_for_two_words(fields: dict[str, Any]) -> N
     body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
     kernel = of_rows(body, **fields | {"finish": "none"})
     compiled(kernel, 90)
-    rows = kernel.schedule.rows_per_tile
-    assert f"warps, {2 * rows}> exchange(" in render(kernel).text
+    rows, places = kernel.schedule.rows_per_tile, 4 if kernel.schedule.lag else 2
+    assert f"w::Exchange<cluster, warps, {2 * rows}, {places}> exchange(" in render(kernel).text
 
 
 @needs_nvrtc

@@ -1,0 +1,229 @@
+"""Which vectors of a row a thread of a CUDA C++ kernel has, and which are known to lie within the row, by the text of
+kernels as it is compiled for this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cuda_kernels import kernel_of, of_any_width, of_rows
+from tests.host_cuda import function, library
+from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.vectors import WHOLE
+from weft.backends.listed import render
+from weft.ir.program import Dim
+
+_HEAD = f"""
+namespace w {{
+int of_block;
+template <int cluster> int rank_in_cluster() {{ return of_block; }}
+{function("whole")}
+}}
+"""
+_FUNCTION = """
+extern "C" void vectors_NUMBER(int s0, int rank_, int before, int* out) {
+  w::of_block = rank_;
+  LINES
+  const int sizes[] = {lanes, cluster, columns, thread_vectors, threads, surely, early};
+  for (int size : sizes) *out++ = size;
+  for (int k = 0; k < thread_vectors; ++k)
+    for (int thread = 0; thread < threads; ++thread) {
+      const int vector = thread + k * threads;
+      const int column = (first + vector) * lanes - before;
+      WHOLE
+      *out++ = column, *out++ = has_vector(k, vector, column), *out++ = at_edge(k), *out++ = whole;
+    }
+}
+"""
+_SIZES, _NUMBERS, _MOST = 7, 4, 2**16
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one of a cluster has of a row: for each of a thread's vectors, and each thread, the first column, whether
+    there is such a vector, whether the text says that it may lie at an edge, and whether all of it is of the row."""
+
+    lanes: int
+    cluster: int
+    columns: int
+    vectors: int
+    threads: int
+    surely: int
+    early: bool
+    column: np.ndarray
+    has: np.ndarray
+    at_edge: np.ndarray
+    whole: np.ndarray
+
+    @property
+    def within(self) -> np.ndarray:
+        """Whether all elements of a vector are of the row."""
+        return (self.column >= 0) & (self.column + self.lanes <= self.columns)
+
+    def covered(self) -> np.ndarray:
+        """Columns of the row that vectors have, as often as they do. Vectors lie over at least one."""
+        found = self.column[self.has][:, None] + np.arange(self.lanes)
+        inside = (found >= 0) & (found < self.columns)
+        assert inside.any(1).all()
+        return found[inside]
+
+
+def _arithmetic(text: str, *, aligned: bool, divisible: bool = False) -> str:
+    """Lines that say how a row is divided. aligned: whether tensors start at a multiple of 16 bytes; divisible: whether
+    the width is a multiple of 16, where it is known at run time only."""
+    head = text.partition(") {\n")[2].partition("if (threadIdx.x == 0) {")[0].splitlines()
+    lines = [line.strip() for line in head if line.strip().startswith(("constexpr ", "const int "))]
+    for name in ("has_vector", "at_edge"):
+        (at,) = (i for i, line in enumerate(head) if f"const auto {name} = [&]" in line)
+        lines += [line.strip() for line in head[at : at + 3]]
+    known = {"ALIGNED": aligned, "DIVISIBLE": divisible}
+    macros = sorted(set(re.findall(r"\bWEFT_(ALIGNED|DIVISIBLE)_(\w+)", "\n".join(lines))))
+    told = (f"constexpr bool WEFT_{what}_{name} = {str(known[what]).lower()};" for what, name in macros)
+    return "\n  ".join([*told, *lines])
+
+
+KNOWN = [
+    (columns, cluster, warps, aligned)
+    for columns in (7, 513, 519, 520, 1001, 1016, 1024, 4104, 50257)
+    for cluster, warps in ((1, 1), (1, 4), (2, 3), (4, 2), (16, 7))
+    for aligned in (True, False)
+]
+"""Widths that are known when a kernel is compiled, of bfloat16: a vector has eight elements."""
+ANY = [
+    (cluster, warps, apart, divisible)
+    for cluster, warps in ((1, 4), (2, 4), (4, 1))
+    for apart, divisible in (("s0", False), (4096, False), (4096, True))
+]
+"""Where they are known at run time, of float32: rows begin between vectors where they are that far apart."""
+
+
+def of_width(columns: int, **fields: Any) -> CudaKernel:
+    """Rows of bfloat16 from which their sum is taken."""
+    kernel = of_rows(
+        f"  input x: bf16 [m:{columns}, n:1]\n  wide: f32{{m, n}} = cast(x)\n  sum: f32{{m}} = sum[n](wide)\n"
+        "  rest: f32{m, n} = sub(wide, sum)\n  narrow: bf16{m, n} = cast(rest)\n"
+        f"  output y: bf16 [m:{columns}, n:1] = narrow\n",
+        **fields,
+    )
+    rows, _ = kernel.program.dims
+    return replace(kernel, program=replace(kernel.program, dims=(rows, Dim("n", columns))))
+
+
+def lines_of_kernels() -> Iterator[str]:
+    for columns, cluster, warps, aligned in KNOWN:
+        kernel = of_width(columns, cluster=cluster, warps=warps)
+        yield _arithmetic(render(kernel).text, aligned=aligned)
+    for cluster, warps, apart, divisible in ANY:
+        kernel = of_any_width(apart, cluster=cluster, warps=warps, vectors=2)
+        yield _arithmetic(render(kernel).text, aligned=True, divisible=divisible)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[Block]]]:
+    """Of a case, by its number: all blocks of a cluster, for each number of elements that a vector may begin early."""
+    text = _HEAD
+    for number, lines in enumerate(lines_of_kernels()):
+        text += _FUNCTION.replace("NUMBER", str(number)).replace("LINES", lines).replace("WHOLE", WHOLE)
+    made = library(text, tmp_path_factory.mktemp("edges"))
+
+    def call(number: int, rank: int, before: int, width: int) -> Block:
+        words = np.full(_MOST, -1, np.int32)
+        getattr(made, f"vectors_{number}")(width, rank, before, words.ctypes.data_as(ctypes.c_void_p))
+        lanes, cluster, columns, vectors, threads, surely, early = map(int, words[:_SIZES])
+        found = words[_SIZES : _SIZES + _NUMBERS * vectors * threads].reshape(vectors, threads, _NUMBERS)
+        column, (has, at_edge, whole) = found[..., 0], (found[..., k].astype(bool) for k in range(1, _NUMBERS))
+        return Block(lanes, cluster, columns, vectors, threads, surely, bool(early), column, has, at_edge, whole)
+
+    def of_case(number: int, width: int = 0) -> list[list[Block]]:
+        one = call(number, 0, 0, width)
+        befores = range(one.lanes if one.early else 1)
+        return [[call(number, rank, before, width) for rank in range(one.cluster)] for before in befores]
+
+    return of_case
+
+
+def check(clusters: list[list[Block]]) -> None:
+    for cluster in clusters:
+        covered = np.concatenate([block.covered() for block in cluster])
+        assert np.array_equal(np.sort(covered), np.arange(cluster[0].columns))
+        for block in cluster:
+            sure = [k for k in range(block.vectors) if (k + 1) * block.threads <= block.surely]
+            assert block.has[sure].all()
+            assert np.array_equal(block.whole[block.has], block.within[block.has])
+
+
+@pytest.mark.parametrize("number", range(len(KNOWN)), ids=[str(case) for case in KNOWN])
+def test_each_column_is_of_one_vector_and_what_is_not_at_an_edge_lies_within(blocks: Any, number: int) -> None:
+    """Little else has to be looked at while the kernel runs: the first of a thread's vectors, and the last ones."""
+    columns, cluster, _, aligned = KNOWN[number]
+    clusters = blocks(number)
+    one = clusters[0][0]
+    early = not aligned or columns % 8 != 0
+    assert (one.early, len(clusters), len(clusters[0]), one.columns) == (early, 8 if early else 1, cluster, columns)
+    check(clusters)
+    for block in (block for each in clusters for block in each):
+        assert sum((k + 1) * block.threads > block.surely for k in range(block.vectors)) <= 2
+        assert (block.at_edge.all(1) == block.at_edge.any(1)).all()
+        assert block.at_edge.any(1).sum() <= (3 if early else 0)
+
+
+@pytest.mark.parametrize("number", range(len(ANY)), ids=[str(case) for case in ANY])
+def test_so_it_is_where_the_width_is_known_at_run_time_only(blocks: Any, number: int) -> None:
+    cluster, warps, apart, divisible = ANY[number]
+    most = 2 * 32 * warps * 4 * cluster
+    early = apart == "s0"
+    for width in range(16, most + 1, 16) if divisible else (*range(1, 70), *range(70, most, 37), most - 1, most):
+        clusters = blocks(len(KNOWN) + number, width)
+        one = clusters[0][0]
+        assert (one.early, len(clusters), len(clusters[0])) == (early, 4 if early else 1, cluster)
+        assert (one.lanes, one.columns, one.vectors) == (4, width, 3 if early else 2)
+        check(clusters)
+        assert not divisible or not any(block.at_edge.any() for block in clusters[0])
+
+
+# in kernels
+
+
+def test_a_block_has_no_vectors_of_the_next_one_where_a_thread_has_place_for_more() -> None:
+    """128 of them for each block of a cluster of two, say, in threads that have place for 3 times 128."""
+    text_ = render(of_any_width(cluster=2, warps=4, vectors=2)).text
+    assert "return (k + 1) * threads <= surely || (vector < own && column < columns);" in text_
+    assert text_.count("has_vector(k, vector, column)") == text_.count("const int vector = thread + k * threads;") > 0
+
+
+def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> None:
+    """What lies beside a row takes part in no reduction and is not stored; weights are loaded whole but for the last
+    two vectors."""
+    _, kernel = kernel_of("layer_norm_backward", (512, 2003), warps=4, vectors=2)
+    lines = [line.strip() for line in render(kernel).text.splitlines()]
+    loads = [line for line in lines if "w::load_copied<" in line]
+    assert len(loads) == 4
+    assert all(line.endswith("_stage, column, columns, whole);") for line in loads)
+    assert lines.count(WHOLE) == 2
+    for name in ("sum", "sum_1"):
+        at = lines.index(f"w::keep_inside<w::Sum>({name}_block, column, columns);")
+        assert "if (!whole) {" in lines[at - 2 : at]
+        assert lines.index(f"{name}_state.add({name}_block);") > at
+    (store,) = (line for line in lines if "w::store_row<" in line)
+    assert store.endswith(", column, columns, whole);")
+    at = lines.index("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
+    load = "w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner)"
+    assert lines[at + 1] == f"weight_tile[k] = {load};"
+
+
+@pytest.mark.parametrize(
+    ("name", "nothing"), [("softmax_forward", "w::Max"), ("layer_norm_forward", "w::Sum"), ("of_any_width", "w::Max")]
+)
+def test_elements_beside_a_row_make_no_difference_to_a_reduction(name: str, nothing: str) -> None:
+    kernel = of_any_width(warps=4, vectors=2) if name == "of_any_width" else kernel_of(name, (64, 1001), warps=4)[1]
+    blocks = re.findall(r"w::keep_inside<(.*)>\((\w+)_block, ", render(kernel).text)
+    added = re.findall(r"(\w+)_state\.add\((\w+)_block\);", render(kernel).text)
+    assert added
+    assert blocks == [(nothing, name) for name, _ in added]
+    assert all(a == b for a, b in added)
