@@ -94,6 +94,27 @@ def test_a_schedule_has_equal_bits(way: str, columns: int) -> None:
     check("layer_norm_backward", (515, columns), **SOME[way])
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("shape", [(512, 2048), (515, 1003), (3, 1003)], ids=str)
+@pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
+def test_tiles_of_a_workload_may_overlap(name: str, shape: tuple[int, int], rows: int) -> None:
+    """Also where parts of a chunk have one row, or none."""
+    check(name, shape, cluster=2, warps=3, vectors=1, stages=3, lag=1, rows_per_tile=rows)
+
+
+@pytest.mark.parametrize("chunks", [1, 7, 66, 132])
+@pytest.mark.parametrize("columns", [1001, 1002, 1004])
+def test_rows_that_begin_alike_may_be_of_any_number_of_chunks(columns: int, chunks: int) -> None:
+    check("layer_norm_backward", (515, columns), warps=4, vectors=1, chunks=chunks)
+    check("modulated_layer_norm_backward", (520, columns), warps=4, vectors=1, chunks=chunks, finish="separate")
+
+
+@pytest.mark.parametrize("finish", ["same", "separate"])
+@pytest.mark.parametrize("columns", [8191, 8192, 16383, 16384, 16386])
+def test_a_lane_may_have_several_columns_of_the_finish(columns: int, finish: str) -> None:
+    check("layer_norm_backward", (70, columns), cluster=8, warps=4, vectors=3, chunks=33, finish=finish)
+
+
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("columns", [5003, 16384])
 def test_a_row_may_be_shared_by_a_cluster(cluster: int, columns: int) -> None:
