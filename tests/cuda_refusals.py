@@ -25,12 +25,19 @@ def split_of(body: str, parameters: str = "") -> Split:
 
 def refused(body: str, rows: tuple[str, ...] = ("m",), segments: tuple[str, ...] = (), **fields: Any) -> Refusal:
     """Of a program whose columns are n."""
+    refusal = supported(body, rows, segments, **fields)
+    assert refusal is not None
+    return refusal
+
+
+def supported(
+    body: str, rows: tuple[str, ...] = ("m",), segments: tuple[str, ...] = (), **fields: Any
+) -> Refusal | None:
+    """The same, if there is any."""
     dims = "".join(f"  dim {d} = {size}\n" for d, size in {"a": 3, "b": 4, "m": 8}.items() if d in rows)
     program = parse(f"program p()\n{dims}  dim n = 16\n{body}end\n")
     chosen = {"rows_per_tile": 1, "warps": 4, "vectors": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
-    refusal = BACKEND.supports(Kernel(program, CudaSchedule("CLUSTER", rows, ("n",), segments, **chosen)))
-    assert refusal is not None
-    return refusal
+    return BACKEND.supports(Kernel(program, CudaSchedule("CLUSTER", rows, ("n",), segments, **chosen)))
 
 
 @says(
@@ -111,13 +118,32 @@ def _(*_: Any) -> Refusal:
 
 
 @says(
-    "cuda_beginnings: rms_norm_backward: rows of a chunk begin at different places between two vectors "
-    "(have 66 chunks, limit 8)",
-    66,
-    8,
+    "cuda_beginnings: p: rows of x are not equally far apart and begin at different places between two vectors "
+    "(have 4 places, limit 1)",
+    4,
+    1,
+)
+def _(*_: Any) -> Refusal:
+    body = (
+        "  input x: f32 [a:OUTER, m:17, n:1]\n  sum: f32{a, m} = sum[n](x)\n  total: f32{n} = sum[a, m](x)\n"
+        "  output y: f32 [a:8, m:1] = sum\n  output z: f32 [n:1] = total\n"
+    )
+    assert supported(body.replace("OUTER", "136"), ("a", "m")) is None  # all rows are equally far apart
+    alone = "".join(line for line in body.splitlines(keepends=True) if "total" not in line)
+    assert supported(alone.replace("OUTER", "200"), ("a", "m"), finish="none") is None  # and nothing is kept of columns
+    return refused(body.replace("OUTER", "200"), ("a", "m"))
+
+
+@says(
+    "cuda_stages: rms_norm_backward: its row tiles come behind by more than it has stages (have 1 stage, needs 2)",
+    1,
+    2,
 )
 def _(*_: Any) -> Refusal | None:
-    _, kernel = kernel_of("rms_norm_backward", (64, 257), warps=4, vectors=1, chunks=66)
+    for stages, lag in ((1, 0), (2, 1)):
+        _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=stages, lag=lag)
+        assert BACKEND.supports(kernel) is None
+    _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=1, lag=1)
     return BACKEND.supports(kernel)
 
 
