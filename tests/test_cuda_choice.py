@@ -162,12 +162,80 @@ def test_rows_wait_for_other_programs_only_where_nobody_else_does() -> None:
     assert {s.finish for s in candidates(shared)} == {"separate"}
 
 
-@pytest.mark.parametrize(("columns", "alike"), [(50257, 8), (50258, 4), (50260, 2), (50264, 1)])
-def test_rows_that_begin_between_vectors_have_chunks_that_begin_alike(columns: int, alike: int) -> None:
-    split = split_of("rms_norm_backward", 1024, columns)
+@pytest.mark.parametrize("rows", [8, 1024])
+@pytest.mark.parametrize("columns", [50257, 50258, 50260, 50264])
+def test_chunks_are_as_many_as_clusters_are_resident(columns: int, rows: int) -> None:
+    """Wherever rows begin between vectors, if there are as many row tiles."""
+    split = split_of("rms_norm_backward", rows, columns)
     found = candidates(split)
-    assert math.gcd(*(schedule.chunks for schedule in found)) == alike
+    for schedule in found:
+        tiles = -(-rows // schedule.rows_per_tile)
+        assert schedule.chunks == min(resources.resident_clusters(schedule, TARGET), tiles)
     assert all(BACKEND.supports(Kernel(split.program, schedule)) is None for schedule in found)
+    if rows == 1024:
+        assert math.gcd(*(schedule.chunks for schedule in found)) == 1
+        assert {schedule.chunks for schedule in found if schedule.cluster == 4} == {30, 60}
+
+
+def test_the_chunks_of_all_segments_are_as_many_as_clusters_are_resident() -> None:
+    split = split_of("modulated_layer_norm_backward", 4096, 16384)
+    assert split.segment_count > 1
+    found = candidates(split)
+    for schedule in found:
+        resident = resources.resident_clusters(schedule, TARGET)
+        assert schedule.chunks == max(1, resident // split.segment_count)
+    assert {schedule.chunks for schedule in found} > {1}
+
+
+# row tiles that overlap
+
+
+@pytest.mark.parametrize(("name", "columns"), [("softmax_forward", 50257), ("layer_norm_backward", 16384)])
+def test_tiles_come_behind_where_a_block_has_place_for_one_more(name: str, columns: int) -> None:
+    """Of stages and registers. Two stages are ahead of the tile that comes behind, at the least."""
+    split = split_of(name, 1335, columns)
+    work = Work.of(split)
+    assert isinstance(work, Work)
+    found = candidates(split)
+    behind = {schedule.but(lag=0, stages=0): schedule for schedule in found if schedule.lag}
+    plain = [schedule for schedule in found if not schedule.lag]
+    assert behind
+    assert len(behind) + len(plain) == len(found)
+    for schedule in plain:
+        most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)
+        place = resources.most_shared_bytes(schedule.blocks, TARGET)
+        possible = [schedule.but(lag=1, stages=stages) for stages in range(3, schedule.stages + 1)]
+        fitting = [
+            each
+            for each in possible
+            if resources.shared_bytes(work, each) <= place and resources.wanted_registers(work, each) <= most
+        ]
+        made = behind.pop(schedule.but(stages=0), None)
+        assert made == (fitting[-1] if fitting and schedule.warps * schedule.cluster > 1 else None)
+    assert not behind
+
+
+def test_one_warp_waits_for_nobody() -> None:
+    found = candidates(split_of("softmax_forward", 16384, 512))
+    alone = [schedule for schedule in found if schedule.warps * schedule.cluster == 1]
+    assert alone
+    assert all(schedule.lag == 0 for schedule in alone)
+
+
+def test_row_reductions_that_come_behind_are_not_waited_for() -> None:
+    """The longer the more blocks exchange them."""
+    work = Work.of(split_of("layer_norm_backward", 4096, 16384))
+    assert isinstance(work, Work)
+    known, base = constants(TARGET), CudaSchedule("CLUSTER", ("m",), ("n",), (), rows_per_tile=1, finish="separate")
+    saved = list[float]()
+    for cluster in (1, 2, 8):
+        own = base.but(cluster=cluster, warps=8, vectors=4, stages=4, chunks=16)
+        plain, behind = (times_us(work, own.but(lag=lag), TARGET, known).tiles for lag in (0, 1))
+        saved.append(1 - behind / plain)
+    assert 0 < saved[0] < saved[1] < saved[2]
+
+
+# others
 
 
 def test_what_spills_gives_way_to_what_wants_clearly_fewer_registers() -> None:
