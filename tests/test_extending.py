@@ -54,8 +54,9 @@ def test_with_the_diffs_the_pages_are_true(copy: Path, update_golden: bool) -> N
         printed = extending.printed_in(copy, NAMES)
     finally:
         extending.run(copy, "checkout", "-q", ".")
-    for name, found in printed.items():
-        page = ROOT / FOLDER / f"{name}.md"
+    for name, text in printed.items():
+        page, file = (ROOT / FOLDER / f"{name}.{kind}" for kind in ("md", "diff"))
+        found = extending.with_diff(text, file.read_text())  # where lines of the copy have moved, as it is written anew
         if update_golden:
             page.write_text(found)
         lines = unified_diff(page.read_text().splitlines(), found.splitlines(), "page", "code", lineterm="")
