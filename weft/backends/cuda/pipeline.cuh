@@ -425,7 +425,8 @@ struct Exchange {
   static constexpr int parts = cluster * warps;
   uint8_t* memory;    // 8 bytes for each part of each of the most words, in each place
   uint32_t barriers;  // one for each place
-  int rank, sent = 0;
+  int rank;
+  unsigned sent = 0;
 
   Exchange(uint8_t* memory, uint64_t* barriers, int rank)
       : memory(memory), barriers(shared_address(barriers)), rank(rank) {}
@@ -439,7 +440,7 @@ struct Exchange {
 
   /// What each thread has, to all others. The number is that by which it is received.
   template <class Op, class... A>
-  int send(A&... each) {
+  unsigned send(A&... each) {
     using T = typename Numbers<typename First<A...>::type>::type;
     constexpr int count = (Numbers<A>::count + ...);
     static_assert(count * ((sizeof(T) + 7) / 8) <= most);
@@ -455,7 +456,7 @@ struct Exchange {
 
   /// What all threads have together of what they have sent.
   template <class Op, class... A>
-  void receive(int number, A&... each) {
+  void receive(unsigned number, A&... each) {
     using T = typename Numbers<typename First<A...>::type>::type;
     constexpr int count = (Numbers<A>::count + ...);
     T found[count];
@@ -467,8 +468,8 @@ struct Exchange {
 
  private:
   template <class T>
-  Words<T>* place_of(int number) const { return reinterpret_cast<Words<T>*>(memory + number % places * 8 * parts * most); }
-  uint32_t barrier_of(int number) const { return barriers + 8 * (number % places); }
+  Words<T>* place_of(unsigned number) const { return reinterpret_cast<Words<T>*>(memory + number % places * 8 * parts * most); }
+  uint32_t barrier_of(unsigned number) const { return barriers + 8 * (number % places); }
   template <class F, class...> struct First { using type = F; };
   static constexpr int power(int n) { int p = 1; while (p < n) p *= 2; return p; }
 

@@ -166,7 +166,7 @@ class Printer(Vectors):
         line, held = self.out.line, self._held(body, behind)
         rows = "[tile_rows]" if self.several else ""
         with self.out.block("struct Tile", "} held, fresh;"):
-            line("int sent;")
+            line("unsigned sent;")
             for name, kind in held.items():
                 line(f"{kind} {name}{rows};")
         line("#pragma unroll 1")
@@ -246,7 +246,7 @@ class Printer(Vectors):
             line(
                 f"exchange.template reduce<{op}>({reduced});"
                 if isinstance(statement, Reduce)
-                else f"const int sent = exchange.template send<{op}>({reduced});"
+                else f"const unsigned sent = exchange.template send<{op}>({reduced});"
             )
         if isinstance(statement, Send):
             return

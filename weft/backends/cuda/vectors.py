@@ -61,20 +61,14 @@ class Vectors(Statements):
         return [f"{self.row} < end_row"] if self.several else []
 
     @contextmanager
-    def vectors(self, *, unrolled: bool = True, each_row: bool = False) -> Generator[None]:
+    def vectors(self, *, unrolled: bool = True) -> Generator[None]:
         line = self.out.line
         line("#pragma unroll" if unrolled else "#pragma unroll 2")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
             line("const int vector = thread + k * threads;")
-            if not each_row:
-                line("const int column = (first + vector) * lanes - before;")
-                with self.out.block("if (has_vector(k, vector, column))"):
-                    yield
-                return
-            with self.each_row():
-                line(f"const int column = (first + vector) * lanes - {self.before};")
-                with self.guarded(["has_vector(k, vector, column)", *self.exists()]):
-                    yield
+            line(f"const int column = (first + vector) * lanes - {self.before};")
+            with self.out.block("if (has_vector(k, vector, column))"):
+                yield
 
     def loaded(self, buffer: Buffer) -> str:
         if not self.has_columns(buffer):
@@ -88,7 +82,7 @@ class Vectors(Statements):
         r = "[r]" if self.several else ""
         sums = [s for s in body if isinstance(s, Accumulate) and not s.lanes]
         unrolled = bool(sums) or (bool(self.weights()) and self.schedule.weights == "registers")
-        with self.vectors(unrolled=unrolled, each_row=True):
+        with self.each_row(), self.guarded(self.exists()), self.vectors(unrolled=unrolled):
             line(WHOLE)
             for statement in body:
                 if isinstance(statement, Load):
