@@ -45,7 +45,8 @@ class Constants:
     exchange between warps, and cluster_ns, beside that, between blocks, for each doubling of them; arrival_ns: for each
     number of each warp of a cluster that is sent to a block. power: how much the
     two parts of a tile's time, and memory and tiles, add up. uneven: how much of the time of memory multiprocessors
-    that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has; chunk_us: of each chunk
+    that have nothing to do cost. start_us: of a launch. tail: tiles that end after memory has; drain: of the time
+    of the tiles that all blocks are at, that memory is not busy at the beginning and the end; chunk_us: of each chunk
     that a cluster begins. gather_us: of a finish
     for each column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait
     for. cached: time of bytes of partial sums, as a part of that of copying as many."""
@@ -69,6 +70,7 @@ class Constants:
     uneven: float
     start_us: float
     tail: float
+    drain: float
     chunk_us: float
     gather_us: float
     finish_us: float
@@ -130,6 +132,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     memory_us = work.moved_bytes / per_us / known.bandwidth * scarce * uneven + known.cached * partial_bytes / per_us
     ends_us = known.start_us + known.tail * tile_us + known.chunk_us * waves * parts / chunks
+    ends_us += known.drain * crowd * stage * target.units / per_us
     if schedule.finish != "none":
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)

@@ -233,7 +233,7 @@ inline void wait_for_cluster() {
   if constexpr (cluster == 1)
     __syncthreads();
   else
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 /// The same place in the shared memory of another block of the cluster.
 inline uint32_t in_block(uint32_t place, int rank) {
@@ -263,8 +263,22 @@ inline void arrive_for_warp(uint32_t barrier) {
   if (WEFT_EVERY_LANE || threadIdx.x % WARP == 0) arrive(barrier);
 }
 
+/// What the second cache does with what is copied. A kernel that only reads leaves what was there before, most of which
+/// would have to be written to memory first; one that writes as much as it reads is faster if its reads stay and others
+/// go.
+enum class Eviction { first, last };
+template <Eviction eviction>
+inline uint64_t cache_policy() {
+  uint64_t policy;
+  if constexpr (eviction == Eviction::first)
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// Stages of shared memory that one warp fills and the others read, in turn.
-template <int stages, int stage_bytes, int warps>
+template <int stages, int stage_bytes, int warps, Eviction eviction>
 struct Ring {
   uint8_t* memory;
   uint32_t filled, free;  // barriers of the first stage
@@ -310,10 +324,11 @@ struct Ring {
     const uint32_t barrier = filled + 8 * stage, bytes = static_cast<uint32_t>(last - first);
     expect(barrier, bytes);
     for (uint32_t done = 0; done < bytes; done += PART)
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       shared_address(into) + done),
-                   "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier)
-                   : "memory");
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+              shared_address(into) + done),
+          "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier), "l"(cache_policy<eviction>())
+          : "memory");
   }
   /// Where the first element of a row would be of which this block has those from ``begin`` on.
   template <class T>

@@ -162,7 +162,7 @@ def render(kernel: CudaKernel) -> Source:
     warps = View(plain).finish_warps
     for nest in (phase for phases in launched for phase in phases):
         writer.line()
-        with _function(plain, nests, f"{entry}_finish", warps, 1, writer):
+        with _function(plain, nests, f"{entry}_finish", warps, 32 // warps, writer):
             _Function(plain, nests, names, writer).write_finish(nest, warps)
     return Source("cuda", kernel.name, writer.text())
 
@@ -208,7 +208,8 @@ class _Function(Printer):
         line("extern __shared__ __align__(128) uint8_t memory[];")
         line(f"uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + {layout.barriers_at});")
         line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
-        line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps> ring(memory, barriers);")
+        eviction = "last" if self.row_outputs() else "first"
+        line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}> ring(memory, barriers);")
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
         line(f"w::Exchange<cluster, warps, {layout.most}, {self.exchange_places}> exchange({places}, rank);")
         self._begins(gathers=bool(synced))
@@ -235,8 +236,6 @@ class _Function(Printer):
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
                 self._finish(phase, schedule.warps)
-        line("__syncwarp();")
-        line("w::wait_for_cluster<cluster>();")
 
     def write_finish(self, nest: Nest, warps: int) -> None:
         self.out.line(f"constexpr int warps = {warps};")
