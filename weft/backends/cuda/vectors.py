@@ -61,9 +61,10 @@ class Vectors(Statements):
         return [f"{self.row} < end_row"] if self.several else []
 
     @contextmanager
-    def vectors(self, *, unrolled: bool = True) -> Generator[None]:
+    def vectors(self) -> Generator[None]:
+        """Those of a thread, one after the other: where each of them lies is known when the text is compiled."""
         line = self.out.line
-        line("#pragma unroll" if unrolled else "#pragma unroll 2")
+        line("#pragma unroll")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
             line("const int vector = thread + k * threads;")
             line(f"const int column = (first + vector) * lanes - {self.before};")
@@ -80,9 +81,7 @@ class Vectors(Statements):
     def column_loop(self, body: Sequence[Statement]) -> None:
         line = self.out.line
         r = "[r]" if self.several else ""
-        sums = [s for s in body if isinstance(s, Accumulate) and not s.lanes]
-        unrolled = bool(sums) or (bool(self.weights()) and self.schedule.weights == "registers")
-        with self.each_row(), self.guarded(self.exists()), self.vectors(unrolled=unrolled):
+        with self.each_row(), self.guarded(self.exists()), self.vectors():
             line(WHOLE)
             for statement in body:
                 if isinstance(statement, Load):
