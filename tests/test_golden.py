@@ -35,6 +35,7 @@ OF_WIDE_ROWS = {
 """Columns of those whose kernels for wide rows are, in CUDA C++; odd ones begin between vectors."""
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_source_is_the_golden_text(name: str, kind: str, update_golden: bool) -> None:
@@ -42,6 +43,7 @@ def test_source_is_the_golden_text(name: str, kind: str, update_golden: bool) ->
     compare(name, FOLDER / f"{name}.{kind}", text, update_golden)
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("name", OF_FEW_ROWS)
 def test_source_for_few_rows_is_the_golden_text(name: str, update_golden: bool) -> None:
     compare(name, FOLDER / f"{name}_few_rows.py", rendered_for_gpu(name, FEW_ROWS), update_golden)

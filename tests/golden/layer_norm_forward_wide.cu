@@ -44,14 +44,14 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   extern __shared__ __align__(128) uint8_t memory[];
   uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 197952);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 65664, warps> ring(memory, barriers);
+  w::Ring<3, 65664, warps, w::Eviction::last> ring(memory, barriers);
   w::Exchange<cluster, warps, 1, 2> exchange(memory + 196992, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
   };
   const auto at_edge = [&](int k) {
-    return ragged && (k == 0 || (k + 1) * threads >= surely);
+    return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -188,6 +188,4 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
       }
     }
   }
-  __syncwarp();
-  w::wait_for_cluster<cluster>();
 }

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=4 warps=16 blocks=1 vectors=4 stages=3 chunks=30 weights=shared lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=2 chunks=21 weights=registers lag=0
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -26,13 +26,14 @@
 //   output out1: bf16 [n:1] = cast_4
 // end
 
-extern "C" __global__ void __launch_bounds__(544, 1)
+extern "C" __global__ void __launch_bounds__(160, 3)
 weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 4, warps = 16;
+  constexpr int lanes = 8, cluster = 16, warps = 4;
   constexpr int threads = 32 * warps;
+  constexpr int tile_rows = 2;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 21;
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -43,19 +44,18 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 239360);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 68608);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 65792, warps> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 238336, barriers + 6, rank);
+  w::Ring<2, 33280, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 66560, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
   };
   const auto at_edge = [&](int k) {
-    return ragged && (k == 0 || (k + 1) * threads >= surely);
+    return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<w::Vector<w::bf16, lanes>*>(memory + 197376);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -69,13 +69,18 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
-        for (int64_t row = first_row; row < end_row; ++row) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows) {
           ring.wait_until_free();
-          const int before = beginning(dy_at(row));
-          const int begin = max(first * lanes - before, 0);
-          const int end = min((first + own) * lanes - before, columns);
-          ring.copy(0, dy_at(row) + begin, dy_at(row) + end, dy + 67108864);
-          ring.copy(32896, x_at(row) + begin, x_at(row) + end, x + 67108864);
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if ((row + r) < end_row) {
+              const int before = beginning(dy_at((row + r)));
+              const int begin = max(first * lanes - before, 0);
+              const int end = min((first + own) * lanes - before, columns);
+              ring.copy(0 + r * 8320, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 67108864);
+              ring.copy(16640 + r * 8320, x_at((row + r)) + begin, x_at((row + r)) + end, x + 67108864);
+            }
+          }
           ring.copied();
         }
       }
@@ -91,82 +96,113 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = beginning(dy_at(first_row));
-      w::Vector<w::bf16, lanes>* const weight_tile = weight_memory + thread;
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile[k * threads] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       float sum_1[thread_vectors][lanes];
       w::fill(sum_1, 0.0f);
-      float rstd_next = first_row < end_row ? *rstd_at(first_row) : float();
-      for (int64_t row = first_row; row < end_row; ++row) {
-        const float rstd_number = rstd_next;
-        rstd_next = row + 1 < end_row ? *rstd_at(row + 1) : float();
-        w::Parts<w::Sum, float> sum_state;
+      float rstd_next[tile_rows];
+      #pragma unroll
+      for (int r = 0; r < tile_rows; ++r) {
+        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
+      }
+      for (int64_t row = first_row; row < end_row; row += tile_rows) {
+        float rstd_number[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_number[r] = rstd_next[r];
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+        }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
-        const int begin = max(first * lanes - before, 0);
-        const auto* const dy_stage = ring.row(0, dy_at(row), begin);
-        const auto* const x_stage = ring.row(32896, x_at(row), begin);
+        const w::bf16* dy_stage[tile_rows];
+        const w::bf16* x_stage[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          const int begin = max(first * lanes - before, 0);
+          dy_stage[r] = ring.row(0 + r * 8320, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(16640 + r * 8320, x_at((row + r)), begin);
+        }
         ring.next();
         #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            const auto weight_vector = w::in_words(weight_tile[k * threads]);
-            float sum_block[lanes];
+        for (int r = 0; r < tile_rows; ++r) {
+          if ((row + r) < end_row) {
             #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              const float mul = cast * rstd_number;
-              const float cast_1 = w::cast<float>(dy_tile[i]);
-              const float cast_2 = w::cast<float>(weight_vector[i]);
-              const float mul_1 = cast_1 * cast_2;
-              const float mul_2 = mul * mul_1;
-              const float mul_6 = cast_1 * mul;
-              sum_block[i] = mul_2;
-              sum_1[k][i] = sum_1[k][i] + mul_6;
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto weight_vector = w::kept(weight_tile[k]);
+                float sum_block[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float mul = cast * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(weight_vector[i]);
+                  const float mul_1 = cast_1 * cast_2;
+                  const float mul_2 = mul * mul_1;
+                  const float mul_6 = cast_1 * mul;
+                  sum_block[i] = mul_2;
+                  sum_1[k][i] = sum_1[k][i] + mul_6;
+                }
+                if (!whole) {
+                  w::keep_inside<w::Sum>(sum_block, column, columns);
+                }
+                sum_state[r].add(sum_block);
+              }
             }
-            if (!whole) {
-              w::keep_inside<w::Sum>(sum_block, column, columns);
-            }
-            sum_state.add(sum_block);
           }
         }
-        float sum = sum_state.total();
+        float sum[tile_rows];
+        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
         exchange.template reduce<w::Sum>(sum);
-        const float mul_3 = sum * 1.5258789e-05f;
-        #pragma unroll 2
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            const auto weight_vector = w::in_words(weight_tile[k * threads]);
-            float out0_lanes[lanes];
+        float mul_3[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mul_3[r] = sum[r] * 1.5258789e-05f;
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          if ((row + r) < end_row) {
             #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              const float mul = cast * rstd_number;
-              const float cast_1 = w::cast<float>(dy_tile[i]);
-              const float cast_2 = w::cast<float>(weight_vector[i]);
-              const float mul_1 = cast_1 * cast_2;
-              const float mul_4 = mul * mul_3;
-              const float sub = mul_1 - mul_4;
-              const float mul_5 = rstd_number * sub;
-              out0_lanes[i] = mul_5;
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto weight_vector = w::kept(weight_tile[k]);
+                float out0_lanes[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float mul = cast * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(weight_vector[i]);
+                  const float mul_1 = cast_1 * cast_2;
+                  const float mul_4 = mul * mul_3[r];
+                  const float sub = mul_1 - mul_4;
+                  const float mul_5 = rstd_number[r] * sub;
+                  out0_lanes[i] = mul_5;
+                }
+                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+              }
             }
-            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
           }
         }
         ring.release();
@@ -181,17 +217,15 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       }
     }
   }
-  __syncwarp();
-  w::wait_for_cluster<cluster>();
 }
 
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(256, 4)
 weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
   constexpr int warps = 8;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 21;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

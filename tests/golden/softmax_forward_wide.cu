@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=15 blocks=2 vectors=7 stages=2 chunks=132 weights=registers lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=10 blocks=2 vectors=10 stages=2 chunks=132 weights=registers lag=0
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257
@@ -13,9 +13,9 @@
 //   output out0: bf16 [m:50257, n:1] = cast_1
 // end
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(352, 2)
 weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
-  constexpr int lanes = 8, cluster = 2, warps = 15;
+  constexpr int lanes = 8, cluster = 2, warps = 10;
   constexpr int threads = 32 * warps;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
@@ -28,16 +28,16 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 101088);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 100928);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 50304, warps> ring(memory, barriers);
+  w::Ring<2, 50304, warps, w::Eviction::last> ring(memory, barriers);
   w::Exchange<cluster, warps, 1, 2> exchange(memory + 100608, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
   };
   const auto at_edge = [&](int k) {
-    return ragged && (k == 0 || (k + 1) * threads >= surely);
+    return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
   if (threadIdx.x == 0) {
     ring.start();
@@ -75,7 +75,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
         const int begin = max(first * lanes - before, 0);
         const auto* const x_stage = ring.row(0, x_at(row), begin);
         ring.next();
-        #pragma unroll 2
+        #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
@@ -96,7 +96,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
         }
         exchange.template reduce<w::Merge>(sumexp_state);
         const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
-        #pragma unroll 2
+        #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
@@ -119,6 +119,4 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
       }
     }
   }
-  __syncwarp();
-  w::wait_for_cluster<cluster>();
 }

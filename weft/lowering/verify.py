@@ -26,6 +26,7 @@ def verify_nest(nest: Nest) -> Nest:
     outputs = {o.buffer.name: o.value for o in nest.program.outputs}
     known = {name for name, value in by_name.items() if value.op == "const"}
     picked = {value.args[0] for value in by_name.values() if value.op == "pick"}
+    sent = set[str]()
     for each in nest.statements():
         needs, makes = set[str](), set[str]()
         match each:
@@ -39,7 +40,10 @@ def verify_nest(nest: Nest) -> Nest:
                 needs, makes = {by_name[name].args[0] for name in names}, {*names}
             case Send(values=names):
                 needs = {by_name[name].args[0] for name in names}
+                sent |= {*names}
             case Receive(values=names):
+                if unsent := {*names} - sent:
+                    raise VerificationError(f"{nest.program.name}: {line(each)}: nobody has sent {', '.join(unsent)}")
                 makes = {*names}
             case Accumulate(value=name):
                 needs = {by_name[name].args[0]}

@@ -33,13 +33,20 @@ def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
 
 def check_planned(view: View) -> Refusal | None:
     """There is a row reduction, and the width of rows is known when the kernel is planned."""
-    if not any(view.loops.inner):
-        return Refusal("cuda_rows", view.program.name, "nothing is reduced along rows", 0, 1)
+    if (refusal := check_rows(view)) is not None:
+        return refusal
     unknown = [dim for dim in view.columns if isinstance(view.program.size_of(dim), str)]
     if unknown:
         message = f"the size of {', '.join(unknown)} is known at run time only"
         return Refusal("cuda_run_time_width", view.program.name, message, len(unknown), 0)
     return None
+
+
+def check_rows(view: View) -> Refusal | None:
+    """Something is reduced along rows."""
+    if any(view.loops.inner):
+        return None
+    return Refusal("cuda_rows", view.program.name, "nothing is reduced along rows", 0, 1)
 
 
 def check_architecture(kernel: CudaKernel, architecture: int) -> Refusal | None:
@@ -98,13 +105,15 @@ def check_beginnings(view: View) -> Refusal | None:
     return Refusal("cuda_beginnings", view.program.name, message, view.apart, 1)
 
 
-def check_stages(kernel: CudaKernel) -> Refusal | None:
-    """A block has a stage for each tile that it is at."""
-    have, needed = kernel.schedule.stages, 1 + kernel.schedule.lag
-    if have >= needed:
+def check_lag(view: View) -> Refusal | None:
+    """Row tiles come behind where they have row reductions, and a block has a stage for each that it is at."""
+    lag, have = view.schedule.lag, view.schedule.stages
+    if lag and (refusal := check_rows(view)) is not None:
+        return refusal
+    if have >= 1 + lag:
         return None
     message = "its row tiles come behind by more than it has stages"
-    return Refusal("cuda_stages", kernel.name, message, have, needed)
+    return Refusal("cuda_stages", view.program.name, message, have, 1 + lag)
 
 
 def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:

@@ -194,7 +194,8 @@ class Printer(Vectors):
         for statement in flat(behind):
             if isinstance(statement, Compute | Accumulate):
                 used |= {*self.by_name[statement.value].args}
-        held = {} if self.keeps_columns else {"before": "int"}
+        passes = any(isinstance(s, ColumnLoop) for s in behind)
+        held = {"before": "int"} if passes and not self.keeps_columns else {}
         for statement in flat(body):
             match statement:
                 case Load(buffer=name, ahead=False) if name in used and not self.has_columns(self.inputs[name]):

@@ -36,7 +36,7 @@ class CudaSchedule(Schedule):
     stages: int = 0
     chunks: int = 0
     weights: Memory = "registers"
-    lag: int = 0
+    lag: Literal[0, 1] = 0
 
     @property
     def threads(self) -> int:

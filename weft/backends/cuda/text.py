@@ -85,7 +85,7 @@ class Layout(View):
 def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
     view = View(in_one_pass(kernel))
-    refusal = legality.check_program(view) or legality.check_stages(kernel)
+    refusal = legality.check_program(view) or legality.check_lag(view)
     return refusal or legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 
@@ -216,7 +216,7 @@ class _Function(Printer):
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
             line("return (k + 1) * threads <= surely || (vector < own && column < columns);")
         with self.out.block("const auto at_edge = [&](int k)", "};"):
-            line("return ragged && (k == 0 || (k + 1) * threads >= surely);")
+            line("return ragged && (k == 0 || (k + 1) * threads >= surely - 1);")
         for name, at in layout.weights_at.items():
             kind = C_TYPES[self.inputs[name].dtype]
             line(f"auto* const {name}_memory = reinterpret_cast<w::Vector<{kind}, lanes>*>(memory + {at});")
