@@ -29,8 +29,14 @@ from weft.backends.cuda.work import Work
 LEAST, MOST = 0.1, 10.0
 """By which constants may differ from those that they start at."""
 SHARES = {
-    "bandwidth": (0.85, 1.15), "sharpness": (1.0, 40.0), "compute_power": (0.7, 8.0), "power": (1.0, 12.0),
-    "start_us": (1.0, 4.0), "exchange_ns": (10.0, 1000.0), "tile_ns": (10.0, 1000.0), "tail": (0.1, 3.0),
+    "bandwidth": (0.85, 1.15),
+    "sharpness": (1.0, 40.0),
+    "compute_power": (0.7, 8.0),
+    "power": (1.0, 12.0),
+    "start_us": (1.0, 4.0),
+    "exchange_ns": (10.0, 1000.0),
+    "tile_ns": (10.0, 1000.0),
+    "tail": (0.1, 3.0),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from weft.backends.listed import backend_named, backends_of
@@ -33,6 +34,24 @@ def schedule_for(part: Split) -> Schedule:
             best, least = schedule, own
     assert best is not None, "some backend always has one"
     return best
+
+
+def runner_up(
+    kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
+) -> Schedule | None:
+    """What to take in place of a schedule whose kernel was missed: what its backend has then, or what another one would
+    have chosen, by predicted time. registers: of a thread, 0 if it spills; others have to be faster than the kernel with
+    so many. tried: what is not to be taken."""
+    own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
+
+    def us(schedule: Schedule) -> float:
+        return estimate(replace(kernel, schedule=schedule), target, hints).predicted_us
+
+    most = own.us_with(part, kernel.schedule, registers) if registers else math.inf
+    others = (backend.choose(part) for backend in backends_of(target.kind) if backend is not own)
+    found = [s for s in others if s is not None and s not in tried and us(s) < most]
+    next_own = own.runner_up(kernel, target, hints, registers, tried)
+    return min(found if next_own is None else [next_own, *found], key=us, default=None)
 
 
 def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
