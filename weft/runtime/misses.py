@@ -41,10 +41,8 @@ def without_miss(
             if other is None or found is None:
                 break
             tried.append(other.schedule)
-            if (found.spill_bytes, us_with(other, found.registers)) < (
-                used.spill_bytes,
-                us_with(kernel, used.registers),
-            ):
+            times = us_with(other, found.registers), us_with(kernel, used.registers)
+            if (found.spill_bytes, times[0]) < (used.spill_bytes, times[1]):
                 kernel, used = other, found
     return kernel, used
 
