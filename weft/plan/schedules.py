@@ -40,8 +40,8 @@ def runner_up(
     kernel: Kernel, target: Target, hints: Mapping[str, int], registers: int, tried: Sequence[Schedule]
 ) -> Schedule | None:
     """What to take in place of a schedule whose kernel was missed: what its backend has then, or what another one would
-    have chosen, by predicted time. registers: of a thread, 0 if it spills; others have to be faster than the kernel with
-    so many. tried: what is not to be taken."""
+    have chosen, by predicted time. registers: of a thread, 0 if it spills; others have to be faster than it with so
+    many. tried: what is not to be taken."""
     own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
 
     def us(schedule: Schedule) -> float:
