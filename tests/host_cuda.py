@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
-from importlib import resources
 from pathlib import Path
 
+from weft.backends.cuda.build import header
 from weft.options import Options
 from weft.runtime.cxx import find_compiler
 
@@ -18,19 +19,15 @@ template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) { r
 """
 
 
-def section(title: str, following: str) -> str:
-    """Of the header: what lies between two of the comments that are titles."""
-    text = resources.files("weft.backends.cuda").joinpath("pipeline.cuh").read_text()
-    _, found, rest = text.partition(f"\n// {title}\n")
-    own, ends, _ = rest.partition(f"\n// {following}\n")
-    assert found
-    assert ends
-    return own
+def section(title: str) -> str:
+    """Of the headers: what lies between a comment that is a title, and the next one or the end."""
+    (found,) = re.findall(rf"\n\n// {title}\n\n(.*?)\n\n(?=// [^\n]*\n\n|}}  // namespace w\n)", header(), re.DOTALL)
+    return found
 
 
 def function(name: str) -> str:
-    """Of the header: a template that is one line behind that of its parameters."""
-    lines = resources.files("weft.backends.cuda").joinpath("pipeline.cuh").read_text().splitlines()
+    """Of the headers: a template that is one line behind that of its parameters."""
+    lines = header().splitlines()
     (at,) = (i for i, line in enumerate(lines) if f" {name}(" in line and line.startswith("inline "))
     assert lines[at].endswith("}")
     return "\n".join(lines[at - 1 : at + 1]) + "\n"

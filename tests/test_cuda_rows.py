@@ -32,7 +32,7 @@ extern "C" void list_all(int64_t* out, int64_t rows, int64_t chunks, int apart) 
 @pytest.fixture(scope="module")
 def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Lists:
     """Of so many rows and chunks."""
-    header = f"namespace w {{\n{section('the rows of a chunk', 'row reductions')}\n}}\n"
+    header = f"namespace w {{\n{section('the rows of a chunk')}\n}}\n"
     made = library(header + TEXT + _CALLED, tmp_path_factory.mktemp("rows"))
 
     def call(rows: int, chunks: int, apart: int) -> list[Part]:

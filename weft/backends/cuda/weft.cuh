@@ -347,3 +347,13 @@ template <class T> struct M2Sums {
 };
 
 }  // namespace w
+
+// as texts of kernels name them
+namespace std {
+template <class T>
+struct numeric_limits {
+  static constexpr T infinity() { return w::infinity<T>(); }
+  static constexpr T quiet_NaN() { return w::nan<T>(); }
+  static constexpr T min() { return w::lowest<T>(); }
+};
+}  // namespace std

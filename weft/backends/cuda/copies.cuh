@@ -1,0 +1,182 @@
+// Copies to shared memory that run ahead, with the barriers and clusters that they need, and which rows a chunk has.
+// Instructions are those of the PTX ISA.
+
+namespace w {
+
+// barriers in shared memory, which count arrivals and bytes
+
+inline void start_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+/// Before other threads, and copies, use what was started.
+inline void started_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+inline void expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+inline void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Until the phase of that parity is over. cluster: what other blocks have written is to be read.
+template <bool cluster = false>
+inline void wait(uint32_t barrier, uint32_t parity) {
+  if constexpr (cluster)
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra WAIT_%=;\n}" ::"r"(barrier), "r"(parity) : "memory");
+  else
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra WAIT_%=;\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
+/// Of some threads of a block.
+template <int threads>
+inline void wait_for_threads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+}
+
+// clusters
+
+template <int cluster>
+inline int rank_in_cluster() {
+  if constexpr (cluster == 1) return 0;
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+/// Until all threads of all blocks of a cluster are here.
+template <int cluster>
+inline void wait_for_cluster() {
+  if constexpr (cluster == 1)
+    __syncthreads();
+  else
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/// The same place in the shared memory of another block of the cluster.
+inline uint32_t in_block(uint32_t place, int rank) {
+  uint32_t found;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(place), "r"(rank));
+  return found;
+}
+inline void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(word), "r"(barrier) : "memory");
+}
+inline void send_word(uint32_t to, uint64_t word, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(word), "r"(barrier) : "memory");
+}
+
+// copies that run ahead
+
+/// Whether each thread says that it has read a stage, not one for its warp. compute-sanitizer's racecheck follows no
+/// __syncwarp to that one thread (2025.3), and takes copies to stages that are free for races.
+#ifndef WEFT_EVERY_LANE
+#define WEFT_EVERY_LANE 0
+#endif
+
+/// How many threads of so many warps say so, and what a thread does for its warp.
+constexpr int arrivals(int warps) { return WEFT_EVERY_LANE ? warps * WARP : warps; }
+inline void arrive_for_warp(uint32_t barrier) {
+  __syncwarp();
+  if (WEFT_EVERY_LANE || threadIdx.x % WARP == 0) arrive(barrier);
+}
+
+/// What the second cache does with what is copied. A kernel that only reads leaves what was there before, most of which
+/// would have to be written to memory first; one that writes as much as it reads is faster if its reads stay and others
+/// go.
+enum class Eviction { first, last };
+template <Eviction eviction>
+inline uint64_t cache_policy() {
+  uint64_t policy;
+  if constexpr (eviction == Eviction::first)
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// Stages of shared memory that one warp fills and the others read, in turn.
+template <int stages, int stage_bytes, int warps, Eviction eviction>
+struct Ring {
+  uint8_t* memory;
+  uint32_t filled, free;  // barriers of the first stage
+  int stage = 0, oldest = 0;  // to be filled or read next, and to be released next
+  uint32_t parity = 0;
+
+  Ring(uint8_t* memory, uint64_t* barriers) : memory(memory) {
+    filled = shared_address(barriers);
+    free = filled + 8 * stages;
+  }
+  void start() const {
+    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, 1), start_barrier(free + 8 * i, arrivals(warps));
+  }
+  void wait_until_free() const { wait(free + 8 * stage, parity ^ 1); }
+  void wait_until_filled() const { wait(filled + 8 * stage, parity); }
+  /// Of one thread, which has said what is copied.
+  void copied() { arrive(filled + 8 * stage), next(); }
+  /// Of all threads of a warp that reads.
+  void release() {
+    arrive_for_warp(free + 8 * oldest);
+    if (++oldest == stages) oldest = 0;
+  }
+  void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  uint8_t* slot(int offset) const { return memory + stage * stage_bytes + offset; }
+
+  /// Begin to copy elements of a row, and what lies around them in the same granules; what does not end with a granule
+  /// that the tensor has whole is copied by this thread. end: of the tensor.
+  template <class T>
+  void copy(int offset, const T* from, const T* to, const T* end) const {
+    if (from >= to) return;
+    const uint64_t first = address(from) / GRANULE * GRANULE;
+    uint64_t last = (address(to) + GRANULE - 1) / GRANULE * GRANULE;
+    uint8_t* const into = slot(offset);
+    if (last > address(end)) {
+      last = address(to) / GRANULE * GRANULE;
+      const T* each = reinterpret_cast<const T*>(last);
+      for (each = each < from ? from : each; each < to; ++each)
+        *reinterpret_cast<T*>(into + (address(each) - first)) = *each;
+    }
+    if (first >= last) return;
+    const uint32_t barrier = filled + 8 * stage, bytes = static_cast<uint32_t>(last - first);
+    expect(barrier, bytes);
+    for (uint32_t done = 0; done < bytes; done += PART)
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+              shared_address(into) + done),
+          "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier), "l"(cache_policy<eviction>())
+          : "memory");
+  }
+  /// Where the first element of a row would be of which this block has those from ``begin`` on.
+  template <class T>
+  const T* row(int offset, const T* row, int begin) const {
+    return reinterpret_cast<const T*>(slot(offset) + address(row + begin) % GRANULE) - begin;
+  }
+
+  static constexpr uint32_t PART = 16384;  // bytes of one instruction
+};
+
+// the rows of a chunk
+
+/// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`
+/// from each other, follow one another, first those of row 0. Chunks are equal shares of them; a chunk has a part for
+/// each place where rows of it begin, maybe an empty one, so that the parts of all are numbered by chunk + place.
+struct Rows { int64_t first, end; };
+template <int apart>
+inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart * chunk / chunks; }
+template <int apart>
+inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
+template <int apart>
+inline Rows rows_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
+  const int64_t place = part - chunk, each = (rows + apart - 1) / apart, before = place * each;
+  const int64_t from = max(apart * each * chunk / chunks - before, 0ll);
+  const int64_t to = min(apart * each * (chunk + 1) / chunks - before, each);
+  return {from * apart + place, min(rows, to * apart + place)};
+}
+/// A row that begins as those of a part do.
+template <int apart>
+inline int first_row(int part, int chunks) { return apart * (part + 1) / (apart + chunks); }
+
+}  // namespace w

@@ -1,0 +1,197 @@
+// Row reductions: of a thread, of a warp, and across the threads of a cluster.
+
+namespace w {
+
+struct Sum {
+  template <class T> static T nothing() { return T(0); }
+  template <class T> static T both(T a, T b) { return a + b; }
+};
+struct Max {
+  template <class T> static T nothing() { return lowest<T>(); }
+  template <class T> static T both(T a, T b) { return maximum(a, b); }
+};
+struct Min {
+  template <class T> static T nothing() { return highest<T>(); }
+  template <class T> static T both(T a, T b) { return minimum(a, b); }
+};
+/// Of states with a centre that moves.
+struct Merge {
+  template <class T> static T nothing() { return T(); }
+  template <class T> static T both(T a, const T& b) { return a.merge(b), a; }
+};
+
+/// A row reduction of a thread: of every so many elements of its vectors, so that none waits for the one before it.
+template <class Op, class T, int chains = 4>
+struct Parts {
+  T each[chains];
+  Parts() {
+#pragma unroll
+    for (int i = 0; i < chains; ++i) each[i] = Op::template nothing<T>();
+  }
+  template <int lanes>
+  void add(const T (&numbers)[lanes]) {
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) each[i % chains] = Op::both(each[i % chains], numbers[i]);
+  }
+  T total() const {
+    T all = each[0];
+#pragma unroll
+    for (int i = 1; i < chains; ++i) all = Op::both(all, each[i]);
+    return all;
+  }
+};
+
+/// Of another thread of the warp.
+template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
+  return {from_mask(x.centre, mask), from_mask(x.sum, mask)};
+}
+template <class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane); }
+template <class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
+  return {from_lane(x.centre, lane), from_lane(x.sum, lane)};
+}
+
+/// Of so many threads of the warp next to each other, by each of them.
+template <class Op, int threads = WARP, class T>
+inline T of_warp(T x) {
+#pragma unroll
+  for (int mask = threads / 2; mask > 0; mask /= 2) x = Op::both(x, from_mask(x, mask));
+  return x;
+}
+
+/// A number, or a state of several, as it is sent and as it lies in shared memory.
+template <int bytes> struct Word { using type = uint64_t; };
+template <> struct Word<4> { using type = uint32_t; };
+template <class T> struct alignas(typename Word<sizeof(T)>::type) Words {
+  using Each = typename Word<sizeof(T)>::type;
+  static constexpr int count = sizeof(T) / sizeof(Each);
+  static_assert(count * sizeof(Each) == sizeof(T));
+  Each each[count];
+};
+
+template <class T> struct Numbers { using type = T; static constexpr int count = 1; static T& get(T& x, int) { return x; } };
+template <class T, int n> struct Numbers<T[n]> { using type = T; static constexpr int count = n; static T& get(T (&x)[n], int i) { return x[i]; } };
+
+/// Reductions across the threads of a cluster that compute. Each has a place in shared memory, in turn: whoever writes
+/// there knows that all have read what was there before, since they have sent something in between. So there are two
+/// places where what was sent is received before the next is sent, four where one more may be sent before.
+template <int cluster, int warps, int most, int places>
+struct Exchange {
+  static constexpr int parts = cluster * warps;
+  uint8_t* memory;    // 8 bytes for each part of each of the most words, in each place
+  uint32_t barriers;  // one for each place
+  int rank;
+  unsigned sent = 0;
+
+  Exchange(uint8_t* memory, uint64_t* barriers, int rank)
+      : memory(memory), barriers(shared_address(barriers)), rank(rank) {}
+  void start() const {
+    for (int i = 0; i < places; ++i) start_barrier(barriers + 8 * i, cluster > 1 ? 1 : arrivals(warps));
+  }
+
+  /// What each thread has is replaced by what all have together. Numbers or states, or arrays of them, of one type.
+  template <class Op, class... A>
+  void reduce(A&... each) { receive<Op>(send<Op>(each...), each...); }
+
+  /// What each thread has, to all others. The number is that by which it is received.
+  template <class Op, class... A>
+  unsigned send(A&... each) {
+    using T = typename Numbers<typename First<A...>::type>::type;
+    constexpr int count = (Numbers<A>::count + ...);
+    static_assert(count * ((sizeof(T) + 7) / 8) <= most);
+    T found[count];
+    int at = 0;
+    (read(each, found, at), ...);
+    const uint32_t barrier = barrier_of(sent);
+    if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
+    Some<Op, T, count, 0>::send_all(*this, found, place_of<T>(sent), barrier);
+    if (cluster == 1) arrive_for_warp(barrier);
+    return sent++;
+  }
+
+  /// What all threads have together of what they have sent.
+  template <class Op, class... A>
+  void receive(unsigned number, A&... each) {
+    using T = typename Numbers<typename First<A...>::type>::type;
+    constexpr int count = (Numbers<A>::count + ...);
+    T found[count];
+    wait<(cluster > 1)>(barrier_of(number), number / places % 2);
+    Some<Op, T, count, 0>::receive_all(found, place_of<T>(number));
+    int at = 0;
+    (write(each, found, at), ...);
+  }
+
+ private:
+  template <class T>
+  Words<T>* place_of(unsigned number) const { return reinterpret_cast<Words<T>*>(memory + number % places * 8 * parts * most); }
+  uint32_t barrier_of(unsigned number) const { return barriers + 8 * (number % places); }
+  template <class F, class...> struct First { using type = F; };
+  static constexpr int power(int n) { int p = 1; while (p < n) p *= 2; return p; }
+
+  /// Of so many numbers, those from one on: up to eight at a time, for each of which a group of neighbouring lanes is
+  /// responsible.
+  template <class Op, class T, int count, int first>
+  struct Some {
+    static constexpr int own = count - first < 8 ? count - first : 8, groups = power(own), width = WARP / groups;
+
+    static void send_all(const Exchange& exchange, const T (&found)[count], Words<T>* place, uint32_t barrier) {
+      const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+      T some[groups];
+#pragma unroll
+      for (int i = 0; i < groups; ++i) some[i] = i < own ? found[first + (i < own ? i : 0)] : Op::template nothing<T>();
+      // each half of the lanes goes on with half of the numbers
+#pragma unroll
+      for (int half = groups / 2; half > 0; half /= 2) {
+        const int mask = WARP / 2 / (groups / 2 / half);
+        const bool upper = lane & mask;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+          const T kept = upper ? some[i + half] : some[i], given = upper ? some[i] : some[i + half];
+          some[i] = Op::both(kept, from_mask(given, mask));
+        }
+      }
+      const T all = of_warp<Op, width>(some[0]);
+      const auto words = __builtin_bit_cast(Words<T>, all);
+      Words<T>* const mine = place + (first + group) * parts + exchange.rank * warps + warp;
+      if (group < own) {
+        if constexpr (cluster == 1) {
+          if (within == 0) *mine = words;
+        } else {
+#pragma unroll
+          for (int block = 0; block < cluster; block += width)
+            if (cluster - block >= width || within < cluster - block) {
+              const uint32_t to = in_block(shared_address(mine), block + within), arrived = in_block(barrier, block + within);
+#pragma unroll
+              for (int k = 0; k < words.count; ++k) send_word(to + k * sizeof(words.each[k]), words.each[k], arrived);
+            }
+        }
+      }
+      if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::send_all(exchange, found, place, barrier);
+    }
+
+    static void receive_all(T (&found)[count], const Words<T>* place) {
+      const int lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+      T all = Op::template nothing<T>();
+      const Words<T>* const from = place + (first + group) * parts;
+#pragma unroll
+      for (int part = 0; part < parts; part += width)
+        if (group < own && (parts - part >= width || within < parts - part))
+          all = Op::both(all, __builtin_bit_cast(T, from[part + within]));
+      all = of_warp<Op, width>(all);
+#pragma unroll
+      for (int i = 0; i < own; ++i) found[first + i] = from_lane(all, i * width);
+      if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::receive_all(found, place);
+    }
+  };
+
+  template <class A, class T> static void read(A& each, T* found, int& at) {
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i) found[at++] = Numbers<A>::get(each, i);
+  }
+  template <class A, class T> static void write(A& each, const T* found, int& at) {
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i) Numbers<A>::get(each, i) = found[at++];
+  }
+};
+
+}  // namespace w

@@ -1,0 +1,177 @@
+// Addresses, and vectors of rows in memory: how they are loaded, kept in registers, rounded and stored.
+
+namespace w {
+
+enum : int { WARP = 32, GRANULE = 16 };
+
+// addresses
+
+/// In shared memory, as instructions take them.
+inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+inline uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
+
+/// The number of elements between the last vector before a row, and the row.
+template <int lanes, class T>
+inline int elements_early(const T* row) { return static_cast<int>(address(row) / sizeof(T) % lanes); }
+
+// vectors
+
+/// So many elements that lie next to each other.
+template <class T, int lanes>
+struct alignas(sizeof(T) * lanes > GRANULE ? GRANULE : sizeof(T) * lanes) Vector {
+  T elements[lanes];
+  T& operator[](int i) { return elements[i]; }
+  T operator[](int i) const {
+    if constexpr (sizeof(T) == 2 && lanes % 2 == 0) {  // of a word, as arithmetic that is seen through
+      struct Packed { uint32_t words[lanes / 2]; };
+      return __builtin_bit_cast(T, static_cast<uint16_t>(__builtin_bit_cast(Packed, *this).words[i / 2] >> (i % 2 * 16)));
+    }
+    return elements[i];
+  }
+};
+
+/// Those of an array.
+template <class T, int lanes>
+inline Vector<T, lanes> vector(const T (&numbers)[lanes]) {
+  Vector<T, lanes> found;
+#pragma unroll
+  for (int i = 0; i < lanes; ++i) found[i] = numbers[i];
+  return found;
+}
+/// So that all numbers of the vectors of a thread are the same.
+template <class T, int vectors, int lanes>
+inline void fill(T (&numbers)[vectors][lanes], T number) {
+#pragma unroll
+  for (int k = 0; k < vectors; ++k)
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) numbers[k][i] = number;
+}
+
+/// Whether a row has a column, or all those of a vector.
+inline bool inside(int column, int columns) { return static_cast<unsigned>(column) < static_cast<unsigned>(columns); }
+template <int lanes>
+inline bool whole(int column, int columns) { return column >= 0 && column + lanes <= columns; }
+
+/// The same as words of 32 bits, of which a register is full: otherwise each element of 16 bits has one while it waits,
+/// and the second one of a word takes two instructions to become a float instead of one.
+template <class V>
+inline V in_words(const V& found) {
+  if constexpr (sizeof(V) % 4 == 0) {
+    struct Packed { uint32_t words[sizeof(V) / 4]; } packed = __builtin_bit_cast(Packed, found);
+#pragma unroll
+    for (uint32_t& word : packed.words) asm("" : "+r"(word));
+    return __builtin_bit_cast(V, packed);
+  }
+  return found;
+}
+
+/// What waits in registers, as it is: not as floats, which take two of them for each.
+template <class V>
+inline V kept(const V& found) {
+  if constexpr (sizeof(V) % 4 == 0) {
+    struct Packed { uint32_t words[sizeof(V) / 4]; } packed = __builtin_bit_cast(Packed, found);
+#pragma unroll
+    for (uint32_t& word : packed.words) asm volatile("" : "+r"(word));
+    return __builtin_bit_cast(V, packed);
+  }
+  return found;
+}
+/// Those of a row from a column on, one by one; zeros before and behind the row, if they are not all of it.
+template <int lanes, class T>
+inline Vector<T, lanes> load_each(const T* row, int column, int columns, bool all) {
+  Vector<T, lanes> found = {};
+#pragma unroll
+  for (int i = 0; i < lanes; ++i)
+    if (all || inside(column + i, columns)) found[i] = row[column + i];
+  return in_words(found);
+}
+
+/// The same. inner: they and as many behind them are of the row. together: they lie at a multiple of their size; else
+/// they are taken from the granules of 16 bytes that they lie in.
+template <int lanes, bool together, class T>
+inline Vector<T, lanes> load_row(const T* row, int column, int columns, bool inner) {
+  using Found = Vector<T, lanes>;
+  const T* const from = row + column;
+  if (inner) {
+    if constexpr (together) {
+      return in_words(*reinterpret_cast<const Found*>(from));
+    } else if constexpr (sizeof(Found) % GRANULE == 0) {
+      constexpr int granules = sizeof(Found) / GRANULE, words = GRANULE / 4 * granules;
+      const int early = static_cast<int>(address(from) % GRANULE);
+      const uint4* const first = reinterpret_cast<const uint4*>(address(from) - early);
+      uint32_t some[words + GRANULE / 4];
+#pragma unroll
+      for (int i = 0; i <= granules; ++i)
+        reinterpret_cast<uint4*>(some)[i] = i < granules || early ? __ldg(first + i) : uint4{};
+#pragma unroll
+      for (int by = 2; by > 0; by /= 2)
+#pragma unroll
+        for (int i = 0; i + by < words + GRANULE / 4; ++i)
+          if (early & 4 * by) some[i] = some[i + by];
+      struct Packed { uint32_t words[words]; } packed;
+#pragma unroll
+      for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
+      return in_words(__builtin_bit_cast(Found, packed));
+    }
+  }
+  return load_each<lanes>(row, column, columns, inner);
+}
+
+/// The same of a row in shared memory, where what was copied with it lies around it: elements before and behind the row
+/// may be any.
+template <int lanes, bool together, class T>
+inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool all) {
+  if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
+  return load_each<lanes>(row, column, columns, all);
+}
+/// What lies before or behind a row is replaced by what a reduction is of nothing.
+template <class Op, class T, int lanes>
+inline void keep_inside(T (&numbers)[lanes], int column, int columns) {
+#pragma unroll
+  for (int i = 0; i < lanes; ++i)
+    if (!inside(column + i, columns)) numbers[i] = Op::template nothing<T>();
+}
+
+/// What nobody reads soon.
+template <class T, int lanes>
+inline void store(T* to, const Vector<T, lanes>& found) {
+  constexpr int bytes = sizeof(found);
+  if constexpr (bytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < bytes / 16; ++i)
+      __stcs(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&found)[i]);
+  } else if constexpr (bytes == 8) {
+    __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&found));
+  } else {
+    *reinterpret_cast<Vector<T, lanes>*>(to) = found;
+  }
+}
+/// To a row, but for elements that lie before or behind it.
+template <bool together, class T, int lanes>
+inline void store_row(T* row, const Vector<T, lanes>& found, int column, int columns, bool all) {
+  if (together && all) {
+    store(row + column, found);
+  } else {
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (all || inside(column + i, columns)) row[column + i] = found[i];
+  }
+}
+
+/// Floats as they are stored, in 16 bits, two at a time.
+template <class T, int lanes>
+inline Vector<T, lanes> rounded(const float (&numbers)[lanes]) {
+  struct alignas(Vector<T, lanes>) { uint32_t pairs[lanes / 2]; } found;
+#pragma unroll
+  for (int i = 0; i < lanes / 2; ++i) found.pairs[i] = pack<T>(numbers[2 * i], numbers[2 * i + 1]);
+  return __builtin_bit_cast(Vector<T, lanes>, found);
+}
+
+/// The element of a row with an index, zero where there is none. stride: from one element to the next.
+template <class T, class I>
+inline T pick(const T* row, I index, int columns, int64_t stride = 1) {
+  return index >= 0 && index < columns ? row[index * stride] : T();
+}
+
+}  // namespace w
