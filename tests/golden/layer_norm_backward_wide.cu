@@ -298,8 +298,6 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {
         out1[column] = cast_4;
-      }
-      if (exists) {
         out2[column] = cast_5;
       }
     }

@@ -296,8 +296,6 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {
         out1[segment * 32768 + column] = cast_4;
-      }
-      if (exists) {
         out2[segment * 32768 + column] = cast_5;
       }
     }

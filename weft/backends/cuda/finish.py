@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from weft.backends.abi import ceil_div, product
 from weft.backends.c_expressions import C_TYPES
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
@@ -83,8 +85,17 @@ class Finish(Statements):
                     line("const bool exists = thread < task_columns && column < columns;")
                 else:
                     line("const int column = thread;")
-                for statement in loop.body:
-                    self._one(statement, bool(loop.kept))
+                for conditions, some in groupby(loop.body, self._conditions):
+                    with self.guarded(conditions):
+                        for statement in some:
+                            self._one(statement, bool(loop.kept))
+
+    def _conditions(self, statement: Statement) -> list[str]:
+        """Of the threads that do it."""
+        if not isinstance(statement, Store):
+            return []
+        buffer = self.outputs[statement.output].buffer
+        return ["exists", *self.once(buffer.dims, self.columns)] if self.has_columns(buffer) else ["column == 0"]
 
     def _one(self, statement: Statement, keeps: bool) -> None:
         line = self.out.line
@@ -101,12 +112,7 @@ class Finish(Statements):
                 self.define(name)
             case Store(output=name):
                 output = self.outputs[name]
-                if self.has_columns(output.buffer):
-                    conditions = ["exists", *self.once(output.buffer.dims, self.columns)]
-                else:
-                    conditions = ["column == 0"]
-                with self.guarded(conditions):
-                    line(f"{self.element(output.buffer)} = {self.operand(output.value)};")
+                line(f"{self.element(output.buffer)} = {self.operand(output.value)};")
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
