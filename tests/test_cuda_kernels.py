@@ -163,7 +163,7 @@ def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
     _, kernel = kernel_of("rms_norm_backward", (515, 2001), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if ((row + r * 8) < end_row) {" in before
+    assert "if ((row + r * apart) < end_row) {" in before
     assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {") == 2
 
 

@@ -57,7 +57,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
-    places = 2 + 2 * schedule.lag
+    places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.warps * numbers
     return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places))
 

@@ -43,6 +43,12 @@ class CudaSchedule(Schedule):
         """Of a block, that compute."""
         return WARP_THREADS * self.warps
 
+    @property
+    def exchange_places(self) -> int:
+        """Of row reductions in shared memory: two that are used in turn, and as many more where one is sent before
+        another is received."""
+        return 2 + 2 * self.lag
+
     def chunk_count(self, rows: int) -> int:
         return min(self.chunks, -(-rows // self.rows_per_tile))
 

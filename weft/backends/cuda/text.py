@@ -77,9 +77,9 @@ class Layout(View):
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
         self.exchange_at = at
-        at += self.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
+        at += schedule.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
         self.barriers_at = at
-        self.end = rounded_up(at + 8 * (2 * schedule.stages + self.exchange_places))
+        self.end = rounded_up(at + 8 * (2 * schedule.stages + schedule.exchange_places))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
@@ -211,7 +211,7 @@ class _Function(Printer):
         eviction = "last" if self.row_outputs() else "first"
         line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}> ring(memory, barriers);")
         places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
-        line(f"w::Exchange<cluster, warps, {layout.most}, {self.exchange_places}> exchange({places}, rank);")
+        line(f"w::Exchange<cluster, warps, {layout.most}, {schedule.exchange_places}> exchange({places}, rank);")
         self._begins(gathers=bool(synced))
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
             line("return (k + 1) * threads <= surely || (vector < own && column < columns);")

@@ -153,12 +153,6 @@ class View(KernelView[CudaSchedule]):
         return True
 
     @property
-    def exchange_places(self) -> int:
-        """Of row reductions in shared memory: two that are used in turn, and as many more where one is sent before
-        another is received."""
-        return 2 + 2 * self.schedule.lag
-
-    @property
     def finish_warps(self) -> int:
         """Of a block of a finish that is launched by itself."""
         return 32 if self.schedule.chunks >= MANY_CHUNKS else 8

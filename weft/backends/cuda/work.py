@@ -79,7 +79,7 @@ class Work:
             view.lanes,
             not view.begins_with_vectors(reference),
             view.alike,
-            bool(view.weights() or view.outer),
+            view.keeps_columns,
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
             operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
