@@ -16,6 +16,8 @@ from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
 
 BEHIND: dict[str, Any] = {"warps": 4, "vectors": 2, "stages": 3, "lag": 1}
+COMMON = {"sent": "unsigned", "row": "int64_t"}
+"""What is held of every tile: the number by which row reductions are received, and its first row."""
 KIND = r"(?:const )?(?:auto|bool|float|double|int|unsigned|u?int\d+_t|w::[\w:]+(?:<[\w:, ]+>)?)[*&]*(?: const)?"
 
 
@@ -38,15 +40,15 @@ class Tiles:
         members = {match[2]: match[1] + match[3] for match in found if match}
         assert len(members) == end
         inner = " " * (indent + 2)
-        starts = [lines.index(f"{inner}if ({condition}) {{") for condition in ("ahead < end_row", "ahead > first_row")]
+        starts = [lines.index(f"{inner}if ({condition}) {{") for condition in ("ahead < end_row", "ahead != first_row")]
         first, second = (lines[at + 1 : lines.index(f"{inner}}}", at)] for at in starts)
         assert lines[end + 1 : starts[0] - 1] == [f"{' ' * indent}#pragma unroll 1"]
         at = lines.index(f"{inner}}}", starts[1])
         rest = [lines[starts[0] - 1], *lines[at + 1 : lines.index(f"{' ' * indent}}}", at)]]
         first, second, rest = ([line.strip() for line in some] for some in (first, second, rest))
         again = [f"const auto& {name} = held.{name};" for name in members]
-        assert second[1 : 1 + len(again)] == again
-        return Tiles(members, first, [second[0], *second[1 + len(again) :]], rest)
+        assert second[: len(again)] == again
+        return Tiles(members, first, second[len(again) :], rest)
 
 
 def declared(lines: list[str]) -> set[str]:
@@ -73,10 +75,12 @@ def test_what_is_held_of_a_tile_is_what_its_second_part_takes_from_the_first(
     tiles = Tiles.of(kernel)
     defined = declared(tiles.first)
     assert {*tiles.members} <= defined
-    assert {*tiles.members} == (named(tiles.second) & defined) - declared(tiles.second)
+    assert {*tiles.members} == {"row"} | (named(tiles.second) & defined) - declared(tiles.second)
     copied = re.findall(r"fresh\.(\w+)(?:\[r\])? = (\w+)(?:\[r\])?", "\n".join(tiles.first))
     assert copied == [(member, member) for member in tiles.members]
-    assert {kind.endswith("[tile_rows]") for member, kind in tiles.members.items() if member != "sent"} <= {rows > 1}
+    assert {kind.endswith("[tile_rows]") for member, kind in tiles.members.items() if member not in COMMON} <= {
+        rows > 1
+    }
 
 
 HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
@@ -104,14 +108,14 @@ HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
          "cast_3": "int64_t[tile_rows]"},
     ),
 ]  # fmt: skip
-"""Beside the number by which row reductions are received: results of those before the last, numbers of a row, where its
+"""Beside what is held of every tile: results of those before the last, numbers of a row, where its
 vectors begin, and where they lie in shared memory, if the second part needs them."""
 
 
 @pytest.mark.parametrize(("name", "columns", "fields", "held"), HELD, ids=[case[0] for case in HELD])
 def test_some_of_what_is_held(name: str, columns: int, fields: dict[str, Any], held: dict[str, str]) -> None:
     tiles = Tiles.of(kernel_of(name, (515, columns), **BEHIND | fields)[1])
-    assert tiles.members == {"sent": "unsigned"} | held
+    assert tiles.members == COMMON | held
 
 
 @needs_nvrtc
@@ -124,20 +128,21 @@ def test_tiles_that_overlap_compile(name: str, columns: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "columns", "rows", "step"),
-    [("softmax_forward", 1001, 1, "1"), ("softmax_forward", 1001, 2, "tile_rows"),
+    [("rms_norm_backward", 2048, 1, "1"), ("rms_norm_backward", 2048, 2, "tile_rows"),
      ("layer_norm_forward", 1001, 1, "apart"), ("layer_norm_forward", 1001, 2, "tile_rows * apart"),
-     ("layer_norm_forward", 2048, 1, "1")],
+     ("softmax_forward", 1001, 1, "next_row"), ("layer_norm_forward", 2048, 2, "next_row")],
 )  # fmt: skip
 def test_the_second_part_of_a_tile_is_done_behind_the_first_one_of_the_next(
     name: str, columns: int, rows: int, step: str
 ) -> None:
     """Also for the last tile, behind which there is none, and for no tile where a part of a chunk has no rows."""
     tiles = Tiles.of(kernel_of(name, (515, columns), **BEHIND, rows_per_tile=rows)[1])
-    following = "++ahead" if step == "1" else f"ahead += {step}"
-    assert tiles.rest == [
-        f"for (int64_t ahead = first_row; ; {following}) {{", "if (ahead >= end_row) break;", "held = fresh;",
-    ]  # fmt: skip
-    assert (tiles.first[0], tiles.second[0]) == ("const int64_t row = ahead;", f"const int64_t row = ahead - {step};")
+    loop = {
+        "1": "for (int64_t ahead = first_row; ; ++ahead) {",
+        "next_row": "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row) {",
+    }.get(step, f"for (int64_t ahead = first_row; ; ahead += {step}) {{")
+    assert tiles.rest == [loop, "if (ahead >= end_row) break;", "held = fresh;"]
+    assert tiles.first[0] == "const int64_t row = ahead;"
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -160,7 +165,7 @@ def test_only_the_last_of_row_reductions_one_after_the_other_are_not_waited_for(
         *(f"exchange.template reduce<{each};" for each in reduced),
         f"const unsigned sent = exchange.template send<{sent};",
     ]
-    assert tiles.first[tiles.first.index(exchanged[-1]) + 1] == "fresh.sent = sent;"
+    assert tiles.first[tiles.first.index(exchanged[-1]) + 1] == "fresh.sent = sent, fresh.row = row;"
     received = f"exchange.template receive<{sent.replace('>(', '>(sent, ')};"
     assert [line for line in tiles.second if "exchange." in line] == [received]
     words = 2 if name == "layer_norm_backward" else 1
@@ -189,7 +194,7 @@ def test_of_row_reductions_of_several_kinds_the_last_are_not_waited_for() -> Non
 
 def test_where_no_column_is_passed_over_again_nothing_is_held_of_columns() -> None:
     tiles = Tiles.of(of_rows(SEVERAL_KINDS, cluster=2, lag=1))
-    assert tiles.members == {"sent": "unsigned", "total": "float"}
+    assert tiles.members == COMMON | {"total": "float"}
 
 
 @pytest.mark.parametrize(("name", "behind"), [("softmax_forward", True), ("cross_entropy_forward", False)])

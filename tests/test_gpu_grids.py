@@ -235,7 +235,7 @@ def test_an_abi_prints_what_a_launcher_has_to_know() -> None:
         "launch weft_p_finish grid=(8, 1) threads=128 persistent\n"
     )
     assert str(text.abi(SAME)) == (
-        "words x, y, columns, column__partial, barrier, s0\n"
+        "words x, y, columns, column__partial, counter, s0\n"
         "partial column__partial: f32 [(max(1, min(-(-s0 // 4), 8))) * 64]\n"
         "launch weft_p grid=(max(1, min(-(-s0 // 4), 8)), 1) threads=128 persistent cooperative\n"
     )

@@ -72,7 +72,7 @@ def run(
     for partial in abi.partials:
         elements = count(partial.elements, numbers_by_name)
         arguments.append(memory.partial(elements, TORCH_DTYPES[partial.dtype]))
-    if abi.barrier:
+    if abi.counter:
         arguments.append(torch.zeros(1, dtype=torch.int64))
     arguments[len(inputs) : len(inputs)] = outputs
     numbers = [tl.tensor(TensorHandle(np.array([p], np.int64), tl.int64), tl.int64) for p in parameters]

@@ -1,7 +1,7 @@
 """How the functions of a GPU kernel are called: all that whoever loads and starts binaries knows of a kernel.
 
 All functions of a kernel take the same arguments, each a word of 64 bits: addresses of the inputs and the outputs, of
-the partial results in the workspace, of the barrier counter if there is one, and the run-time parameters. Behind them a
+the partial results in the workspace, of the counter if there is one, and the run-time parameters. Behind them a
 compiler may have put words of its own, which are null.
 
 A count is a number, or the Python text of one made of run-time parameters: ``min(264, -(-s0 // 4))``.
@@ -67,17 +67,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Abi:
-    """Everything that calls of a kernel need besides its binaries. tensors: inputs and outputs, in order. barrier:
-    whether programs of a launch wait for each other, and so need a counter."""
+    """Everything that calls of a kernel need besides its binaries. tensors: inputs and outputs, in order. counter:
+    whether programs of a launch count together: those that wait for each other, or take row tiles from a queue."""
 
     tensors: tuple[str, ...]
     partials: tuple[Partial, ...]
-    barrier: bool
+    counter: bool
     parameters: tuple[str, ...]
     launches: tuple[Launch, ...]
 
     def __str__(self) -> str:
-        words = [*self.tensors, *(p.name for p in self.partials), *["barrier"] * self.barrier, *self.parameters]
+        words = [*self.tensors, *(p.name for p in self.partials), *["counter"] * self.counter, *self.parameters]
         lines = [f"words {', '.join(words)}"]
         lines += [f"partial {p.name}: {p.dtype} [{p.elements}]" for p in self.partials]
         return "\n".join([*lines, *map(str, self.launches), ""])

@@ -177,8 +177,8 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A loop over row tiles: those of a chunk, of all rows that one program has, or every so many of all. ahead: of
-    which loads run ahead."""
+    """A loop over row tiles: those of a chunk, of all rows that one program has, every so many of all, or what a
+    program takes from the queue of all. ahead: of which loads run ahead."""
 
     body: tuple[Statement, ...]
     of: str

@@ -16,7 +16,8 @@ def specialised(loop: Chunks, copied: Sequence[str]) -> tuple[Role, Role]:
     """The roles of programs that do what a loop over chunks says. copied: inputs that its tiles load."""
     if not copied:
         raise ValueError("nothing is copied, and nobody waits for it")
-    producer = replace(loop, body=(Tiles((Copy(tuple(copied)),), "chunk"),))
+    (tiles,) = (each for each in loop.body if isinstance(each, Tiles))
+    producer = replace(loop, body=(replace(tiles, body=(Copy(tuple(copied)),)),))
     consumers = replace(loop, body=tuple(_waiting(each, copied) for each in loop.body))
     return Role((producer,), "producer"), Role((consumers,), "consumers")
 

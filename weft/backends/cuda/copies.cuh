@@ -100,11 +100,12 @@ inline uint64_t cache_policy() {
 template <int stages, int stage_bytes, int warps, Eviction eviction>
 struct Ring {
   uint8_t* memory;
+  int64_t* next_rows;
   uint32_t filled, free;  // barriers of the first stage
   int stage = 0, oldest = 0;  // to be filled or read next, and to be released next
   uint32_t parity = 0;
 
-  Ring(uint8_t* memory, uint64_t* barriers) : memory(memory) {
+  Ring(uint8_t* memory, uint64_t* barriers, int64_t* next_rows = nullptr) : memory(memory), next_rows(next_rows) {
     filled = shared_address(barriers);
     free = filled + 8 * stages;
   }
@@ -115,6 +116,9 @@ struct Ring {
   void wait_until_filled() const { wait(filled + 8 * stage, parity); }
   /// Of one thread, which has said what is copied.
   void copied() { arrive(filled + 8 * stage), next(); }
+  /// The first row of the tile behind that of a stage, which is known with it.
+  void set_next_row(int64_t row) const { next_rows[stage] = row; }
+  int64_t next_row() const { return next_rows[stage]; }
   /// Of all threads of a warp that reads.
   void release() {
     arrive_for_warp(free + 8 * oldest);

@@ -38,7 +38,7 @@ class CudaLowering(Lowering[CudaSchedule], View):
         body += [load for buffer in fixed for load in self.load(buffer)]
         if moving:
             body.append(EachRow(tuple(Load(b.name, ahead=True) for b in moving)))
-        body.append(Tiles((self.tile(),), "chunk"))
+        body.append(Tiles((self.tile(),), "queue" if self.is_queued else "chunk"))
         body += [Keep(value.name) for value in self.outer]
         producer, consumers = specialised(Chunks(tuple(body)), [b.name for b in self.streamed()])
         yield from (producer, overlapped(consumers) if self.schedule.lag else consumers)

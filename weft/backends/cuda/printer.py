@@ -56,7 +56,11 @@ class Printer(Vectors):
             for statement in loop.body:
                 assert isinstance(statement, Tiles)
                 with self._tiles():
+                    if self.is_queued:
+                        self.out.line(f"next_row = queue.next(){' * tile_rows' * self.several};")
                     self.out.line("ring.wait_until_free();")
+                    if self.is_queued:
+                        self.out.line("ring.set_next_row(next_row);")
                     for copy in statement.body:
                         assert isinstance(copy, Copy)
                         self._copy([self.inputs[name] for name in copy.buffers])
@@ -84,7 +88,9 @@ class Printer(Vectors):
         if self.segments:
             index, total = "next", "segments * chunks"
         head = f"for (int64_t {index} = blockIdx.x / cluster; {index} < {total}; {index} += gridDim.x / cluster)"
-        with self.out.block(head), ExitStack() as parts:
+        with ExitStack() as parts:
+            if not self.is_queued:
+                parts.enter_context(self.out.block(head))
             if self.segments:
                 line("const int64_t segment = next / chunks, chunk = next % chunks;")
             if self.apart > 1:
@@ -93,6 +99,8 @@ class Printer(Vectors):
                 parts.enter_context(self.out.block(head))
                 line("const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);")
                 line("const int64_t first_row = own_rows.first, end_row = own_rows.end;")
+            elif self.is_queued:
+                line(f"const int64_t first_row = queue.first(){' * tile_rows' * self.several}, end_row = rows;")
             else:
                 line("const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;")
             for buffer in dict.fromkeys(addressed):
@@ -103,7 +111,11 @@ class Printer(Vectors):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
-        with self.out.block(f"for (int64_t row = first_row; row < end_row; {self._next('row')})"):
+        if self.is_queued:
+            head = "for (int64_t row = first_row, next_row; row < end_row; row = next_row)"
+        else:
+            head = f"for (int64_t row = first_row; row < end_row; {self._next('row')})"
+        with self.out.block(head):
             yield
 
     @property
@@ -146,12 +158,19 @@ class Printer(Vectors):
                 self._overlapping(body, behind)
             case Tiles(body=(Tile(body=body),)):
                 with self._tiles():
+                    self._next_of_queue()
                     for each in body:
                         self._of_tile(each)
             case Keep(value=name):
                 self.keep(self.by_name[name])
             case _:
                 raise AssertionError(f"nobody prints {statement}")
+
+    def _next_of_queue(self) -> None:
+        """The row tile behind this one, which comes with the copies of this one."""
+        if self.is_queued:
+            self.out.line("ring.wait_until_filled();")
+            self.out.line("next_row = ring.next_row();")
 
     def _load_ahead(self, buffer: Buffer, first: str, *, define: bool = False) -> None:
         """What the rows of a tile have of an input, before they are needed. first: of these rows."""
@@ -167,21 +186,25 @@ class Printer(Vectors):
         rows = "[tile_rows]" if self.several else ""
         with self.out.block("struct Tile", "} held, fresh;"):
             line("unsigned sent;")
+            line("int64_t row;")
             for name, kind in held.items():
                 line(f"{kind} {name}{rows};")
         line("#pragma unroll 1")
-        with self.out.block(f"for (int64_t ahead = first_row; ; {self._next('ahead')})"):
+        head = f"for (int64_t ahead = first_row; ; {self._next('ahead')})"
+        if self.is_queued:
+            head = "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row)"
+        with self.out.block(head):
             with self.out.block("if (ahead < end_row)"):
                 line("const int64_t row = ahead;")
+                self._next_of_queue()
                 for each in body:
                     self._of_tile(each)
                 each_row = "for (int r = 0; r < tile_rows; ++r) " if self.several else ""
-                line("fresh.sent = sent;")
+                line("fresh.sent = sent, fresh.row = row;")
                 if held:
                     line(f"{each_row}{', '.join(f'fresh.{name}{self._r} = {name}{self._r}' for name in held)};")
-            with self.out.block("if (ahead > first_row)"):
-                line(f"const int64_t row = ahead - {self.step};")
-                for name in ("sent", *held):
+            with self.out.block("if (ahead != first_row)"):
+                for name in ("sent", "row", *held):
                     line(f"const auto& {name} = held.{name};")
                 for each in behind:
                     self._of_tile(each)
@@ -271,7 +294,8 @@ class Printer(Vectors):
     def _arrive(self) -> None:
         """Where the vectors of each row are in shared memory."""
         line = self.out.line
-        line("ring.wait_until_filled();")
+        if not self.is_queued:
+            line("ring.wait_until_filled();")
         if self.several:
             if not self.keeps_columns:
                 line("int before[tile_rows];")
@@ -316,7 +340,7 @@ class Printer(Vectors):
                         raise AssertionError(f"nobody prints {statement}")
         for statement in body:
             if isinstance(statement, Load) and statement.ahead:
-                self._load_ahead(self.inputs[statement.buffer], f"row + {self.step}")
+                self._load_ahead(self.inputs[statement.buffer], "next_row" if self.is_queued else f"row + {self.step}")
 
     def _store_number(self, output: Output) -> None:
         once = self.once(output.buffer.dims, (*self.segments, *self.inside))

@@ -59,7 +59,8 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.warps * numbers
-    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places))
+    queue = (schedule.stages + 2 * schedule.queue_places) * work.is_queued
+    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places + queue))
 
 
 def most_shared_bytes(blocks: int, target: Target) -> int:

@@ -49,6 +49,11 @@ class CudaSchedule(Schedule):
         another is received."""
         return 2 + 2 * self.lag
 
+    @property
+    def queue_places(self) -> int:
+        """Of numbers of tiles, in the shared memory of each block, as ``w::TileQueue`` has them."""
+        return self.stages + 2 if self.cluster > 1 else 0
+
     def chunk_count(self, rows: int) -> int:
         return min(self.chunks, -(-rows // self.rows_per_tile))
 

@@ -27,8 +27,8 @@ from weft.lowering.nest import Chunks, Columns, GridSync, Nest, Reduce, Role, Se
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
     "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row "
-    "last surely at_edge whole sent Tile held fresh ahead inner segment chunk row r k i vector "
-    "column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
+    "last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner segment chunk row r k i "
+    "vector column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx gridDim "
     "blockDim warpSize min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
@@ -38,8 +38,8 @@ DERIVED = (
     *("_state", "_block"),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
-BARRIER = "barrier"
-"""The argument that is the counter of a barrier."""
+BARRIER, COUNTER = "barrier", "counter"
+"""The argument that is the counter of a barrier, or of the queue of row tiles."""
 
 
 @lru_cache(maxsize=KEPT)
@@ -78,8 +78,14 @@ class Layout(View):
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
         self.exchange_at = at
         at += schedule.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
+        self.next_rows_at = at
+        at += 8 * schedule.stages * self.is_queued
+        self.told_at = at
+        at += 8 * schedule.queue_places * self.is_queued
         self.barriers_at = at
-        self.end = rounded_up(at + 8 * (2 * schedule.stages + schedule.exchange_places))
+        self.exchange_barriers = 2 * schedule.stages
+        self.queue_barriers = self.exchange_barriers + schedule.exchange_places
+        self.end = rounded_up(at + 8 * (self.queue_barriers + schedule.queue_places * self.is_queued))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
@@ -128,7 +134,7 @@ def abi(kernel: CudaKernel) -> Abi:
     return Abi(
         tuple(b.name for b in plain.program.buffers),
         _partials(plain),
-        syncs,
+        syncs or View(plain).is_queued,
         plain.program.parameters,
         tuple(launches),
     )
@@ -186,6 +192,8 @@ def _arguments(kernel: CudaKernel, nests: tuple[Nest, ...]) -> list[str]:
     found += [f"{C_TYPES[v.dtype]}* {v.name}_partial" for v in view.outer]
     if _syncs(nests):
         found.append(f"unsigned long long* {BARRIER}")
+    elif view.is_queued:
+        found.append(f"unsigned long long* {COUNTER}")
     return [*found, *(f"int64_t {p}" for p in program.parameters)]
 
 
@@ -209,9 +217,17 @@ class _Function(Printer):
         line(f"uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + {layout.barriers_at});")
         line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
         eviction = "last" if self.row_outputs() else "first"
-        line(f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}> ring(memory, barriers);")
-        places = f"memory + {layout.exchange_at}, barriers + {2 * schedule.stages}"
+        more = ", next_rows" if self.is_queued else ""
+        if more:
+            line(f"int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + {layout.next_rows_at});")
+        ring = f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}>"
+        line(f"{ring} ring(memory, barriers{more});")
+        places = f"memory + {layout.exchange_at}, barriers + {layout.exchange_barriers}"
         line(f"w::Exchange<cluster, warps, {layout.most}, {schedule.exchange_places}> exchange({places}, rank);")
+        if self.is_queued:
+            tiles = "(rows + tile_rows - 1) / tile_rows" if self.several else "rows"
+            places = f"next_rows + {schedule.stages}, barriers + {layout.queue_barriers}"
+            line(f"w::TileQueue<cluster, {schedule.queue_places}> queue({tiles}, {COUNTER}, {places}, rank);")
         self._begins(gathers=bool(synced))
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
             line("return (k + 1) * threads <= surely || (vector < own && column < columns);")
@@ -223,6 +239,8 @@ class _Function(Printer):
         with self.out.block("if (threadIdx.x == 0)"):
             line("ring.start();")
             line("exchange.start();")
+            if self.is_queued:
+                line("queue.start();")
             line("w::started_barriers();")
         line("w::wait_for_cluster<cluster>();")
         line()
@@ -262,6 +280,8 @@ class _Function(Printer):
         if self.segments:
             line(f"const int64_t segments = {self.product(self.segments)};")
         inside = self.count(self.inside)
+        if self.is_queued:
+            return
         if inside is not None:
             line(f"constexpr int64_t chunks = {max(1, min(inside, self.schedule.chunks))};")
         else:

@@ -129,6 +129,11 @@ class View(KernelView[CudaSchedule]):
         return bool(self.weights() or self.outer)
 
     @property
+    def is_queued(self) -> bool:
+        """Whether clusters take row tiles from a queue: a tile has nothing to do with those before it."""
+        return not self.outer and not self.segments and self.apart == 1
+
+    @property
     def apart(self) -> int:
         """How far the rows of a part of a chunk are apart: they begin at one place between two vectors, where a thread
         keeps something of its columns."""

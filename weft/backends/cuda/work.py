@@ -27,7 +27,8 @@ class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once. copied: bytes of an element of each input
     that is copied ahead; written: of each output that is written row by row; weights: of each input that is the same
     for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin between two vectors, as far
-    as is known; alike: how far those are apart that begin at the same place. keeps_columns: whether a thread keeps
+    as is known; alike: how far those are apart that begin at the same place. is_queued:
+    whether clusters take row tiles from a queue. keeps_columns: whether a thread keeps
     something of its columns from row to row. passes: loops over the columns of a row; loads: of vectors in them.
     operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that are exchanged.
     sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to
@@ -40,6 +41,7 @@ class Work:
     lanes: int
     is_early: bool
     alike: int
+    is_queued: bool
     keeps_columns: bool
     passes: int
     loads: int
@@ -79,6 +81,7 @@ class Work:
             view.lanes,
             not view.begins_with_vectors(reference),
             view.alike,
+            view.is_queued,
             view.keeps_columns,
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),

@@ -1,4 +1,4 @@
-"""Memory that a GPU kernel needs beyond its tensors: partial results, and the counter of a barrier."""
+"""Memory that a GPU kernel needs beyond its tensors: partial results, and a counter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTERS, COUNTER_BYTES = 4096, 32
 @dataclass(frozen=True)
 class Workspace:
     """One piece of memory with a slice for each of the kernel's partial results. offsets_bytes: of the slices, in the
-    order of the arguments. counters: of the programs that arrive at the kernel's barrier, if it has one."""
+    order of the arguments. counters: what the programs of a launch count together, if they do."""
 
     size_bytes: int
     offsets_bytes: tuple[int, ...]
@@ -28,7 +28,7 @@ class Workspace:
     @staticmethod
     def of(abi: Abi, sizes: Mapping[str, int]) -> Workspace:
         """sizes: of run-time parameters, by name."""
-        return Workspace(*abi.workspace(sizes), Counters() if abi.barrier else None)
+        return Workspace(*abi.workspace(sizes), Counters() if abi.counter else None)
 
     @property
     def words(self) -> int:
@@ -55,9 +55,10 @@ class Workspace:
 
 
 class Counters:
-    """Counters of one barrier on one device: how many programs have arrived there.
+    """Counters of one kernel on one device: how many programs have arrived at its barrier, or how many row tiles they
+    have taken from its queue.
 
-    The programs of a launch count on from a multiple of their number to the next one, so that a counter is never set
+    The programs of a launch count on from a multiple of what they count to the next one, so that a counter is never set
     back, and is only used for launches of one size that cannot overlap: those on one stream, or those of one place in
     a CUDA graph. They lie in memory that is never given back: a graph that was captured keeps addresses.
     """

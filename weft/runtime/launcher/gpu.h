@@ -66,7 +66,7 @@ struct GpuFitting : Fitting {
   int32_t device;
   uintptr_t alignment_bytes;
   std::vector<char> aligned;  // of each tensor, whether it starts at a multiple of that
-  uintptr_t counter;  // of programs that arrive at a barrier, 0 without one: for launches of one stream, in no graph
+  uintptr_t counter;  // of what programs count together, 0 without one: for launches of one stream, in no graph
   void* stream;       // that stream
   size_t arguments;   // of each function; behind those that have values are null pointers
   int64_t workspace_bytes;
