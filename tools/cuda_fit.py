@@ -1,9 +1,9 @@
 """Constants of the model of time of CUDA C++ kernels: ``python -m tools.cuda_fit --write``.
 
 ``tools/sweeps/h200_clusters.csv`` has times of schedules from ``tools.gpu_sweep --backend cuda``, at shapes drawn at
-random. Constants are those with the least errors of the logarithm of time, schedules near the best of their kernel
-counting most, as what is chosen depends on them. Kernels of every fourth shape are left out of the fit and
-described apart.
+random, and at some large ones. Constants are those with the least errors of the logarithm of time, schedules near the
+best of their kernel counting most, as what is chosen depends on them. Kernels of every fourth shape are left out of the
+fit and described apart.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ LEAST, MOST = 0.1, 10.0
 """By which constants may differ from those that they start at."""
 SHARES = {
     "bandwidth": (0.85, 1.15),
-    "sharpness": (1.0, 40.0),
     "compute_power": (0.7, 8.0),
+    "stage_power": (0.7, 14.0),
     "power": (1.0, 12.0),
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
-    "tile_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1
 """By how much slower than the best, in logarithms, schedules count a third, and what all count at the least."""
+AMONG = 2.0
+"""How much more errors count by which schedules of a kernel differ than the one that they have in common: what is
+chosen depends on those alone."""
 LEFT_OUT = 4
 
 
@@ -115,13 +117,18 @@ def fit(points: Sequence[Point], start: Constants) -> Constants:
     for i, name in enumerate(names):
         if name not in SHARES:
             low[i], high[i] = first[i] + math.log(LEAST), first[i] + math.log(MOST)
-    weights = np.sqrt([FLOOR + math.exp(-point.slower / NEAR) for point in points])
+    weights = np.array([FLOOR + math.exp(-point.slower / NEAR) for point in points])
+    numbers: dict[tuple[Cell, str], int] = {}
+    kernels = np.array([numbers.setdefault((point.cell, point.part), len(numbers)) for point in points])
+    totals = np.bincount(kernels, weights)
     logs = np.log([point.us for point in points])
 
     def errors(values: np.ndarray) -> np.ndarray:
         known = Constants(**dict(zip(names, np.exp(values).tolist(), strict=True)))
         predicted = [times_us(point.work, point.schedule, TARGET, known).all for point in points]
-        return weights * (np.log(predicted) - logs)
+        found = np.log(predicted) - logs
+        common = (np.bincount(kernels, weights * found) / totals)[kernels]
+        return np.concatenate([np.sqrt(weights) * common, AMONG * np.sqrt(weights) * (found - common)])
 
     inside = np.clip(first, low + 1e-6, high - 1e-6)
     found = least_squares(errors, inside, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=40)

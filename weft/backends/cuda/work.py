@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from weft.backends.cuda import legality
 from weft.backends.cuda.schedule import CudaSchedule
@@ -54,6 +54,11 @@ class Work:
     rows: int
     columns: int
     segments: int
+
+    @cached_property
+    def copied_bytes(self) -> int:
+        """Of all rows."""
+        return self.segments * self.rows * self.columns * sum(self.copied)
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
