@@ -223,17 +223,35 @@ def test_one_warp_waits_for_nobody() -> None:
 
 
 def test_row_reductions_that_come_behind_are_not_waited_for() -> None:
-    """The longer the more blocks exchange them, if that takes time."""
+    """If that takes time, and there are stages enough: a tile that comes behind keeps one."""
     work = Work.of(split_of("layer_norm_backward", 4096, 16384))
     assert isinstance(work, Work)
-    known = replace(constants(TARGET), exchange_ns=500.0, cluster_ns=100.0)
-    base = CudaSchedule("CLUSTER", ("m",), ("n",), (), rows_per_tile=1, finish="separate")
-    saved = list[float]()
-    for cluster in (1, 2, 8):
-        own = base.but(cluster=cluster, warps=8, vectors=4, stages=4, chunks=16)
+    known = replace(constants(TARGET), exchange_ns=500.0)
+    base = CudaSchedule(
+        "CLUSTER", ("m",), ("n",), (), rows_per_tile=1, finish="separate", warps=8, vectors=4, chunks=16
+    )
+
+    def saved(stages: int, cluster: int) -> float:
+        own = base.but(stages=stages, cluster=cluster)
         plain, behind = (times_us(work, own.but(lag=lag), TARGET, known).tiles for lag in (0, 1))
-        saved.append(1 - behind / plain)
-    assert 0 < saved[0] < saved[1] < saved[2]
+        return 1 - behind / plain
+
+    assert all(saved(4, cluster) > 0 for cluster in (1, 2, 8))
+    assert saved(2, 1) < saved(3, 1) < saved(4, 1)
+
+
+def test_stages_that_are_held_are_not_filled() -> None:
+    """So more stages of a block take less time, and two blocks of one stage less than one."""
+    work = Work.of(split_of("softmax_forward", 1086, 61760))
+    assert isinstance(work, Work)
+    base = CudaSchedule("CLUSTER", ("m",), ("n",), (), rows_per_tile=1, cluster=2, warps=14, vectors=9, chunks=66)
+
+    def us(stages: int, blocks: int) -> float:
+        own = base.but(stages=stages, blocks=blocks, chunks=66 * blocks)
+        return times_us(work, own, TARGET, constants(TARGET)).all
+
+    assert us(3, 1) < us(2, 1) < us(1, 1)
+    assert us(3, 1) < us(1, 2) < us(1, 1), "measured: 75 us of three stages, 85 of two blocks with one each"
 
 
 # others

@@ -30,7 +30,7 @@ WARM_LATENCY = 0.4
 """Of what blocks wait for memory, that for the second cache: as programs of Triton do."""
 
 
-_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "arrival_ns")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "arrival_ns", "behind_us")
 _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 
 
@@ -43,8 +43,9 @@ class Constants:
     is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the
     stages that they wait for; power: memory and these. start_us: of a launch. tail: tiles that end after memory has;
     drain: of the time of the tiles that all blocks are at, that memory is not busy at the beginning and the end.
-    gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us: of
-    one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of copying as many."""
+    behind_us: of the end of a tile that comes behind, after the last one. gather_us: of a finish for each column sum
+    and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for. cached: time
+    of bytes of partial sums, as a part of that of copying as many."""
 
     bandwidth: float
     issue_ns: float
@@ -61,6 +62,7 @@ class Constants:
     start_us: float
     tail: float
     drain: float
+    behind_us: float
     gather_us: float
     finish_us: float
     barrier_us: float
@@ -115,6 +117,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     tiles_us = together(rounds * tile_us, stages_us, known.stage_power)
     # beginning and end
     ends_us = known.start_us + known.tail * tile_us + known.drain * crowd * stage * target.units / per_us
+    ends_us += known.behind_us * schedule.lag
     if schedule.finish != "none":
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)
