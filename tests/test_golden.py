@@ -31,7 +31,7 @@ OF_WIDE_ROWS = {
     "modulated_layer_norm_backward": 32768,
     "softmax_forward": 50257,
     "layer_norm_forward": 131072,
-    "add_rms_norm_backward": 24576,
+    "add_rms_norm_backward": 18432,
 }
 """Columns of those whose kernels for wide rows are, in CUDA C++; odd ones begin between vectors. In the last one tiles
 come behind."""
