@@ -41,7 +41,8 @@ class Constants:
     a warp, operations; edge: of a vector where rows may begin between two. pick_ns: for an element that is picked by
     its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of a cluster that
     is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the
-    stages that they wait for; power: memory and these. start_us: of a launch. tail: tiles that end after memory has;
+    stages that they wait for; power: memory and these. uneven: by how much longer the slowest cluster takes
+    for its bytes than all on average, where they take no tiles from a queue. start_us: of a launch. tail: tiles that end after memory has;
     drain: of the time of the tiles that all blocks are at, that memory is not busy at the beginning and the end.
     behind_us: of the end of a tile that comes behind, after the last one. gather_us: of a finish for each column sum
     and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for. cached: time
@@ -59,6 +60,7 @@ class Constants:
     compute_power: float
     stage_power: float
     power: float
+    uneven: float
     start_us: float
     tail: float
     drain: float
@@ -91,7 +93,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
     parts = chunks + (work.alike - 1) * work.keeps_columns
-    rounds = waves * -(-work.rows // (chunks * rows))
+    rounds: float = waves * -(-work.rows // (chunks * rows))
+    if work.is_queued:
+        rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
     crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
     moves = work.loads + len(work.written) + len(work.weights) * work.passes * (schedule.weights == "shared")
@@ -110,7 +114,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule.cluster, rows)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
-    memory_us = work.moved_bytes / per_us / known.bandwidth + known.cached * partial_bytes / per_us
+    moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued else 1 + known.uneven)
+    memory_us = moved_us + known.cached * partial_bytes / per_us
     # stages: where tiles come behind, each is held for one more
     filled_us = work.copied_bytes / per_us / known.bandwidth / crowd
     stages_us = (filled_us + rounds * (1 + schedule.lag) * tile_us) / schedule.stages

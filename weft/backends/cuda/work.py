@@ -24,7 +24,8 @@ largest of a vector."""
 
 @dataclass(frozen=True)
 class Work:
-    """Of a program under a split. moved_bytes: of all tensors, each once. copied: bytes of an element of each input
+    """Of a program under a split. moved_bytes: of all tensors, each once but for those
+    that are copied ahead: of these, what is copied. copied: bytes of an element of each input
     that is copied ahead; written: of each output that is written row by row; weights: of each input that is the same
     for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin between two vectors, as far
     as is known; alike: how far those are apart that begin at the same place. is_queued:
@@ -77,9 +78,12 @@ class Work:
         numbers = [states_of(value.op) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
         reference = view.reference
-        moved = [*program.moved_inputs, *(o.buffer for o in program.outputs)]
+        others = [b for b in program.moved_inputs if b.name not in streamed]
+        others += [output.buffer for output in program.outputs]
+        rows, width = max(1, split.sizes.elements(split.inside)), max(1, split.width)
+        copied = rows * width * split.segment_count * sum(itemsize(b.dtype) for b in view.streamed())
         return Work(
-            sum(map(split.sizes.bytes, moved)),
+            sum(map(split.sizes.bytes, others)) + copied,
             tuple(itemsize(b.dtype) for b in view.streamed()),
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
             tuple(itemsize(b.dtype) for b in view.weights()),
@@ -96,7 +100,7 @@ class Work:
             len(sums),
             sum(1 for value in program.values if value.op == "pick"),
             bool(loops.epilogue_stores),
-            max(1, split.sizes.elements(split.inside)),
-            max(1, split.width),
+            rows,
+            width,
             split.segment_count,
         )
