@@ -26,12 +26,11 @@
 // end
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const w::bf16* __restrict__ bias, w::bf16* out0) {
+weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const w::bf16* __restrict__ bias, w::bf16* out0, unsigned long long* counter) {
   constexpr int lanes = 8, cluster = 4, warps = 15;
   constexpr int threads = 32 * warps;
   constexpr int columns = 131072;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
   constexpr bool early = !WEFT_ALIGNED_x;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -42,10 +41,12 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   constexpr bool bias_together = !early && WEFT_ALIGNED_bias;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 197952);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 198016);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 65664, warps, w::Eviction::last> ring(memory, barriers);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 197952);
+  w::Ring<3, 65664, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 1, 2> exchange(memory + 196992, barriers + 6, rank);
+  w::TileQueue<cluster, 5> queue(rows, counter, next_rows + 3, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
@@ -56,136 +57,136 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
+    queue.start();
     w::started_barriers();
   }
   w::wait_for_cluster<cluster>();
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
-        const auto x_at = [&](int64_t row) { return x + row * 131072; };
-        for (int64_t row = first_row; row < end_row; ++row) {
-          ring.wait_until_free();
-          const int before = beginning(x_at(row));
-          const int begin = max(first * lanes - before, 0);
-          const int end = min((first + own) * lanes - before, columns);
-          ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 134217728);
-          ring.copied();
-        }
+      const int64_t first_row = queue.first(), end_row = rows;
+      const auto x_at = [&](int64_t row) { return x + row * 131072; };
+      for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+        next_row = queue.next();
+        ring.wait_until_free();
+        ring.set_next_row(next_row);
+        const int before = beginning(x_at(row));
+        const int begin = max(first * lanes - before, 0);
+        const int end = min((first + own) * lanes - before, columns);
+        ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 134217728);
+        ring.copied();
       }
     }
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
-      const auto x_at = [&](int64_t row) { return x + row * 131072; };
-      const auto weight_at = [&](int64_t row) { return weight; };
-      const auto bias_at = [&](int64_t row) { return bias; };
-      const auto out0_at = [&](int64_t row) { return out0 + row * 131072; };
-      const int before = beginning(x_at(first_row));
-      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+    const int64_t first_row = queue.first(), end_row = rows;
+    const auto x_at = [&](int64_t row) { return x + row * 131072; };
+    const auto weight_at = [&](int64_t row) { return weight; };
+    const auto bias_at = [&](int64_t row) { return bias; };
+    const auto out0_at = [&](int64_t row) { return out0 + row * 131072; };
+    const int before = beginning(x_at(first_row));
+    w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+    #pragma unroll
+    for (int k = 0; k < thread_vectors; ++k) {
+      const int vector = thread + k * threads;
+      const int column = (first + vector) * lanes - before;
+      if (has_vector(k, vector, column)) {
+        const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+        weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+      }
+    }
+    w::Vector<w::bf16, lanes> bias_tile[thread_vectors];
+    #pragma unroll
+    for (int k = 0; k < thread_vectors; ++k) {
+      const int vector = thread + k * threads;
+      const int column = (first + vector) * lanes - before;
+      if (has_vector(k, vector, column)) {
+        const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+        bias_tile[k] = w::load_row<lanes, bias_together>(bias_at(first_row), column, columns, inner);
+      }
+    }
+    for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+      ring.wait_until_filled();
+      next_row = ring.next_row();
+      w::Parts<w::Sum, float> sum_state;
+      const int begin = max(first * lanes - before, 0);
+      const auto* const x_stage = ring.row(0, x_at(row), begin);
+      ring.next();
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
-          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+          float sum_block[lanes];
+          #pragma unroll
+          for (int i = 0; i < lanes; ++i) {
+            const float cast = w::cast<float>(x_tile[i]);
+            sum_block[i] = cast;
+          }
+          if (!whole) {
+            w::keep_inside<w::Sum>(sum_block, column, columns);
+          }
+          sum_state.add(sum_block);
         }
       }
-      w::Vector<w::bf16, lanes> bias_tile[thread_vectors];
+      float sum = sum_state.total();
+      exchange.template reduce<w::Sum>(sum);
+      const float mul = sum * 7.6293945e-06f;
+      w::Parts<w::Sum, float> sum_1_state;
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
-          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          bias_tile[k] = w::load_row<lanes, bias_together>(bias_at(first_row), column, columns, inner);
+          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+          float sum_1_block[lanes];
+          #pragma unroll
+          for (int i = 0; i < lanes; ++i) {
+            const float cast = w::cast<float>(x_tile[i]);
+            const float sub = cast - mul;
+            const float mul_1 = sub * sub;
+            sum_1_block[i] = mul_1;
+          }
+          if (!whole) {
+            w::keep_inside<w::Sum>(sum_1_block, column, columns);
+          }
+          sum_1_state.add(sum_1_block);
         }
       }
-      for (int64_t row = first_row; row < end_row; ++row) {
-        w::Parts<w::Sum, float> sum_state;
-        ring.wait_until_filled();
-        const int begin = max(first * lanes - before, 0);
-        const auto* const x_stage = ring.row(0, x_at(row), begin);
-        ring.next();
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            float sum_block[lanes];
-            #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              sum_block[i] = cast;
-            }
-            if (!whole) {
-              w::keep_inside<w::Sum>(sum_block, column, columns);
-            }
-            sum_state.add(sum_block);
+      float sum_1 = sum_1_state.total();
+      exchange.template reduce<w::Sum>(sum_1);
+      const float mul_2 = sum_1 * 7.6293945e-06f;
+      const float add = mul_2 + 1e-06f;
+      const float rsqrt = w::rsqrt(add);
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(k, vector, column)) {
+          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+          const auto weight_vector = w::kept(weight_tile[k]);
+          const auto bias_vector = w::kept(bias_tile[k]);
+          float out0_lanes[lanes];
+          #pragma unroll
+          for (int i = 0; i < lanes; ++i) {
+            const float cast = w::cast<float>(x_tile[i]);
+            const float sub = cast - mul;
+            const float mul_3 = sub * rsqrt;
+            const float cast_1 = w::cast<float>(weight_vector[i]);
+            const float mul_4 = mul_3 * cast_1;
+            const float cast_2 = w::cast<float>(bias_vector[i]);
+            const float add_1 = mul_4 + cast_2;
+            out0_lanes[i] = add_1;
           }
+          w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
         }
-        float sum = sum_state.total();
-        exchange.template reduce<w::Sum>(sum);
-        const float mul = sum * 7.6293945e-06f;
-        w::Parts<w::Sum, float> sum_1_state;
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            float sum_1_block[lanes];
-            #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              const float sub = cast - mul;
-              const float mul_1 = sub * sub;
-              sum_1_block[i] = mul_1;
-            }
-            if (!whole) {
-              w::keep_inside<w::Sum>(sum_1_block, column, columns);
-            }
-            sum_1_state.add(sum_1_block);
-          }
-        }
-        float sum_1 = sum_1_state.total();
-        exchange.template reduce<w::Sum>(sum_1);
-        const float mul_2 = sum_1 * 7.6293945e-06f;
-        const float add = mul_2 + 1e-06f;
-        const float rsqrt = w::rsqrt(add);
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            const auto weight_vector = w::kept(weight_tile[k]);
-            const auto bias_vector = w::kept(bias_tile[k]);
-            float out0_lanes[lanes];
-            #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              const float sub = cast - mul;
-              const float mul_3 = sub * rsqrt;
-              const float cast_1 = w::cast<float>(weight_vector[i]);
-              const float mul_4 = mul_3 * cast_1;
-              const float cast_2 = w::cast<float>(bias_vector[i]);
-              const float add_1 = mul_4 + cast_2;
-              out0_lanes[i] = add_1;
-            }
-            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
-          }
-        }
-        ring.release();
       }
+      ring.release();
     }
   }
 }

@@ -14,12 +14,11 @@
 // end
 
 extern "C" __global__ void __launch_bounds__(352, 2)
-weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
+weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long long* counter) {
   constexpr int lanes = 8, cluster = 2, warps = 10;
   constexpr int threads = 32 * warps;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 132;
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -28,10 +27,12 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 100928);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 100976);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 50304, warps, w::Eviction::last> ring(memory, barriers);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 100928);
+  w::Ring<2, 50304, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 1, 2> exchange(memory + 100608, barriers + 4, rank);
+  w::TileQueue<cluster, 4> queue(rows, counter, next_rows + 2, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
@@ -42,81 +43,81 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0) {
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
+    queue.start();
     w::started_barriers();
   }
   w::wait_for_cluster<cluster>();
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
-        const auto x_at = [&](int64_t row) { return x + row * 50257; };
-        for (int64_t row = first_row; row < end_row; ++row) {
-          ring.wait_until_free();
-          const int before = beginning(x_at(row));
-          const int begin = max(first * lanes - before, 0);
-          const int end = min((first + own) * lanes - before, columns);
-          ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 51463168);
-          ring.copied();
-        }
+      const int64_t first_row = queue.first(), end_row = rows;
+      const auto x_at = [&](int64_t row) { return x + row * 50257; };
+      for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+        next_row = queue.next();
+        ring.wait_until_free();
+        ring.set_next_row(next_row);
+        const int before = beginning(x_at(row));
+        const int begin = max(first * lanes - before, 0);
+        const int end = min((first + own) * lanes - before, columns);
+        ring.copy(0, x_at(row) + begin, x_at(row) + end, x + 51463168);
+        ring.copied();
       }
     }
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
-      const auto x_at = [&](int64_t row) { return x + row * 50257; };
-      const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
-      for (int64_t row = first_row; row < end_row; ++row) {
-        w::Sumexp<float> sumexp_state;
-        ring.wait_until_filled();
-        const int before = beginning(x_at(row));
-        const int begin = max(first * lanes - before, 0);
-        const auto* const x_stage = ring.row(0, x_at(row), begin);
-        ring.next();
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            float sumexp_block[lanes];
-            #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              sumexp_block[i] = cast;
-            }
-            if (!whole) {
-              w::keep_inside<w::Max>(sumexp_block, column, columns);
-            }
-            sumexp_state.add(sumexp_block);
+    const int64_t first_row = queue.first(), end_row = rows;
+    const auto x_at = [&](int64_t row) { return x + row * 50257; };
+    const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
+    for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+      ring.wait_until_filled();
+      next_row = ring.next_row();
+      w::Sumexp<float> sumexp_state;
+      const int before = beginning(x_at(row));
+      const int begin = max(first * lanes - before, 0);
+      const auto* const x_stage = ring.row(0, x_at(row), begin);
+      ring.next();
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(k, vector, column)) {
+          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+          float sumexp_block[lanes];
+          #pragma unroll
+          for (int i = 0; i < lanes; ++i) {
+            const float cast = w::cast<float>(x_tile[i]);
+            sumexp_block[i] = cast;
           }
-        }
-        exchange.template reduce<w::Merge>(sumexp_state);
-        const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            float out0_lanes[lanes];
-            #pragma unroll
-            for (int i = 0; i < lanes; ++i) {
-              const float cast = w::cast<float>(x_tile[i]);
-              const float sub = cast - max_;
-              const float exp = w::exp_rounded(sub);
-              const float div = w::div_rounded(exp, sumexp);
-              out0_lanes[i] = div;
-            }
-            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          if (!whole) {
+            w::keep_inside<w::Max>(sumexp_block, column, columns);
           }
+          sumexp_state.add(sumexp_block);
         }
-        ring.release();
       }
+      exchange.template reduce<w::Merge>(sumexp_state);
+      const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(k, vector, column)) {
+          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+          float out0_lanes[lanes];
+          #pragma unroll
+          for (int i = 0; i < lanes; ++i) {
+            const float cast = w::cast<float>(x_tile[i]);
+            const float sub = cast - max_;
+            const float exp = w::exp_rounded(sub);
+            const float div = w::div_rounded(exp, sumexp);
+            out0_lanes[i] = div;
+          }
+          w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+        }
+      }
+      ring.release();
     }
   }
 }
