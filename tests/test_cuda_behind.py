@@ -97,7 +97,7 @@ HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
         "layer_norm_backward",
         1001,
         {"rows_per_tile": 2},
-        {"mul": "float[tile_rows]", "rstd_number": "float[tile_rows]", "dy_stage": "const w::bf16*[tile_rows]",
+        {"mean_number": "float[tile_rows]", "rstd_number": "float[tile_rows]", "dy_stage": "const w::bf16*[tile_rows]",
          "x_stage": "const w::bf16*[tile_rows]"},
     ),
     (

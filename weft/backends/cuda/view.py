@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
-from weft.ir.affine import affine_along_rows
 from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
@@ -30,9 +29,9 @@ again from shared memory costs little, and to merge states of theirs takes divis
 
 def in_one_pass(kernel: CudaKernel) -> CudaKernel:
     """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, and
-    one element of a row by its address; elements of a row are sums of multiples."""
+    one element of a row by its address."""
     program = online_along_rows(kernel.program, kernel.schedule.columns, IN_ONE_PASS)
-    return replace(kernel, program=affine_along_rows(program, kernel.schedule.columns))
+    return replace(kernel, program=program)
 
 
 class View(KernelView[CudaSchedule]):
