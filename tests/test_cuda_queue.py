@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
+from tests.host_cuda import library
 from tests.test_cuda_kernels import compiled, needs_nvrtc
 from weft.backends.cuda import text
 from weft.backends.cuda.view import View
@@ -62,3 +69,106 @@ def test_what_lies_in_shared_memory_does_not_overlap(fields: dict[str, Any]) -> 
 def test_queues_compile(name: str, fields: dict[str, Any]) -> None:
     compiled(kernel_of(name, (515, 2048), warps=4, **fields)[1], 90)
     compiled(kernel_of(name, (515, 2048), warps=4, **fields, dynamic=True)[1], 100, aligned=False)
+
+
+# which tiles clusters of one block take, in any order in which they may ask
+
+_STUBS = """
+struct { int x; } gridDim, blockIdx;
+inline unsigned long long atomicAdd(unsigned long long* counter, unsigned long long more) {
+  return (*counter += more) - more;
+}
+namespace w {
+inline uint32_t shared_address(const void*) { return 0; }
+inline void start_barrier(uint32_t, int) {}
+inline void arrive_and_expect(uint32_t, uint32_t) {}
+template <bool> void wait(uint32_t, uint32_t) {}
+inline uint32_t in_block(uint32_t, int) { return 0; }
+inline void send_word(uint32_t, uint64_t, uint32_t) {}
+}
+"""
+_CALLED = """
+#include <vector>
+/// A launch whose clusters ask in an order: turns say which of those that are not done is next, from the first again
+/// when they are over. Of each tile that is taken its number, with that of the cluster; their count is returned.
+extern "C" int64_t launch(
+    unsigned long long* counter, int64_t tiles, int64_t clusters, const int64_t* turns, int64_t many, int64_t* taken
+) {
+  struct Cluster { w::TileQueue<1, 0> queue; int64_t tile; int number; };
+  gridDim.x = static_cast<int>(clusters);
+  std::vector<Cluster> running;
+  for (int i = 0; i < clusters; ++i) {
+    blockIdx.x = i;
+    running.push_back({{tiles, counter, nullptr, nullptr, 0}, 0, i});
+    running.back().tile = running.back().queue.first();
+  }
+  int64_t found = 0;
+  for (int64_t turn = 0; !running.empty(); ++turn) {
+    const auto at = running.begin() + turns[turn % many] % running.size();
+    if (at->tile >= tiles) {
+      running.erase(at);
+      continue;
+    }
+    taken[2 * found] = at->tile, taken[2 * found + 1] = at->number, ++found;
+    blockIdx.x = at->number;
+    at->tile = at->queue.next();
+  }
+  return found;
+}
+"""
+Launch = Callable[[ctypes.c_ulonglong, int, int, list[int]], list[tuple[int, int]]]
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """The tiles that are taken, with the clusters that have them."""
+    queue = resources.files("weft.backends.cuda").joinpath("queue.cuh").read_text()
+    made = library(_STUBS + queue + _CALLED, tmp_path_factory.mktemp("queue"))
+    made.launch.restype = ctypes.c_int64
+
+    def call(counter: ctypes.c_ulonglong, tiles: int, clusters: int, turns: list[int]) -> list[tuple[int, int]]:
+        words = (ctypes.c_int64 * (2 * tiles + 2 * clusters))()
+        order = (ctypes.c_int64 * len(turns))(*turns)
+        count = made.launch(
+            ctypes.byref(counter),
+            ctypes.c_int64(tiles),
+            ctypes.c_int64(clusters),
+            order,
+            ctypes.c_int64(len(turns)),
+            words,
+        )
+        return [(words[2 * i], words[2 * i + 1]) for i in range(count)]
+
+    return call
+
+
+@settings(deadline=None, max_examples=400, derandomize=True)
+@given(
+    tiles=st.integers(1, 300),
+    clusters=st.integers(1, 70),
+    orders=st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=40), min_size=1, max_size=4),
+)
+def test_every_tile_is_taken_once_in_every_launch(
+    launch: Launch, tiles: int, clusters: int, orders: list[list[int]]
+) -> None:
+    """One after the other, whichever cluster is how fast, without setting the counter back."""
+    counter = ctypes.c_ulonglong(0)
+    for turns in orders:
+        taken = launch(counter, tiles, clusters, turns)
+        assert Counter(tile for tile, _ in taken) == Counter(range(tiles))
+
+
+def test_a_cluster_that_is_fast_has_more_tiles(launch: Launch) -> None:
+    """Two are given to each, and what is left goes to whoever asks."""
+    taken = launch(ctypes.c_ulonglong(0), 100, 4, [0] * 200)
+    assert Counter(cluster for _, cluster in taken) == {0: 94, 1: 2, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize(("tiles", "clusters", "added"), [(100, 4, 96), (5, 4, 4), (3, 7, 3), (8, 4, 4), (9, 4, 5)])
+def test_a_launch_adds_as_much_to_the_counter_in_any_order(
+    launch: Launch, tiles: int, clusters: int, added: int
+) -> None:
+    for turns in ([0], [1, 5, 2, 8], [3, 3, 0, 1, 2]):
+        counter = ctypes.c_ulonglong(0)
+        launch(counter, tiles, clusters, turns)
+        assert counter.value == added

@@ -48,8 +48,7 @@ class Called:
         self.function = GpuFunction(kernel, render(kernel), Options.read({}))
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        assert self.function(x.device, [x.data_ptr(), y.data_ptr()], (len(x),), stream)
+        assert self.function(x.device, [x.data_ptr(), y.data_ptr()], (len(x),), 0)
 
     def is_right(self, rows: int) -> bool:
         x = torch.randn(rows, 2048, device="cuda").bfloat16()
