@@ -1,0 +1,179 @@
+"""Prints what a CUDA C++ kernel does with a row tile: waiting for it, numbers of its rows, row reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.backends.c_expressions import C_TYPES, COMBINE
+from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.statements import REDUCTIONS, STATES
+from weft.backends.cuda.vectors import Vectors
+from weft.backends.source import Writer
+from weft.ir.program import Buffer, Output, Value
+from weft.lowering.nest import (
+    Accumulate,
+    Arrive,
+    ColumnLoop,
+    Compute,
+    EachRow,
+    Load,
+    Receive,
+    Reduce,
+    Release,
+    Send,
+    Start,
+    Statement,
+    Store,
+)
+
+
+class RowTiles(Vectors):
+    """Statements of a tile, whose rows are in shared memory, and are as far apart as ``step`` says."""
+
+    def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
+        super().__init__(kernel, writer)
+        self.per_row = {b.name + "_number" for b in self.numbers()[1]}
+        self.per_row |= {v.name for v in self.program.values if self._varies_in_tile(v)}
+        self.offsets, at = dict[str, int](), 0
+        for buffer in self.streamed():
+            self.offsets[buffer.name], at = at, at + self.slot_bytes(buffer) * self.schedule.rows_per_tile
+
+    def _varies_in_tile(self, value: Value) -> bool:
+        return not self.is_vector(value.name) and value.op != "const" and value not in self.outer
+
+    @property
+    def step(self) -> str:
+        """From the first row of a tile to that of the next one."""
+        steps = ["tile_rows"] * self.several + ["apart"] * (self.apart > 1)
+        return " * ".join(steps) or "1"
+
+    def slot(self, buffer: Buffer) -> str:
+        offset = self.offsets[buffer.name]
+        return f"{offset} + r * {self.slot_bytes(buffer)}" if self.several else str(offset)
+
+    def of_tile(self, statement: Statement) -> None:
+        line = self.out.line
+        match statement:
+            case EachRow(body=body):
+                self._numbers(body)
+            case Arrive():
+                self._arrive()
+            case Release():
+                line("ring.release();")
+            case Start(value=name):
+                line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
+            case Reduce(values=names) | Send(values=names) | Receive(values=names):
+                self._reduce(statement, [self.by_name[name] for name in names])
+            case ColumnLoop(body=(EachRow(body=body),)):
+                self.column_loop(body)
+            case _:
+                raise AssertionError(f"nobody prints {statement}")
+
+    def _reduce(self, statement: Reduce | Send | Receive, values: Sequence[Value]) -> None:
+        line, own = self.out.line, [value for value in values if value.name not in self.centres]
+        kind = C_TYPES[own[0].dtype]
+        plain = {value.name: f"{value.name}_state" for value in own if value.op not in STATES}
+        reduced = ", ".join(value.name if value.name in plain else f"{value.name}_state" for value in own)
+        op = REDUCTIONS[own[0].op]
+        if isinstance(statement, Receive):
+            for value in own:
+                declared = kind if value.name in plain else self.state_type(value)
+                name = value.name if value.name in plain else f"{value.name}_state"
+                line(f"{declared} {name}{'[tile_rows]' if self.several else ''};")
+            line(f"exchange.template receive<{op}>(sent, {reduced});")
+        else:
+            self._define_numbers(kind, {name: f"{state}{self.of_row}.total()" for name, state in plain.items()})
+            line(
+                f"exchange.template reduce<{op}>({reduced});"
+                if isinstance(statement, Reduce)
+                else f"const unsigned sent = exchange.template send<{op}>({reduced});"
+            )
+        if isinstance(statement, Send):
+            return
+        found = {v.name: f"{self.centres[v.name]}_state{self.of_row}.centre" for v in values if v.name in self.centres}
+        found |= {v.name: f"{v.name}_state{self.of_row}.total()" for v in own if v.op in STATES}
+        self._define_numbers(kind if self.several else f"const {kind}", found)
+
+    @property
+    def of_row(self) -> str:
+        return "[r]" if self.several else ""
+
+    def _define_numbers(self, kind: str, texts: Mapping[str, str]) -> None:
+        """What each row of a tile has one of, by its name. texts: of one row."""
+        defined = ", ".join(f"{name}{self.of_row} = {text}" for name, text in texts.items())
+        if texts and self.several:
+            self.out.line(f"{kind} {', '.join(f'{name}[tile_rows]' for name in texts)};")
+            self.out.line(f"for (int r = 0; r < tile_rows; ++r) {defined};")
+        elif texts:
+            self.out.line(f"{kind} {defined};")
+
+    def _arrive(self) -> None:
+        """Where the vectors of each row are in shared memory."""
+        line = self.out.line
+        if not self.is_queued:
+            line("ring.wait_until_filled();")
+        if self.several:
+            if not self.keeps_columns:
+                line("int before[tile_rows];")
+            for buffer in self.streamed():
+                line(f"const {C_TYPES[buffer.dtype]}* {buffer.name}_stage[tile_rows];")
+        with self.each_row():
+            if not self.keeps_columns:
+                head = "" if self.several else "const int "
+                line(f"{head}{self.before} = beginning({self.reference.name}_at({self.row}));")
+            line(f"const int begin = max(first * lanes - {self.before}, 0);")
+            for buffer in self.streamed():
+                stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
+                line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.row}), begin);")
+        line("ring.next();")
+
+    def _numbers(self, body: Sequence[Statement]) -> None:
+        """What each row of a tile has one of."""
+        line = self.out.line
+        if self.several:
+            for statement in body:
+                if isinstance(statement, Load) and not statement.ahead:
+                    line(f"{C_TYPES[self.inputs[statement.buffer].dtype]} {statement.buffer}_number[tile_rows];")
+                elif isinstance(statement, Compute):
+                    line(f"{C_TYPES[self.by_name[statement.value].dtype]} {statement.value}[tile_rows];")
+        with self.each_row():
+            for statement in body:
+                match statement:
+                    case Load(ahead=True):
+                        pass
+                    case Load(buffer=name):
+                        kind = "" if self.several else f"const {C_TYPES[self.inputs[name].dtype]} "
+                        line(f"{kind}{self.number(name + '_number')} = {name}_next{'[r]' if self.several else ''};")
+                    case Compute(value=name) if self.several:
+                        line(f"{self.number(name)} = {self.expression(self.by_name[name])};")
+                    case Compute(value=name):
+                        self.define(name)
+                    case Store(output=name):
+                        self._store_number(self.outputs[name])
+                    case Accumulate(value=name):
+                        self._add_number(self.by_name[name])
+                    case _:
+                        raise AssertionError(f"nobody prints {statement}")
+        for statement in body:
+            if isinstance(statement, Load) and statement.ahead:
+                self.load_ahead(self.inputs[statement.buffer], "next_row" if self.is_queued else f"row + {self.step}")
+
+    def _store_number(self, output: Output) -> None:
+        once = self.once(output.buffer.dims, (*self.segments, *self.inside))
+        text = f"*{output.buffer.name}_at({self.row}) = {self.operand(output.value)};"
+        with self.guarded(["first == 0", "thread == 0", *self.exists(), *once]):
+            self.out.line(text)
+
+    def _add_number(self, value: Value) -> None:
+        once = self.once(self.types[value.args[0]][1], (*self.segments, *self.inside))
+        with self.guarded([*self.exists(), *once]):
+            combined = COMBINE[value.op].format(value.name, self.operand(value.args[0]))
+            self.out.line(f"{value.name} = {combined};")
+
+    def load_ahead(self, buffer: Buffer, first: str, *, define: bool = False) -> None:
+        """What the rows of a tile have of an input, before they are needed. first: of these rows."""
+        name, kind = buffer.name, C_TYPES[buffer.dtype]
+        with self.each_row(first):
+            to = f"{name}_next[r]" if self.several else f"{name}_next"
+            head = f"{kind} " if define else ""
+            self.out.line(f"{head}{to} = {self.row} < end_row ? *{name}_at({self.row}) : {kind}();")
