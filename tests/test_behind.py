@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of, of_rows
-from weft.backends.cuda import text
+from weft.backends.cuda import launches
 from weft.errors import VerificationError
 from weft.lowering.behind import overlapped
 from weft.lowering.nest import (
@@ -42,7 +42,7 @@ SCHEDULE: dict[str, Any] = {"warps": 4, "vectors": 2, "stages": 3}
 
 def nest_of(name: str, lag: int) -> Nest:
     _, kernel = kernel_of(name, (512, 2048), **SCHEDULE, lag=lag)
-    return text.lowered(kernel)[1][0]
+    return launches.lowered(kernel)[1][0]
 
 
 def tile_of(nest: Nest) -> Tile:
@@ -157,7 +157,7 @@ def test_what_is_sent_is_not_there_before_it_is_received() -> None:
         "  input x: f32 [m:16, n:1]\n  sum: f32{m} = sum[n](x)\n  twice: f32{m} = add(sum, sum)\n"
         "  output y: f32 [m:1] = twice\n"
     )
-    nest = text.lowered(of_rows(body, cluster=2))[1][0]
+    nest = launches.lowered(of_rows(body, cluster=2))[1][0]
     verify_nest(with_tile(nest, Load("x"), Send(("sum",)), Receive(("sum",)), Compute("twice")))
     with pytest.raises(VerificationError, match=r"compute twice: sum is not there yet"):
         verify_nest(with_tile(nest, Load("x"), Send(("sum",)), Compute("twice"), Receive(("sum",))))

@@ -11,7 +11,7 @@ import torch
 
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of, of_rows
 from tests.test_cuda_kernels import compiled, needs_nvrtc
-from weft.backends.cuda import text
+from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
 
@@ -71,7 +71,7 @@ def test_what_is_held_of_a_tile_is_what_its_second_part_takes_from_the_first(
     name: str, columns: int, rows: int
 ) -> None:
     _, kernel = kernel_of(name, (515, columns), **BEHIND, rows_per_tile=rows)
-    assert text.supports(kernel) is None
+    assert launches.supports(kernel) is None
     tiles = Tiles.of(kernel)
     defined = declared(tiles.first)
     assert {*tiles.members} <= defined
@@ -215,10 +215,10 @@ def test_numbers_of_the_next_rows_are_loaded_in_the_first_part() -> None:
 
 def test_shared_memory_has_the_places_of_both() -> None:
     _, kernel = kernel_of("layer_norm_backward", (512, 2048), **BEHIND, cluster=2, rows_per_tile=2)
-    found = dict[int, text.Layout]()
+    found = dict[int, launches.Layout]()
     for lag in (0, 1):
         each = replace(kernel, schedule=replace(kernel.schedule, lag=lag))
-        found[lag] = text.Layout(*text.lowered(each))
+        found[lag] = launches.Layout(*launches.lowered(each))
         layout, places = found[lag], 2 + 2 * lag
         assert layout.barriers_at - layout.exchange_at == places * 8 * 2 * 4 * (2 * 2)
         assert 0 <= layout.end - layout.barriers_at - 8 * (2 * 3 + places) < 128

@@ -19,8 +19,8 @@ from weft.backends.cuda import build, choice, resources
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.cuda.candidates import candidates
 from weft.backends.cuda.cost import constants, times_us
+from weft.backends.cuda.launches import shared_bytes
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.text import shared_bytes
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 from weft.errors import Refusal

@@ -10,7 +10,7 @@ import torch
 
 from tests.cuda_kernels import ROWS_OF_EXPONENTIALS, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from weft.backends.binary import Job, Variant
-from weft.backends.cuda import build, text
+from weft.backends.cuda import build, launches
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.listed import backend_of, render
 from weft.ir.parser import parse
@@ -57,7 +57,7 @@ def test_rows_may_have_any_width_at_run_time() -> None:
 
 def test_copies_are_a_role_of_their_own_and_run_ahead() -> None:
     _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a cluster"])
-    (nest,) = text.lowered(kernel)[1]
+    (nest,) = launches.lowered(kernel)[1]
     lines = [line.strip() for line in str(nest).splitlines()]
     order = ["role of=producer", "copy dy, x", "role of=consumers", "arrive", "release", "keep sum_1", "grid sync"]
     assert [line for line in lines if line in order] == order
@@ -66,12 +66,12 @@ def test_copies_are_a_role_of_their_own_and_run_ahead() -> None:
 
 def test_a_launch_has_the_blocks_of_all_clusters_and_one_more_warp() -> None:
     _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a finish of its own"])
-    first, finish = text.abi(kernel).launches
+    first, finish = launches.abi(kernel).launches
     assert (first.grid, first.threads, first.cluster, first.persistent, first.cooperative) == (
         (128, 1), 160, 2, True, False,
     )  # fmt: skip
     assert (finish.grid, finish.threads, finish.cluster) == ((64, 1), 256, 1)
-    assert text.abi(kernel).partials[0].elements == 64 * (2048 + 8)
+    assert launches.abi(kernel).partials[0].elements == 64 * (2048 + 8)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_finish_is_one_round_of_tasks_where_lanes_can_have_so_many_columns(
         assert text_.count("w::gathered_columns<w::Sum, warps, wide, !early>(memory, ") == 2
         early = "!WEFT_ALIGNED_dy" if columns % 8 == 0 else "true"
         assert text_.count(f"constexpr bool early = {early};") == (1 if finish == "same" else 2)
-        grids = [launch.grid for launch in text.abi(kernel).launches[1:]]
+        grids = [launch.grid for launch in launches.abi(kernel).launches[1:]]
         assert grids == ([(tasks, 1)] if finish == "separate" else [])
 
 
@@ -103,13 +103,13 @@ def test_as_many_warps_have_the_epilogue_as_a_lane_has_columns() -> None:
 
 def test_a_finish_has_the_place_of_the_stages_or_more() -> None:
     _, kernel = kernel_of("rms_norm_backward", (64, 128), warps=32, vectors=1, stages=1)
-    assert text.shared_bytes(kernel) >= 32 * 32 * 4
+    assert launches.shared_bytes(kernel) >= 32 * 32 * 4
 
 
 def test_columns_of_run_time_are_one_a_lane() -> None:
     kernel = of_any_width(cluster=2, warps=4, vectors=2, finish="separate")
     assert "constexpr int wide = 1," in render(kernel).text
-    found = text.abi(kernel)
+    found = launches.abi(kernel)
     assert found.grid(found.launches[1], {"s0": 16384}, 10_000) == (512, 1)
 
 
@@ -129,7 +129,7 @@ def test_a_number_that_is_made_of_all_rows_is_known_to_all_columns() -> None:
         "  output a: f32 [] = all\nend\n"
     )
     kernel = replace(of_any_width(warps=4, vectors=4), program=program)
-    assert text.supports(kernel) is None
+    assert launches.supports(kernel) is None
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     assert "const float all = w::gathered_number<w::Sum, warps>(memory, all_partial, chunks);" in lines
     assert lines[lines.index("if (column == 0) {") + 1] == "a[0] = all;"
@@ -137,9 +137,9 @@ def test_a_number_that_is_made_of_all_rows_is_known_to_all_columns() -> None:
 
 def test_a_launch_counts_chunks_at_run_time() -> None:
     _, kernel = kernel_of("rms_norm_backward", (512, 2048), **SOME["a cluster"], dynamic=True)
-    (launch,) = text.abi(kernel).launches
+    (launch,) = launches.abi(kernel).launches
     assert launch.cooperative
-    found = text.abi(kernel)
+    found = launches.abi(kernel)
     (parameter,) = {name for name in found.parameters if name in str(launch.grid[0])}
     sizes = dict.fromkeys(found.parameters, 10_000)
     assert found.grid(launch, sizes, 10_000)[0] == 4 * 64
@@ -151,7 +151,7 @@ def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vect
     _, kernel = kernel_of("softmax_forward", (512, 2048), warps=4, vectors=2, stages=2)
     row = 2048 * 2 + 16 + 16  # one vector more, and the rest of a granule
     stages = 2 * -(-row // 128) * 128
-    assert stages <= text.shared_bytes(kernel) <= stages + 1024
+    assert stages <= launches.shared_bytes(kernel) <= stages + 1024
 
 
 def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
@@ -181,7 +181,7 @@ def test_what_is_stored_once_behind_the_rows_has_a_finish_without_column_sums_to
     count = Value("count", "size", (), (program.dims[0].name,), "i64", ())
     output = Output(Buffer("rows_counted", "i64", (), ()), "count")
     more = replace(program, values=(*program.values, count), outputs=(*program.outputs, output))
-    first, finish = text.abi(replace(kernel, program=more)).launches
+    first, finish = launches.abi(replace(kernel, program=more)).launches
     assert (first.entry, finish.entry) == ("weft_softmax_forward", "weft_softmax_forward_finish")
     assert "rows_counted[0] = size;" in render(replace(kernel, program=more)).text
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
 from tests.host_cuda import library
 from tests.test_cuda_kernels import compiled, needs_nvrtc
-from weft.backends.cuda import text
+from weft.backends.cuda import launches
 from weft.backends.cuda.view import View
 from weft.backends.listed import render
 
@@ -37,12 +37,12 @@ def test_tiles_are_queued_where_none_has_to_do_with_another(columns: int, queued
         lines = render(kernel).text.splitlines()
         assert any("w::TileQueue" in line for line in lines) == (name in queued)
         assert any("gridDim" in line for line in lines) == (name not in queued)
-        nests = text.lowered(kernel)[1]
+        nests = launches.lowered(kernel)[1]
         assert str(nests[0]).count("tiles of=queue") == 2 * (name in queued)
 
 
 def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> None:
-    abi = text.abi(kernel_of("softmax_forward", (512, 2048), warps=4, cluster=2)[1])
+    abi = launches.abi(kernel_of("softmax_forward", (512, 2048), warps=4, cluster=2)[1])
     assert abi.counter
     assert "words x, out0, counter\n" in str(abi)
     assert [launch.cooperative for launch in abi.launches] == [False]
@@ -50,8 +50,9 @@ def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> 
 
 @pytest.mark.parametrize("fields", [{}, {"rows_per_tile": 2}, {"cluster": 2, "stages": 3, "lag": 1}])
 def test_what_lies_in_shared_memory_does_not_overlap(fields: dict[str, Any]) -> None:
-    _, kernel = kernel_of("layer_norm_forward", (512, 2048), **{"warps": 4, "stages": 2} | fields)
-    layout, schedule = text.Layout(*text.lowered(kernel)), kernel.schedule
+    chosen: dict[str, Any] = {"warps": 4, "stages": 2} | fields
+    _, kernel = kernel_of("layer_norm_forward", (512, 2048), **chosen)
+    layout, schedule = launches.Layout(*launches.lowered(kernel)), kernel.schedule
     places = schedule.stages + 2 if schedule.cluster > 1 else 0
     assert layout.next_rows_at % 8 == 0
     assert layout.barriers_at == layout.next_rows_at + 8 * (schedule.stages + places)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.cuda_kernels import SOME, kernel_of
 from tests.cuda_rows import APART, TEXT, Part, finding, listed, places
 from tests.host_cuda import library, section
-from weft.backends.cuda import text
+from weft.backends.cuda import launches
 from weft.backends.cuda.view import View
 from weft.backends.listed import render
 
@@ -106,7 +106,7 @@ def test_partial_results_are_whole_vectors_wherever_rows_begin() -> None:
     assert text_.count(f"const auto begins = [&](int part) {{ return {begins}; }};") == 1
     assert text_.count("constexpr int64_t parts = chunks + apart - 1;") == 2
     assert "(memory, sum_1_partial, parts, padded, begins, begin, columns)" in text_
-    assert text.abi(kernel).partials[0].elements == (64 + 8 - 1) * 1008
+    assert launches.abi(kernel).partials[0].elements == (64 + 8 - 1) * 1008
 
 
 @pytest.mark.parametrize(("columns", "apart"), [(1001, 8), (1002, 4), (1004, 2), (1008, 1)])
@@ -123,7 +123,7 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     assert lines.count(f"for (int64_t row = first_row; row < end_row; {step}) {{") == 2
     place = "part" if apart > 1 else "chunk"
     assert f"w::store(sum_1_partial + {place} * padded + before + column, w::vector(sum_1[k]));" in lines
-    assert text.abi(kernel).partials[0].elements == (64 + apart - 1) * 8 * -(-(columns + 7) // 8)
+    assert launches.abi(kernel).partials[0].elements == (64 + apart - 1) * 8 * -(-(columns + 7) // 8)
 
 
 def test_where_no_thread_keeps_anything_of_its_columns_rows_of_a_tile_are_neighbours() -> None:
@@ -147,4 +147,4 @@ def test_parts_of_segments_lie_one_after_the_other() -> None:
     assert (
         "_partial + segment * parts * padded, parts, padded, [&](int part) { return begins(segment, part); }," in text_
     )
-    assert {p.elements for p in text.abi(kernel).partials} == {segments * (64 + 8 - 1) * 1008}
+    assert {p.elements for p in launches.abi(kernel).partials} == {segments * (64 + 8 - 1) * 1008}

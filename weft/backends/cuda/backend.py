@@ -8,7 +8,7 @@ from dataclasses import replace
 from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
-from weft.backends.cuda import choice, cost, legality, text
+from weft.backends.cuda import choice, cost, launches, legality, text
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View, in_one_pass
 from weft.backends.resource_usage import ResourceUsage
@@ -85,26 +85,26 @@ class CudaBackend(Backend):
 
     def supports(self, kernel: Kernel, target: Target | None = None) -> Refusal | None:
         refusal = None if target is None else legality.check_architecture(kernel, target.architecture)
-        return refusal or text.supports(kernel)
+        return refusal or launches.supports(kernel)
 
     def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
         return legality.check_width(View(in_one_pass(kernel)), sizes)
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
-        return text.lowered(kernel)[1]
+        return launches.lowered(kernel)[1]
 
     def abi(self, kernel: Kernel) -> Abi:
-        return text.abi(kernel)
+        return launches.abi(kernel)
 
     def key(self, job: Job) -> str:
         from weft.backends.cuda import build
 
-        return build.key(job, text.launch_bytes(job.kernel))
+        return build.key(job, launches.launch_bytes(job.kernel))
 
     def compile(self, job: Job) -> list[Binary]:
         from weft.backends.cuda import build
 
-        return build.compile_functions(job, text.launch_bytes(job.kernel))
+        return build.compile_functions(job, launches.launch_bytes(job.kernel))
 
     def render(self, kernel: Kernel) -> Source:
         return text.render(kernel)

@@ -1,0 +1,152 @@
+"""What functions a CUDA C++ kernel has, how they are called, and what lies where in shared memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div, largest, plus, product
+from weft.backends.c_expressions import C_WORDS
+from weft.backends.cuda import legality
+from weft.backends.cuda.finish import gather_bytes, task_count
+from weft.backends.cuda.lower import CudaLowering
+from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
+from weft.backends.cuda.view import View, in_one_pass, rounded_up
+from weft.backends.free_names import with_free_names
+from weft.backends.source import entry_of
+from weft.errors import Refusal
+from weft.ir.program import Size
+from weft.ir.structure import KEPT
+from weft.lowering.nest import GridSync, Nest, Reduce, Send, Tasks
+
+_OURS = (
+    "w lanes cluster warps stages threads tile_rows columns early ragged own thread_vectors memory ring exchange rank "
+    "first beginning begins has_vector padded rows segments chunks next part parts apart own_rows first_row end_row "
+    "last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner segment chunk row r k "
+    "i vector column before begin end kept wide task_columns blocks task exists barrier thread threadIdx blockIdx "
+    "gridDim blockDim warpSize min max barriers"
+)
+TAKEN = frozenset(_OURS.split()) | C_WORDS
+"""Names that no dimension, parameter, buffer or value has in the text."""
+DERIVED = (
+    *("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
+    *("_state", "_block"),
+)
+"""What the renderer puts behind the name of a value or a buffer to make another."""
+BARRIER, COUNTER = "barrier", "counter"
+"""The argument that is the counter of a barrier, or of the queue of row tiles."""
+
+
+@lru_cache(maxsize=KEPT)
+def lowered(kernel: CudaKernel) -> tuple[CudaKernel, tuple[Nest, ...]]:
+    """A kernel as it is computed, whose names are free, and the nests of its functions."""
+    plain = with_free_names(in_one_pass(kernel), TAKEN, DERIVED, FUNCTIONS)
+    return plain, CudaLowering(plain).functions()
+
+
+def shared_bytes(kernel: CudaKernel) -> int:
+    """Of a block of the first function."""
+    return Layout(*lowered(kernel)).end
+
+
+def launch_bytes(kernel: CudaKernel) -> dict[str, int]:
+    """Shared memory that functions are started with, by their names."""
+    entry, *others = (launch.entry for launch in abi(kernel).launches)
+    return {entry: shared_bytes(kernel), **dict.fromkeys(others, 0)}
+
+
+class Layout(View):
+    """What lies where in the shared memory of a block: stages, weights, parts of row reductions, barriers. A finish has
+    the place of the stages."""
+
+    def __init__(self, kernel: CudaKernel, nests: tuple[Nest, ...]) -> None:
+        super().__init__(kernel)
+        schedule = kernel.schedule
+        reduces = [s for s in nests[0].statements() if isinstance(s, Reduce | Send)]
+        words = (sum(self.words_of(self.by_name[n]) for n in s.values if n not in self.centres) for s in reduces)
+        self.most = schedule.rows_per_tile * max(words, default=1)
+        """Words that are reduced together."""
+        at = schedule.stages * self.stage_bytes
+        at = max(at, rounded_up(gather_bytes(self, nests[0], schedule.warps)))
+        self.weights_at = dict[str, int]()
+        for buffer in self.weights() if schedule.weights == "shared" else ():
+            self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
+        self.exchange_at = at
+        at += schedule.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
+        self.next_rows_at = at
+        at += 8 * schedule.stages * self.is_queued
+        self.told_at = at
+        at += 8 * schedule.queue_places * self.is_queued
+        self.barriers_at = at
+        self.exchange_barriers = 2 * schedule.stages
+        self.queue_barriers = self.exchange_barriers + schedule.exchange_places
+        self.end = rounded_up(at + 8 * (self.queue_barriers + schedule.queue_places * self.is_queued))
+
+
+def supports(kernel: CudaKernel) -> Refusal | None:
+    """What CUDA C++ is written for."""
+    view = View(in_one_pass(kernel))
+    refusal = legality.check_program(view) or legality.check_lag(view)
+    return refusal or legality.check_shared_memory(kernel, shared_bytes(kernel))
+
+
+def _chunk_count(kernel: CudaKernel) -> Size:
+    """Chunks of a segment: no more than there are rows."""
+    inside = [r for r in kernel.schedule.rows if r not in kernel.schedule.segments]
+    return at_most(_elements(kernel, inside), kernel.schedule.chunks)
+
+
+def _part_count(kernel: CudaKernel) -> Size:
+    """Partial results of all segments."""
+    each = plus(_chunk_count(kernel), View(kernel).apart - 1)
+    return product([_elements(kernel, kernel.schedule.segments), each])
+
+
+def _elements(kernel: CudaKernel, dims: tuple[str, ...] | list[str]) -> Size:
+    return product([kernel.program.size_of(d) for d in dims])
+
+
+def abi(kernel: CudaKernel) -> Abi:
+    """How its functions are called."""
+    plain, nests = lowered(kernel)
+    schedule, entry = plain.schedule, entry_of(kernel.name)
+    chunks = product([_elements(plain, schedule.segments), _chunk_count(plain)])
+    syncs = has_grid_sync(nests)
+    launches = [
+        Launch(
+            entry,
+            (product([chunks, schedule.cluster]), 1),
+            schedule.threads + WARP_THREADS,
+            True,
+            syncs,
+            schedule.cluster,
+        )
+    ]
+    for nest in nests[1:]:
+        warps = View(plain).finish_warps
+        tasks = largest([task_count(View(plain), s, warps) for s in nest.body if isinstance(s, Tasks)])
+        launches.append(Launch(f"{entry}_finish", (tasks, 1), WARP_THREADS * warps, persistent=True))
+    return Abi(
+        tuple(b.name for b in plain.program.buffers),
+        _partials(plain),
+        syncs or View(plain).is_queued,
+        plain.program.parameters,
+        tuple(launches),
+    )
+
+
+def _partials(kernel: CudaKernel) -> tuple[Partial, ...]:
+    """A number for each segment, part of a chunk and column, with place for vectors that begin before a row and end
+    behind it."""
+    view, parts = View(kernel), _part_count(kernel)
+    vectors = ceil_div(plus(_elements(kernel, view.columns), view.lanes - 1), view.lanes)
+    return tuple(
+        Partial(
+            f"{v.name}_partial", v.dtype, product([parts, vectors, view.lanes] if view.sums_vectors(v) else [parts])
+        )
+        for v in view.outer
+    )
+
+
+def has_grid_sync(nests: tuple[Nest, ...]) -> bool:
+    """Whether programs of the first function wait for each other."""
+    return any(isinstance(s, GridSync) for s in nests[0].body)
