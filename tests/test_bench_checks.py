@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.bench_cases import QUICK, case_of
+from weft.bench import correctness
 from weft.bench.case import function_case
 from weft.bench.correctness import check_candidate, check_output, reference
 from weft.bench.measure import figures_of, measure_candidates
@@ -45,6 +46,24 @@ def test_the_error_is_held_to_a_multiple_of_eagers(dtype: torch.dtype, factor: f
     assert refusal is not None
     assert refusal.message == "root mean square of the error"
     assert refusal.limit == pytest.approx(factor * off + unit, rel=2e-3)
+
+
+@pytest.mark.parametrize("spoiled", [None, 0.0, 1.5, float("nan"), float("inf")])
+def test_what_is_compared_piece_by_piece_is_what_is_compared_at_once(
+    spoiled: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if an element differs, the last piece is smaller, and of one piece nothing is known."""
+    torch.manual_seed(0)
+    exact = torch.randn(41, 7, dtype=torch.float64)
+    eager, mine = ((exact + 1e-3 * torch.randn_like(exact)).bfloat16() for _ in range(2))
+    eager[4:6] = float("nan")
+    if spoiled is not None:
+        mine[3, 2] = spoiled
+    whole = check_output("c", mine.T, eager.T, exact.T)
+    assert (whole is None) == (spoiled is None)
+    for piece in (1, 7, 40, 286):
+        monkeypatch.setattr(correctness, "PIECE", piece)
+        assert check_output("c", mine.T, eager.T, exact.T) == whole
 
 
 def test_integers_shapes_and_dtypes_must_be_eagers() -> None:

@@ -10,6 +10,7 @@ lost row, so the largest error is held to the same rule.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from weft.runtime.timing import Candidate
 WRONG = "wrong_result"
 FACTOR, NARROW_FACTOR = 2.0, 3.0
 LEAST_UNIT = 1e-5
+PIECE = 2**26
+"""Elements that are compared at a time: differences in float64 of outputs of several gigabytes would be too many."""
 PATTERN = 85
 """What integers are filled with: 01010101 in binary."""
 
@@ -70,18 +73,40 @@ def check_output(subject: str, mine: Tensor, eager: Tensor, exact: Tensor) -> Re
         different = int((mine != eager).sum())
         return Reason(WRONG, subject, "elements differ from eager's", different, 0) if different else None
     factor, unit = NARROW_FACTOR if mine.itemsize <= 2 else FACTOR, max(torch.finfo(mine.dtype).eps, LEAST_UNIT)
-    known = eager.double().isfinite() & exact.isfinite()
-    mine, eager, exact = (t.double()[known] for t in (mine, eager, exact))
-    if not mine.numel():
-        return None
-    if undefined := int((~mine.isfinite()).sum()):
+    error, allowed, right, undefined = _Size(), _Size(), _Size(), 0
+    for pieces in zip(*(t.reshape(-1).split(PIECE) for t in (mine, eager, exact)), strict=True):
+        widened = [piece.double() for piece in pieces]
+        known = widened[1].isfinite() & widened[2].isfinite()
+        one, other, true = (piece[known] for piece in widened)
+        undefined += int((~one.isfinite()).sum())
+        error.add(one - true)
+        allowed.add(other - true)
+        right.add(true)
+    if undefined:
         return Reason(WRONG, subject, "elements are not finite, or were never written", undefined, 0)
-    error, allowed = (mine - exact).abs(), (eager - exact).abs()
-    for size, message in ((_rms, "root mean square of the error"), (_largest, "largest error")):
-        have, limit = size(error), factor * size(allowed) + unit * size(exact)
-        if have > limit:
+    for size, message in (("rms", "root mean square of the error"), ("largest", "largest error")):
+        have, most, whole = (getattr(each, size) for each in (error, allowed, right))
+        if have > (limit := factor * most + unit * whole):
             return Reason(WRONG, subject, message, float(f"{have:.3g}"), float(f"{limit:.3g}"))
     return None
+
+
+class _Size:
+    """The root mean square, and the largest, of what is added to it piece by piece."""
+
+    def __init__(self) -> None:
+        self.count, self.squares, self.largest = 0, 0.0, 0.0
+
+    def add(self, values: Tensor) -> None:
+        if not values.numel():
+            return
+        self.count += values.numel()
+        self.squares += values.square().sum().item()
+        self.largest = max(self.largest, values.abs().max().item())
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.squares / max(self.count, 1))
 
 
 def poison(candidate: Candidate, inputs: Sequence[Tensor], expected: Reference) -> None:
@@ -106,11 +131,3 @@ def poison_of(dtype: torch.dtype) -> float | int | bool:
 
 def _widen(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _rms(values: Tensor) -> float:
-    return values.square().mean().sqrt().item()
-
-
-def _largest(values: Tensor) -> float:
-    return values.abs().max().item()
