@@ -39,6 +39,7 @@ def test_tiles_are_queued_where_none_has_to_do_with_another(columns: int, queued
         assert any("gridDim" in line for line in lines) == (name not in queued)
         nests = launches.lowered(kernel)[1]
         assert str(nests[0]).count("tiles of=queue") == 2 * (name in queued)
+        assert str(nests[0]).count("chunks\n") == 2 * (name not in queued)
 
 
 def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> None:

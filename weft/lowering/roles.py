@@ -12,19 +12,27 @@ from dataclasses import replace
 from weft.lowering.nest import Arrive, Chunks, Copy, Load, Release, Role, Statement, Tile, Tiles, flat
 
 
-def specialised(loop: Chunks, copied: Sequence[str]) -> tuple[Role, Role]:
-    """The roles of programs that do what a loop over chunks says. copied: inputs that its tiles load."""
+def specialised(body: Sequence[Statement], copied: Sequence[str]) -> tuple[Role, Role]:
+    """The roles of programs that do what statements say, of which one is a loop over row tiles, or over chunks of them.
+    copied: inputs that tiles load."""
     if not copied:
         raise ValueError("nothing is copied, and nobody waits for it")
-    (tiles,) = (each for each in loop.body if isinstance(each, Tiles))
-    producer = replace(loop, body=(replace(tiles, body=(Copy(tuple(copied)),)),))
-    consumers = replace(loop, body=tuple(_waiting(each, copied) for each in loop.body))
-    return Role((producer,), "producer"), Role((consumers,), "consumers")
+    producer = Role(tuple(_copying(body, copied)), "producer")
+    return producer, Role(tuple(_waiting(each, copied) for each in body), "consumers")
+
+
+def _copying(body: Sequence[Statement], copied: Sequence[str]) -> Iterator[Statement]:
+    """The loops over row tiles alone, in which they are copied."""
+    for each in body:
+        if isinstance(each, Chunks):
+            yield replace(each, body=tuple(_copying(each.body, copied)))
+        elif isinstance(each, Tiles):
+            yield replace(each, body=(Copy(tuple(copied)),))
 
 
 def _waiting(statement: Statement, copied: Collection[str]) -> Statement:
     match statement:
-        case Tiles():
+        case Chunks() | Tiles():
             return replace(statement, body=tuple(_waiting(each, copied) for each in statement.body))
         case Tile():
             return replace(statement, body=tuple(_around(statement.body, copied)))

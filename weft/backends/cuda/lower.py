@@ -40,7 +40,8 @@ class CudaLowering(Lowering[CudaSchedule], View):
             body.append(EachRow(tuple(Load(b.name, ahead=True) for b in moving)))
         body.append(Tiles((self.tile(),), "queue" if self.is_queued else "chunk"))
         body += [Keep(value.name) for value in self.outer]
-        producer, consumers = specialised(Chunks(tuple(body)), [b.name for b in self.streamed()])
+        whole = body if self.is_queued else [Chunks(tuple(body))]
+        producer, consumers = specialised(whole, [b.name for b in self.streamed()])
         yield from (producer, overlapped(consumers) if self.schedule.lag else consumers)
 
     def of_tile(self) -> Iterator[Statement]:

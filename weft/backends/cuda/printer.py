@@ -19,6 +19,7 @@ from weft.lowering.nest import (
     Keep,
     Load,
     Reduce,
+    Role,
     Start,
     Statement,
     Store,
@@ -33,9 +34,9 @@ class Printer(RowTiles):
 
     # the warp that copies
 
-    def producer(self, loop: Chunks) -> None:
+    def producer(self, role: Role) -> None:
         with self.out.block("if (threadIdx.x == threads)"), self._chunks(self.streamed()):
-            for statement in loop.body:
+            for statement in _of_chunks(role):
                 assert isinstance(statement, Tiles)
                 with self._tiles():
                     if self.is_queued:
@@ -101,13 +102,13 @@ class Printer(RowTiles):
 
     # the warps that compute
 
-    def consumers(self, loop: Chunks) -> None:
+    def consumers(self, role: Role) -> None:
         addressed = [*self.streamed(), *self.weights(), *(b for some in self.numbers() for b in some), *self.picked()]
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
             if self.keeps_columns:
                 self.out.line(f"const int before = beginning({self.reference.name}_at(first_row));")
-            for statement in loop.body:
+            for statement in _of_chunks(role):
                 self._of_chunk(statement)
 
     def _of_chunk(self, statement: Statement) -> None:
@@ -196,3 +197,9 @@ class Printer(RowTiles):
         loaded = {s.buffer for s in flat(behind) if isinstance(s, Load)}
         stages = {f"{b.name}_stage": f"const {C_TYPES[b.dtype]}*" for b in self.streamed() if b.name in loaded}
         return held | stages
+
+
+def _of_chunks(role: Role) -> tuple[Statement, ...]:
+    """What it does for each chunk; where tiles are of a queue, what it does."""
+    first = role.body[0]
+    return first.body if isinstance(first, Chunks) else role.body

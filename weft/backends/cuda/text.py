@@ -15,7 +15,7 @@ from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import View
 from weft.backends.source import Source, Writer, entry_of
-from weft.lowering.nest import Chunks, Columns, Nest, Role, Tasks
+from weft.lowering.nest import Columns, Nest, Role, Tasks
 
 
 def render(kernel: CudaKernel) -> Source:
@@ -107,10 +107,10 @@ class _Function(Printer):
         producer, consumers = (s for s in nest.body if isinstance(s, Role))
         assert isinstance(nest.body[0], Columns)
         with self.out.block("if (threadIdx.x >= threads)"):
-            self.producer(_loop(producer))
+            self.producer(producer)
         with self.out.block("else"):
             line("const int thread = threadIdx.x;")
-            self.consumers(_loop(consumers))
+            self.consumers(consumers)
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
                 self._finish(phase, schedule.warps)
@@ -194,9 +194,3 @@ class _Function(Printer):
         for buffer in self.weights():
             text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
             line(f"constexpr bool {buffer.name}_together = {text};")
-
-
-def _loop(role: Role) -> Chunks:
-    (loop,) = role.body
-    assert isinstance(loop, Chunks)
-    return loop
