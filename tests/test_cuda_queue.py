@@ -16,6 +16,7 @@ from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
 from tests.host_cuda import library
 from tests.test_cuda_kernels import compiled, needs_nvrtc
 from weft.backends.cuda import launches
+from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View
 from weft.backends.listed import render
 
@@ -54,7 +55,8 @@ def test_what_lies_in_shared_memory_does_not_overlap(fields: dict[str, Any]) -> 
     chosen: dict[str, Any] = {"warps": 4, "stages": 2} | fields
     _, kernel = kernel_of("layer_norm_forward", (512, 2048), **chosen)
     layout, schedule = launches.Layout(*launches.lowered(kernel)), kernel.schedule
-    places = schedule.stages + 2 if schedule.cluster > 1 else 0
+    places = schedule.queue_places
+    assert (places > 0) == (schedule.cluster > 1)
     assert layout.next_rows_at % 8 == 0
     assert layout.barriers_at == layout.next_rows_at + 8 * (schedule.stages + places)
     assert layout.queue_barriers == 2 * schedule.stages + schedule.exchange_places
@@ -174,3 +176,61 @@ def test_a_launch_adds_as_much_to_the_counter_in_any_order(
         counter = ctypes.c_ulonglong(0)
         launch(counter, tiles, clusters, turns)
         assert counter.value == added
+
+
+# how far the first block of a cluster can be ahead of another
+
+
+def events(stages: int, lag: int, tiles: int, *, early: bool) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Of the thread that copies, and of those that compute. early: a stage is free before the row reductions of its
+    tile are sent, as where a row is passed over once."""
+    copies = [event for tile in range(tiles) for event in (("next", tile + 1), ("copy", tile))]
+    computes = list[tuple[str, int]]()
+    for tile in range(tiles + lag):
+        if tile < tiles:
+            computes += [("arrive", tile), *[("release", tile)] * early, ("send", tile)]
+        if tile >= lag:
+            computes += [("receive", tile - lag), *[("release", tile - lag)] * (not early)]
+    return copies, computes
+
+
+def most_ahead(stages: int, lag: int, *, early: bool) -> int:
+    """Numbers that the first of two blocks has sent and the other has not taken, at the most in any order of events."""
+    copies, computes = events(stages, lag, stages + 6, early=early)
+    place = {event: at for each in (copies, computes) for at, event in enumerate(each)}
+    taken = [sum(kind == "next" for kind, _ in copies[:at]) for at in range(len(copies) + 1)]
+
+    def is_possible(event: tuple[str, int], own: tuple[int, int], other: tuple[int, int], *, is_first: bool) -> bool:
+        kind, tile = event
+        if kind == "next":
+            return is_first or other[0] > place[event]
+        if kind == "copy":
+            return tile < stages or own[1] > place["release", tile - stages]
+        if kind == "arrive":
+            return own[0] > place["copy", tile]
+        return kind != "receive" or other[1] > place["send", tile]
+
+    start = ((0, 0), (0, 0))
+    seen, left = {start}, [start]
+    while left:
+        state = left.pop()
+        for block in range(2):
+            own, other = state[block], state[1 - block]
+            for role, listed in enumerate((copies, computes)):
+                if own[role] == len(listed):
+                    continue
+                if is_possible(listed[own[role]], own, other, is_first=block == 0):
+                    moved = (own[0] + (role == 0), own[1] + (role == 1))
+                    after = (moved, other) if block == 0 else (other, moved)
+                    if after not in seen:
+                        seen.add(after)
+                        left.append(after)
+    return max(taken[first[0]] - taken[second[0]] for first, second in seen)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize(("lag", "early"), [(0, False), (0, True), (1, False), (1, True)])
+def test_there_is_a_place_for_each_number_that_is_sent_and_not_taken(stages: int, lag: int, *, early: bool) -> None:
+    """All orders in which two blocks may do what they do are tried."""
+    schedule = CudaSchedule("CLUSTER", ("m",), ("n",), (), cluster=2, stages=stages + lag, lag=lag)  # type: ignore[arg-type]
+    assert most_ahead(schedule.stages, lag, early=early) <= schedule.queue_places

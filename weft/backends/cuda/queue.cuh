@@ -4,9 +4,8 @@ namespace w {
 
 /// Of the thread that copies. The first tiles of a cluster are every so many of all. Those behind them are numbers of a
 /// counter, which a launch takes from one multiple of what it adds up to the next. The first block of a cluster takes
-/// them, each before it is asked for it, and tells the others. places: for what it tells, in the shared memory of each.
-/// Before it fills a stage again, all blocks have begun with the tile that was there, whose row reductions they have in
-/// common, and so have read what is told with it: as many places as stages and one more are enough.
+/// them, each before it is asked for it, and tells the others. places: for what it tells, in the shared memory of each,
+/// as many as it can be ahead of the others, which their row reductions keep together.
 template <int cluster, int places>
 struct TileQueue {
   enum : int { GIVEN = 2 };
@@ -28,18 +27,21 @@ struct TileQueue {
   int64_t next() {
     if (turn == 0 && rank == 0) taken = atomicAdd(counter, 1ull);
     if (++turn < GIVEN) return first() + turn * clusters;
-    if constexpr (cluster == 1) return take();
-    const int place = (turn - GIVEN) % max(places, 1);
-    const uint32_t barrier = barriers + 8 * place;
-    if (rank > 0) {
-      arrive_and_expect(barrier, sizeof(*told));
-      wait<true>(barrier, (turn - GIVEN) / max(places, 1) % 2);
-      return told[place];
+    if constexpr (cluster == 1) {
+      return take();
+    } else {
+      const int place = (turn - GIVEN) % places;
+      const uint32_t barrier = barriers + 8 * place;
+      if (rank > 0) {
+        arrive_and_expect(barrier, sizeof(*told));
+        wait<true>(barrier, (turn - GIVEN) / places % 2);
+        return told[place];
+      }
+      const int64_t tile = take();
+      for (int other = 1; other < cluster; ++other)
+        send_word(in_block(shared_address(told + place), other), static_cast<uint64_t>(tile), in_block(barrier, other));
+      return tile;
     }
-    const int64_t tile = take();
-    for (int other = 1; other < cluster; ++other)
-      send_word(in_block(shared_address(told + place), other), static_cast<uint64_t>(tile), in_block(barrier, other));
-    return tile;
   }
 
  private:

@@ -51,8 +51,10 @@ class CudaSchedule(Schedule):
 
     @property
     def queue_places(self) -> int:
-        """Of numbers of tiles, in the shared memory of each block, as ``w::TileQueue`` has them."""
-        return self.stages + 2 if self.cluster > 1 else 0
+        """Of numbers of row tiles in the shared memory of each block, that its cluster's first one sends: as many as
+        that can be ahead of what another has taken. Blocks wait for each other's row reductions alone, and a stage may
+        be free before those of its tile are sent."""
+        return self.stages + 2 + self.lag if self.cluster > 1 else 0
 
     def chunk_count(self, rows: int) -> int:
         return min(self.chunks, -(-rows // self.rows_per_tile))

@@ -24,18 +24,17 @@ largest of a vector."""
 
 @dataclass(frozen=True)
 class Work:
-    """Of a program under a split. moved_bytes: of all tensors, each once but for those
-    that are copied ahead: of these, what is copied. copied: bytes of an element of each input
-    that is copied ahead; written: of each output that is written row by row; weights: of each input that is the same
-    for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin between two vectors, as far
-    as is known; alike: how far those are apart that begin at the same place. is_queued:
-    whether clusters take row tiles from a queue. keeps_columns: whether a thread keeps
-    something of its columns from row to row. passes: loops over the columns of a row; loads: of vectors in them.
+    """Of a program under a split. other_bytes: of all tensors, each once, but for those that are copied ahead. copied:
+    bytes of an element of each input that is copied ahead; written: of each output that is written row by row; weights:
+    of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin
+    between two vectors, as far as is known; alike: how far those are apart that begin at the same place. is_queued:
+    whether clusters take row tiles from a queue. keeps_columns: whether a thread keeps something of its columns from
+    row to row. passes: loops over the columns of a row; loads: of vectors in them.
     operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that are exchanged.
     sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to
     do behind the rows. rows: inside a segment."""
 
-    moved_bytes: int
+    other_bytes: int
     copied: tuple[int, ...]
     written: tuple[int, ...]
     weights: tuple[int, ...]
@@ -58,8 +57,12 @@ class Work:
 
     @cached_property
     def copied_bytes(self) -> int:
-        """Of all rows."""
+        """Of all rows: what several have in common is copied for each."""
         return self.segments * self.rows * self.columns * sum(self.copied)
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.other_bytes + self.copied_bytes
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -80,10 +83,8 @@ class Work:
         reference = view.reference
         others = [b for b in program.moved_inputs if b.name not in streamed]
         others += [output.buffer for output in program.outputs]
-        rows, width = max(1, split.sizes.elements(split.inside)), max(1, split.width)
-        copied = rows * width * split.segment_count * sum(itemsize(b.dtype) for b in view.streamed())
         return Work(
-            sum(map(split.sizes.bytes, others)) + copied,
+            sum(map(split.sizes.bytes, others)),
             tuple(itemsize(b.dtype) for b in view.streamed()),
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
             tuple(itemsize(b.dtype) for b in view.weights()),
@@ -100,7 +101,7 @@ class Work:
             len(sums),
             sum(1 for value in program.values if value.op == "pick"),
             bool(loops.epilogue_stores),
-            rows,
-            width,
+            max(1, split.sizes.elements(split.inside)),
+            max(1, split.width),
             split.segment_count,
         )
