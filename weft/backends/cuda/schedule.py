@@ -23,8 +23,9 @@ class CudaSchedule(Schedule):
     vectors of a row that a thread has. stages: row tiles that a block has place for in shared memory: one is computed
     with while the others are copied to. chunks: of the rows of a segment, whose column sums are taken together, in
     order, before chunks are combined in order; fixed here, so that results do not depend on how many blocks are
-    resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which what follows from the last row reductions of a tile comes behind: 1, so that
-    nobody waits for them, or 0. weights: where inputs wait that are the same for all rows of a chunk.
+    resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which what follows from the
+    last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0. weights: where inputs wait that
+    are the same for all rows of a chunk.
     """
 
     backend: ClassVar[str] = "cuda"
