@@ -203,6 +203,7 @@ def measure(
             made |= {peer: candidate for peer, candidate in found.items() if isinstance(candidate, Candidate)}
             times = medians_us([candidate.run for candidate in made.values()], rounds, case.device)
             torch.cuda.synchronize(case.device)
+            torch.cuda.empty_cache()  # of the reference, before another process makes its own
     except (RefusedError, UntimedError, RuntimeError) as error:
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
