@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=12 blocks=1 vectors=2 stages=4 chunks=30 weights=registers lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=12 blocks=1 vectors=2 stages=4 chunks=30 weights=registers lag=1
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -48,10 +48,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 225792);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 230400);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 56064, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 224256, barriers + 8, rank);
+  w::Ring<4, 56832, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 4> exchange(memory + 227328, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -82,9 +82,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 9344, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 18874368);
-              ring.copy(18688 + r * 9344, dresidual_at((row + r)) + begin, dresidual_at((row + r)) + end, dresidual + 18874368);
-              ring.copy(37376 + r * 9344, x_at((row + r)) + begin, x_at((row + r)) + end, x + 18874368);
+              ring.copy(0 + r * 9472, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 18874368);
+              ring.copy(18944 + r * 9472, dresidual_at((row + r)) + begin, dresidual_at((row + r)) + end, dresidual + 18874368);
+              ring.copy(37888 + r * 9472, x_at((row + r)) + begin, x_at((row + r)) + end, x + 18874368);
             }
           }
           ring.copied();
@@ -120,104 +120,130 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
       for (int r = 0; r < tile_rows; ++r) {
         rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
       }
-      for (int64_t row = first_row; row < end_row; row += tile_rows) {
+      struct Tile {
+        unsigned sent;
+        int64_t row;
         float rstd_number[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_number[r] = rstd_next[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
-        }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* dresidual_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 9344, dy_at((row + r)), begin);
-          dresidual_stage[r] = ring.row(18688 + r * 9344, dresidual_at((row + r)), begin);
-          x_stage[r] = ring.row(37376 + r * 9344, x_at((row + r)), begin);
-        }
-        ring.next();
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto weight_vector = w::kept(weight_tile[k]);
-                float sum_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul = cast * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_2 = mul * mul_1;
-                  const float mul_5 = cast_1 * mul;
-                  sum_block[i] = mul_2;
-                  sum_1[k][i] = sum_1[k][i] + mul_5;
+      } held, fresh;
+      #pragma unroll 1
+      for (int64_t ahead = first_row; ; ahead += tile_rows) {
+        if (ahead < end_row) {
+          const int64_t row = ahead;
+          float rstd_number[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            rstd_number[r] = rstd_next[r];
+          }
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+          }
+          w::Parts<w::Sum, float> sum_state[tile_rows];
+          ring.wait_until_filled();
+          const w::bf16* dy_stage[tile_rows];
+          const w::bf16* dresidual_stage[tile_rows];
+          const w::bf16* x_stage[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int begin = max(first * lanes - before, 0);
+            dy_stage[r] = ring.row(0 + r * 9472, dy_at((row + r)), begin);
+            dresidual_stage[r] = ring.row(18944 + r * 9472, dresidual_at((row + r)), begin);
+            x_stage[r] = ring.row(37888 + r * 9472, x_at((row + r)), begin);
+          }
+          ring.next();
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if ((row + r) < end_row) {
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto weight_vector = w::kept(weight_tile[k]);
+                  float sum_block[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float mul = cast * rstd_number[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_1 = cast_1 * cast_2;
+                    const float mul_2 = mul * mul_1;
+                    const float mul_5 = cast_1 * mul;
+                    sum_block[i] = mul_2;
+                    sum_1[k][i] = sum_1[k][i] + mul_5;
+                  }
+                  if (!whole) {
+                    w::keep_inside<w::Sum>(sum_block, column, columns);
+                  }
+                  sum_state[r].add(sum_block);
                 }
-                if (!whole) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                }
-                sum_state[r].add(sum_block);
               }
             }
           }
+          float sum[tile_rows];
+          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
+          const unsigned sent = exchange.template send<w::Sum>(sum);
+          fresh.sent = sent, fresh.row = row;
+          for (int r = 0; r < tile_rows; ++r) fresh.rstd_number[r] = rstd_number[r], fresh.dy_stage[r] = dy_stage[r], fresh.dresidual_stage[r] = dresidual_stage[r], fresh.x_stage[r] = x_stage[r];
         }
-        float sum[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
-        exchange.template reduce<w::Sum>(sum);
-        float div[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          div[r] = sum[r] / 18432.0f;
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto weight_vector = w::kept(weight_tile[k]);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul = cast * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_3 = mul * div[r];
-                  const float sub = mul_1 - mul_3;
-                  const float mul_4 = rstd_number[r] * sub;
-                  const float cast_3 = w::cast<float>(dresidual_tile[i]);
-                  const float add = mul_4 + cast_3;
-                  out0_lanes[i] = add;
+        if (ahead != first_row) {
+          const auto& sent = held.sent;
+          const auto& row = held.row;
+          const auto& rstd_number = held.rstd_number;
+          const auto& dy_stage = held.dy_stage;
+          const auto& dresidual_stage = held.dresidual_stage;
+          const auto& x_stage = held.x_stage;
+          float sum[tile_rows];
+          exchange.template receive<w::Sum>(sent, sum);
+          float div[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            div[r] = sum[r] / 18432.0f;
+          }
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if ((row + r) < end_row) {
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto weight_vector = w::kept(weight_tile[k]);
+                  float out0_lanes[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float mul = cast * rstd_number[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_1 = cast_1 * cast_2;
+                    const float mul_3 = mul * div[r];
+                    const float sub = mul_1 - mul_3;
+                    const float mul_4 = rstd_number[r] * sub;
+                    const float cast_3 = w::cast<float>(dresidual_tile[i]);
+                    const float add = mul_4 + cast_3;
+                    out0_lanes[i] = add;
+                  }
+                  w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
-                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }
+          ring.release();
         }
-        ring.release();
+        if (ahead >= end_row) break;
+        held = fresh;
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {

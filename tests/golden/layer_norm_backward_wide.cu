@@ -54,10 +54,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 207872);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 209920);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 50688, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 202752, barriers + 8, rank);
+  w::Ring<4, 51200, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 204800, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -90,8 +90,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int before = beginning(dy_at((row + r * apart)));
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
-                ring.copy(0 + r * 12672, dy_at((row + r * apart)) + begin, dy_at((row + r * apart)) + end, dy + 51463168);
-                ring.copy(25344 + r * 12672, x_at((row + r * apart)) + begin, x_at((row + r * apart)) + end, x + 51463168);
+                ring.copy(0 + r * 12800, dy_at((row + r * apart)) + begin, dy_at((row + r * apart)) + end, dy + 51463168);
+                ring.copy(25600 + r * 12800, x_at((row + r * apart)) + begin, x_at((row + r * apart)) + end, x + 51463168);
               }
             }
             ring.copied();
@@ -162,8 +162,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 12672, dy_at((row + r * apart)), begin);
-            x_stage[r] = ring.row(25344 + r * 12672, x_at((row + r * apart)), begin);
+            dy_stage[r] = ring.row(0 + r * 12800, dy_at((row + r * apart)), begin);
+            x_stage[r] = ring.row(25600 + r * 12800, x_at((row + r * apart)), begin);
           }
           ring.next();
           #pragma unroll

@@ -41,11 +41,11 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   constexpr bool bias_together = !early && WEFT_ALIGNED_bias;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 198016);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 198400);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 197952);
-  w::Ring<3, 65664, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 196992, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 198336);
+  w::Ring<3, 65792, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 197376, barriers + 6, rank);
   w::TileQueue<cluster, 5> queue(rows, counter, next_rows + 3, barriers + 8, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {

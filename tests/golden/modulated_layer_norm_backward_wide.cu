@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 52736);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 54272);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 16896, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 50688, barriers + 6, rank);
+  w::Ring<3, 17408, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52224, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -90,8 +90,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
               const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4224, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
-              ring.copy(8448 + r * 4224, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
+              ring.copy(0 + r * 4352, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
+              ring.copy(8704 + r * 4352, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
             }
           }
           ring.copied();
@@ -159,8 +159,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4224, dy_at((row + r)), begin);
-          x_stage[r] = ring.row(8448 + r * 4224, x_at((row + r)), begin);
+          dy_stage[r] = ring.row(0 + r * 4352, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(8704 + r * 4352, x_at((row + r)), begin);
         }
         ring.next();
         #pragma unroll

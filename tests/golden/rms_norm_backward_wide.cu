@@ -44,10 +44,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 68608);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 69632);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 33280, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 66560, barriers + 4, rank);
+  w::Ring<2, 33792, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 67584, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -77,8 +77,8 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
               const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 8320, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 67108864);
-              ring.copy(16640 + r * 8320, x_at((row + r)) + begin, x_at((row + r)) + end, x + 67108864);
+              ring.copy(0 + r * 8448, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 67108864);
+              ring.copy(16896 + r * 8448, x_at((row + r)) + begin, x_at((row + r)) + end, x + 67108864);
             }
           }
           ring.copied();
@@ -130,8 +130,8 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 8320, dy_at((row + r)), begin);
-          x_stage[r] = ring.row(16640 + r * 8320, x_at((row + r)), begin);
+          dy_stage[r] = ring.row(0 + r * 8448, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(16896 + r * 8448, x_at((row + r)), begin);
         }
         ring.next();
         #pragma unroll

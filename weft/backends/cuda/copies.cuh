@@ -129,12 +129,13 @@ struct Ring {
   }
   uint8_t* slot(int offset) const { return memory + stage * stage_bytes + offset; }
 
-  /// Begin to copy elements of a row, and what lies around them in the same granules; what does not end with a granule
-  /// that the tensor has whole is copied by this thread. end: of the tensor.
+  /// Begin to copy elements of a row, and what lies before them in the same line of the second cache, and behind them in
+  /// the same granule; what does not end with a granule that the tensor has whole is copied by this thread. end: of the
+  /// tensor.
   template <class T>
   void copy(int offset, const T* from, const T* to, const T* end) const {
     if (from >= to) return;
-    const uint64_t first = address(from) / GRANULE * GRANULE;
+    const uint64_t first = address(from) / LINE * LINE;
     uint64_t last = (address(to) + GRANULE - 1) / GRANULE * GRANULE;
     uint8_t* const into = slot(offset);
     if (last > address(end)) {
@@ -156,7 +157,7 @@ struct Ring {
   /// Where the first element of a row would be of which this block has those from ``begin`` on.
   template <class T>
   const T* row(int offset, const T* row, int begin) const {
-    return reinterpret_cast<const T*>(slot(offset) + address(row + begin) % GRANULE) - begin;
+    return reinterpret_cast<const T*>(slot(offset) + address(row + begin) % LINE) - begin;
   }
 
   static constexpr uint32_t PART = 16384;  // bytes of one instruction

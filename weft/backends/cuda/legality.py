@@ -32,8 +32,8 @@ def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
 
 
 def check_planned(view: View) -> Refusal | None:
-    """There is a row reduction, and the width of rows is known when the kernel is planned."""
-    if (refusal := check_rows(view)) is not None:
+    """Something is reduced along rows or nothing at all, and the width of rows is known when the kernel is planned."""
+    if view.outer and (refusal := check_rows(view)) is not None:
         return refusal
     unknown = [dim for dim in view.columns if isinstance(view.program.size_of(dim), str)]
     if unknown:

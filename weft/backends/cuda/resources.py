@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.cuda.schedule import WARP_THREADS, CudaSchedule
-from weft.backends.cuda.view import GRANULE_BYTES, rounded_up
+from weft.backends.cuda.view import LINE_BYTES, rounded_up
 from weft.backends.cuda.work import Work
 from weft.target import Target
 
@@ -46,7 +46,7 @@ def own_vectors(work: Work, cluster: int) -> int:
 def stage_bytes(work: Work, cluster: int, rows_per_tile: int) -> int:
     """Of a row tile of all inputs that are copied ahead."""
     elements = (-(-work.columns // (work.lanes * cluster)) + 1) * work.lanes
-    return rows_per_tile * sum(rounded_up(elements * size + GRANULE_BYTES) for size in work.copied)
+    return rows_per_tile * sum(rounded_up(elements * size + LINE_BYTES) for size in work.copied)
 
 
 def shared_bytes(work: Work, schedule: CudaSchedule) -> int:

@@ -2,7 +2,7 @@
 
 namespace w {
 
-enum : int { WARP = 32, GRANULE = 16 };
+enum : int { WARP = 32, GRANULE = 16, LINE = 128 };  // LINE: bytes of one of the second cache
 
 // addresses
 
