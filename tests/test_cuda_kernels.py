@@ -149,7 +149,7 @@ def test_a_launch_counts_chunks_at_run_time() -> None:
 
 def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vectors() -> None:
     _, kernel = kernel_of("softmax_forward", (512, 2048), warps=4, vectors=2, stages=2)
-    row = 2048 * 2 + 16 + 16  # one vector more, and the rest of a granule
+    row = 2048 * 2 + 16 + 128  # one vector more, and the rest of a line
     stages = 2 * -(-row // 128) * 128
     assert stages <= launches.shared_bytes(kernel) <= stages + 1024
 

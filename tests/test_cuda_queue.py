@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,10 +30,15 @@ ALIKE = (*ANYWHERE, "rms_norm_forward", "layer_norm_forward", "add_rms_norm_forw
 """Those without column sums."""
 
 
-@pytest.mark.parametrize(("columns", "queued"), [(2048, ALIKE), (1001, ANYWHERE)])
-def test_tiles_are_queued_where_none_has_to_do_with_another(columns: int, queued: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("columns", "weights", "queued"),
+    [(2048, "registers", ALIKE), (2048, "shared", ALIKE), (1001, "registers", ANYWHERE), (1001, "shared", ALIKE)],
+)
+def test_tiles_are_queued_where_none_has_to_do_with_another(
+    columns: int, weights: str, queued: tuple[str, ...]
+) -> None:
     """No columns are added up, and no weights are kept for rows that begin alike."""
-    kernels = {name: kernel_of(name, (512, columns), warps=4)[1] for name in WORKLOADS_OF_ROWS}
+    kernels = {name: kernel_of(name, (512, columns), warps=4, weights=weights)[1] for name in WORKLOADS_OF_ROWS}
     assert {name for name, kernel in kernels.items() if View(kernel).is_queued} == {*queued}
     for name, kernel in kernels.items():
         lines = render(kernel).text.splitlines()
@@ -41,6 +47,21 @@ def test_tiles_are_queued_where_none_has_to_do_with_another(columns: int, queued
         nests = launches.lowered(kernel)[1]
         assert str(nests[0]).count("tiles of=queue") == 2 * (name in queued)
         assert str(nests[0]).count("chunks\n") == 2 * (name not in queued)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", [name for name in ALIKE if name not in ANYWHERE])
+def test_weights_are_shifted_in_shared_memory_where_rows_begin_between_vectors(name: str, dtype: torch.dtype) -> None:
+    wide: dict[str, Any] = {"cluster": 2, "warps": 4, "vectors": 4, "weights": "shared"}
+    for columns in (2048, 2001):
+        _, kernel = kernel_of(name, (512, columns), dtype, **wide)
+        lines = render(kernel).text.splitlines()
+        shifted = {line.strip() for line in lines if "w::load_between<lanes>(" in line}
+        assert len(shifted) == (len(View(kernel).weights()) if columns == 2001 else 0)
+        assert any("w::wait_for_threads<threads>();" in line for line in lines) == (columns == 2001)
+        for aligned in (True, False):
+            compiled(kernel, 90, aligned=aligned)
 
 
 def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> None:

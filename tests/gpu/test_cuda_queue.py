@@ -39,6 +39,15 @@ def test_rows_may_begin_anywhere(way: str, name: str) -> None:
     check(name, (520, 2003), **WAYS[way], chunks=132)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "rms_norm_fp8"])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_weights_may_be_shifted_for_each_row(way: str, name: str, dtype: torch.dtype) -> None:
+    columns = 2003 if dtype == torch.bfloat16 else 1021
+    check(name, (519, columns), dtype, **WAYS[way], chunks=132, weights="shared")
+    check(name, (67, columns + 1), dtype, **WAYS[way], chunks=132, weights="shared", early=3)
+
+
 class Called:
     """A softmax kernel of any number of rows, called again and again."""
 

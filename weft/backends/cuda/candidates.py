@@ -89,7 +89,7 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     made = schedule.but(lag=1)
     place = resources.most_shared_bytes(schedule.blocks, split.target)
     most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-    if resources.wanted_registers(work, made) > most or schedule.warps * schedule.cluster == 1:
+    if resources.wanted_registers(work, made) > most or schedule.warps * schedule.cluster == 1 or not work.exchanges:
         return None
     while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
         made = made.but(stages=made.stages - 1)

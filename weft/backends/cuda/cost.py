@@ -38,7 +38,8 @@ _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 class Constants:
     """bandwidth: of the target's copy bandwidth. issue_ns: of an operation on an element in a warp's scheduler;
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile in
-    a warp, operations; edge: of a vector where rows may begin between two. pick_ns: for an element that is picked by
+    a warp, operations; edge: of a vector where rows may begin between two; shift: of one of weights that is
+    put together from two. pick_ns: for an element that is picked by
     its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of a cluster that
     is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the
     stages that they wait for; power: memory and these. uneven: by how much longer the slowest cluster takes for its
@@ -54,6 +55,7 @@ class Constants:
     access: float
     overhead: float
     edge: float
+    shift: float
     pick_ns: float
     exchange_ns: float
     arrival_ns: float
@@ -92,15 +94,16 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     tiles = -(-work.rows // rows)
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
-    parts = chunks + (work.alike - 1) * work.keeps_columns
+    parts = chunks + (work.alike - 1) * work.keeps_columns(schedule)
     rounds: float = waves * -(-work.rows // (chunks * rows))
-    if work.is_queued:
+    if work.is_queued(schedule):
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
     crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
     moves = work.loads + len(work.written) + len(work.weights) * work.passes * (schedule.weights == "shared")
     each = work.lanes * work.operations + known.access * moves
     each += known.edge * work.is_early * (work.passes + len(work.written))
+    each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * -(-crowd * schedule.warps // resources.SCHEDULERS)
@@ -114,7 +117,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule.cluster, rows)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
-    moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued else 1 + known.uneven)
+    moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued(schedule) else 1 + known.uneven)
     memory_us = moved_us + known.cached * partial_bytes / per_us
     # stages: where tiles come behind, each is held for one more
     filled_us = work.copied_bytes / per_us / known.bandwidth / crowd

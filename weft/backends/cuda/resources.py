@@ -53,13 +53,16 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
     weights = 0
     if schedule.weights == "shared":
-        weights = sum(rounded_up(schedule.vectors * schedule.threads * work.lanes * size) for size in work.weights)
+        vectors = schedule.vectors * schedule.threads
+        if work.shifts_weights(schedule):
+            vectors = own_vectors(work, schedule.cluster) + 2
+        weights = sum(rounded_up(vectors * work.lanes * size) for size in work.weights)
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.warps * numbers
-    queue = (schedule.stages + 2 * schedule.queue_places) * work.is_queued
+    queue = (schedule.stages + 2 * schedule.queue_places) * work.is_queued(schedule)
     return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places + queue))
 
 
@@ -86,7 +89,7 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
     found += schedule.lag * (LAG_REGISTERS + 2 * len(work.copied) * rows)
-    return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns)
+    return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns(schedule))
 
 
 def resident_clusters(schedule: CudaSchedule, target: Target) -> int:

@@ -192,5 +192,6 @@ class _Function(Printer):
             text = " && ".join(both) if alike else "false"
             line(f"constexpr bool {buffer.name}_together = {text};")
         for buffer in self.weights():
-            text = f"!early && WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
+            text = f"WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
+            text = text if self.shifts_weights or text == "false" else f"!early && {text}"
             line(f"constexpr bool {buffer.name}_together = {text};")

@@ -87,6 +87,21 @@ inline Vector<T, lanes> load_each(const T* row, int column, int columns, bool al
   return in_words(found);
 }
 
+/// What lies so many bytes behind the beginning of some words: less than those that are more than it has.
+template <class Found, int count>
+inline Found shifted(uint32_t (&some)[count], int early) {
+  struct Packed { uint32_t words[sizeof(Found) / 4]; } packed;
+  constexpr int words = sizeof(Found) / 4;
+#pragma unroll
+  for (int by = (count - words) / 2; by > 0; by /= 2)
+#pragma unroll
+    for (int i = 0; i + by < count; ++i)
+      if (early & 4 * by) some[i] = some[i + by];
+#pragma unroll
+  for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
+  return __builtin_bit_cast(Found, packed);
+}
+
 /// The same. inner: they and as many behind them are of the row. together: they lie at a multiple of their size; else
 /// they are taken from the granules of 16 bytes that they lie in.
 template <int lanes, bool together, class T>
@@ -104,15 +119,7 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns, bool inn
 #pragma unroll
       for (int i = 0; i <= granules; ++i)
         reinterpret_cast<uint4*>(some)[i] = i < granules || early ? __ldg(first + i) : uint4{};
-#pragma unroll
-      for (int by = 2; by > 0; by /= 2)
-#pragma unroll
-        for (int i = 0; i + by < words + GRANULE / 4; ++i)
-          if (early & 4 * by) some[i] = some[i + by];
-      struct Packed { uint32_t words[words]; } packed;
-#pragma unroll
-      for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
-      return in_words(__builtin_bit_cast(Found, packed));
+      return in_words(shifted<Found>(some, early));
     }
   }
   return load_each<lanes>(row, column, columns, inner);
@@ -124,6 +131,24 @@ template <int lanes, bool together, class T>
 inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool all) {
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_each<lanes>(row, column, columns, all);
+}
+/// Elements in shared memory that lie in two vectors next to each other, both of which are there.
+template <int lanes, class T>
+inline Vector<T, lanes> load_between(const T* from) {
+  using Found = Vector<T, lanes>;
+  const int early = static_cast<int>(shared_address(from) % sizeof(Found));
+  const Found* const first = reinterpret_cast<const Found*>(from - early / sizeof(T));
+  if constexpr (sizeof(Found) % 4 == 0) {
+    constexpr int words = sizeof(Found) / 4;
+    struct Packed { uint32_t words[words]; } both[2] = {
+        __builtin_bit_cast(Packed, in_words(first[0])), __builtin_bit_cast(Packed, in_words(first[1]))};
+    uint32_t some[2 * words];
+#pragma unroll
+    for (int i = 0; i < 2 * words; ++i) some[i] = both[i / words].words[i % words];
+    return shifted<Found>(some, early);
+  } else {
+    return load_each<lanes>(from, 0, lanes, true);
+  }
 }
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
 template <class Op, class T, int lanes>

@@ -90,12 +90,7 @@ class Vectors(Statements):
                     line(f"const auto {name}_tile = {loaded};")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
-                found = (
-                    f"in_words({name}_tile[k * threads])"
-                    if self.schedule.weights == "shared"
-                    else f"kept({name}_tile[k])"
-                )
-                line(f"const auto {name}_vector = w::{found};")
+                line(f"const auto {name}_vector = w::{self._weight(name)};")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             for value in reduced:
@@ -164,10 +159,27 @@ class Vectors(Statements):
         for value in values:
             self.out.line(f"{value.name}_state{r}.add({value.name}_block);")
 
+    def _weight(self, name: str) -> str:
+        """The vector of a weight that belongs to one of a row."""
+        if self.shifts_weights:
+            return f"load_between<lanes>({name}_tile + column)"
+        return f"in_words({name}_tile[k * threads])" if self.schedule.weights == "shared" else f"kept({name}_tile[k])"
+
     def load_weight(self, buffer: Buffer) -> None:
-        """The vectors of a thread, which no other reads."""
+        """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
         name, kind = buffer.name, C_TYPES[buffer.dtype]
         vectors = f"w::Vector<{kind}, lanes>"
+        if self.shifts_weights:
+            with self.out.block("for (int vector = thread; vector < own + 2; vector += threads)"):
+                self.out.line("const int column = (first + vector - 1) * lanes;")
+                self.out.line("const bool inner = w::whole<2 * lanes>(column, columns);")
+                loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
+                self.out.line(f"{name}_memory[vector] = {loaded};")
+            first = f"reinterpret_cast<const {kind}*>({name}_memory)"
+            self.out.line(f"const {kind}* const {name}_tile = {first} - (first - 1) * lanes;")
+            if buffer == self.weights()[-1]:
+                self.out.line("w::wait_for_threads<threads>();")
+            return
         if self.schedule.weights == "registers":
             self.out.line(f"{vectors} {name}_tile[thread_vectors];")
         else:

@@ -125,8 +125,14 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether a thread keeps something of its columns from row to row."""
-        return bool(self.weights() or self.outer)
+        """Whether a thread keeps something of its columns from row to row, so that it has the same of all rows."""
+        return bool(self.outer or (self.weights() and not self.shifts_weights))
+
+    @property
+    def shifts_weights(self) -> bool:
+        """Whether weights lie in shared memory as they do in memory, where rows begin between two vectors: a thread
+        takes what it needs for a row from two of their vectors."""
+        return self.schedule.weights == "shared" and self.alike > 1 and not self.outer and bool(self.weights())
 
     @property
     def is_queued(self) -> bool:
@@ -175,7 +181,7 @@ class View(KernelView[CudaSchedule]):
     def weight_bytes(self, buffer: Buffer) -> int:
         """Of a weight in shared memory."""
         threads = self.schedule.threads
-        vectors = -(-(self.own_vectors + 1) // threads) * threads
+        vectors = self.own_vectors + 3 if self.shifts_weights else -(-(self.own_vectors + 1) // threads) * threads
         return rounded_up(vectors * self.lanes * itemsize(buffer.dtype))
 
 

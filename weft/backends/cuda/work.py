@@ -27,9 +27,8 @@ class Work:
     """Of a program under a split. other_bytes: of all tensors, each once, but for those that are copied ahead. copied:
     bytes of an element of each input that is copied ahead; written: of each output that is written row by row; weights:
     of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin
-    between two vectors, as far as is known; alike: how far those are apart that begin at the same place. is_queued:
-    whether clusters take row tiles from a queue. keeps_columns: whether a thread keeps something of its columns from
-    row to row. passes: loops over the columns of a row; loads: of vectors in them.
+    between two vectors, as far as is known; alike: how far those are apart that begin at the same place. accumulates:
+    whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors in them.
     operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that are exchanged.
     sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to
     do behind the rows. rows: inside a segment."""
@@ -41,8 +40,7 @@ class Work:
     lanes: int
     is_early: bool
     alike: int
-    is_queued: bool
-    keeps_columns: bool
+    accumulates: bool
     passes: int
     loads: int
     operations: float
@@ -63,6 +61,18 @@ class Work:
     @property
     def moved_bytes(self) -> int:
         return self.other_bytes + self.copied_bytes
+
+    def shifts_weights(self, schedule: CudaSchedule) -> bool:
+        """Whether vectors of weights are put together for each row, as those of ``View`` are."""
+        return schedule.weights == "shared" and self.alike > 1 and not self.accumulates and bool(self.weights)
+
+    def keeps_columns(self, schedule: CudaSchedule) -> bool:
+        """Whether a thread keeps something of its columns from row to row."""
+        return self.accumulates or (bool(self.weights) and not self.shifts_weights(schedule))
+
+    def is_queued(self, schedule: CudaSchedule) -> bool:
+        """Whether clusters take row tiles from a queue."""
+        return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule))
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -91,8 +101,7 @@ class Work:
             view.lanes,
             not view.begins_with_vectors(reference),
             view.alike,
-            view.is_queued,
-            view.keeps_columns,
+            bool(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
             operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
