@@ -53,10 +53,10 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
     weights = 0
     if schedule.weights == "shared":
-        vectors = schedule.vectors * schedule.threads
+        vectors, least = schedule.vectors * schedule.threads, 1
         if work.shifts_weights(schedule):
-            vectors = own_vectors(work, schedule.cluster) + 2
-        weights = sum(rounded_up(vectors * work.lanes * size) for size in work.weights)
+            vectors, least = own_vectors(work, schedule.cluster) + 2, 4  # bytes of float32
+        weights = sum(rounded_up(vectors * work.lanes * max(size, least)) for size in work.weights)
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0

@@ -87,21 +87,6 @@ inline Vector<T, lanes> load_each(const T* row, int column, int columns, bool al
   return in_words(found);
 }
 
-/// What lies so many bytes behind the beginning of some words: less than those that are more than it has.
-template <class Found, int count>
-inline Found shifted(uint32_t (&some)[count], int early) {
-  struct Packed { uint32_t words[sizeof(Found) / 4]; } packed;
-  constexpr int words = sizeof(Found) / 4;
-#pragma unroll
-  for (int by = (count - words) / 2; by > 0; by /= 2)
-#pragma unroll
-    for (int i = 0; i + by < count; ++i)
-      if (early & 4 * by) some[i] = some[i + by];
-#pragma unroll
-  for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
-  return __builtin_bit_cast(Found, packed);
-}
-
 /// The same. inner: they and as many behind them are of the row. together: they lie at a multiple of their size; else
 /// they are taken from the granules of 16 bytes that they lie in.
 template <int lanes, bool together, class T>
@@ -119,7 +104,15 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns, bool inn
 #pragma unroll
       for (int i = 0; i <= granules; ++i)
         reinterpret_cast<uint4*>(some)[i] = i < granules || early ? __ldg(first + i) : uint4{};
-      return in_words(shifted<Found>(some, early));
+#pragma unroll
+      for (int by = 2; by > 0; by /= 2)
+#pragma unroll
+        for (int i = 0; i + by < words + GRANULE / 4; ++i)
+          if (early & 4 * by) some[i] = some[i + by];
+      struct Packed { uint32_t words[words]; } packed;
+#pragma unroll
+      for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
+      return in_words(__builtin_bit_cast(Found, packed));
     }
   }
   return load_each<lanes>(row, column, columns, inner);
@@ -132,24 +125,29 @@ inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool 
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_each<lanes>(row, column, columns, all);
 }
-/// Elements in shared memory that lie in two vectors next to each other, both of which are there.
-template <int lanes, class T>
-inline Vector<T, lanes> load_between(const T* from) {
-  using Found = Vector<T, lanes>;
-  const int early = static_cast<int>(shared_address(from) % sizeof(Found));
-  const Found* const first = reinterpret_cast<const Found*>(from - early / sizeof(T));
-  if constexpr (sizeof(Found) % 4 == 0) {
-    constexpr int words = sizeof(Found) / 4;
-    struct Packed { uint32_t words[words]; } both[2] = {
-        __builtin_bit_cast(Packed, in_words(first[0])), __builtin_bit_cast(Packed, in_words(first[1]))};
-    uint32_t some[2 * words];
+/// Weights in shared memory of which vectors may begin with any element: the first elements of all vectors lie next to
+/// each other, so do the second ones, and so on. So neighbouring lanes load from neighbouring places, wherever they begin.
+template <class T, int lanes>
+struct Planes {
+  T* memory;
+  int vectors;
+
+  template <class From>
+  void set(int vector, const Vector<From, lanes>& found) const {
 #pragma unroll
-    for (int i = 0; i < 2 * words; ++i) some[i] = both[i / words].words[i % words];
-    return shifted<Found>(some, early);
-  } else {
-    return load_each<lanes>(from, 0, lanes, true);
+    for (int i = 0; i < lanes; ++i) memory[i * vectors + vector] = cast<T>(found[i]);
   }
-}
+  /// From so many elements before a vector on.
+  Vector<T, lanes> before(int vector, int early) const {
+    Vector<T, lanes> found;
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) {
+      const int at = lanes + i - early;
+      found[i] = memory[at % lanes * vectors + at / lanes + vector - 1];
+    }
+    return found;
+  }
+};
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
 template <class Op, class T, int lanes>
 inline void keep_inside(T (&numbers)[lanes], int column, int columns) {

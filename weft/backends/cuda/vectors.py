@@ -90,7 +90,7 @@ class Vectors(Statements):
                     line(f"const auto {name}_tile = {loaded};")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
-                line(f"const auto {name}_vector = w::{self._weight(name)};")
+                line(f"const auto {name}_vector = {self._weight(name)};")
             stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             for value in reduced:
@@ -162,21 +162,25 @@ class Vectors(Statements):
     def _weight(self, name: str) -> str:
         """The vector of a weight that belongs to one of a row."""
         if self.shifts_weights:
-            return f"load_between<lanes>({name}_tile + column)"
-        return f"in_words({name}_tile[k * threads])" if self.schedule.weights == "shared" else f"kept({name}_tile[k])"
+            return f"{name}_tile.before(vector + 1, {self.before})"
+        return (
+            f"w::in_words({name}_tile[k * threads])"
+            if self.schedule.weights == "shared"
+            else f"w::kept({name}_tile[k])"
+        )
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
         name, kind = buffer.name, C_TYPES[buffer.dtype]
         vectors = f"w::Vector<{kind}, lanes>"
         if self.shifts_weights:
+            own = C_TYPES[self.kept_dtype(buffer)]
+            self.out.line(f"const w::Planes<{own}, lanes> {name}_tile{{{name}_memory, own + 2}};")
             with self.out.block("for (int vector = thread; vector < own + 2; vector += threads)"):
                 self.out.line("const int column = (first + vector - 1) * lanes;")
                 self.out.line("const bool inner = w::whole<2 * lanes>(column, columns);")
                 loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
-                self.out.line(f"{name}_memory[vector] = {loaded};")
-            first = f"reinterpret_cast<const {kind}*>({name}_memory)"
-            self.out.line(f"const {kind}* const {name}_tile = {first} - (first - 1) * lanes;")
+                self.out.line(f"{name}_tile.set(vector, {loaded});")
             if buffer == self.weights()[-1]:
                 self.out.line("w::wait_for_threads<threads>();")
             return

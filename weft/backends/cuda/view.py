@@ -130,8 +130,8 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def shifts_weights(self) -> bool:
-        """Whether weights lie in shared memory as they do in memory, where rows begin between two vectors: a thread
-        takes what it needs for a row from two of their vectors."""
+        """Whether weights lie in shared memory so that a thread can take those of any columns, as rows begin between
+        two vectors."""
         return self.schedule.weights == "shared" and self.alike > 1 and not self.outer and bool(self.weights())
 
     @property
@@ -182,7 +182,13 @@ class View(KernelView[CudaSchedule]):
         """Of a weight in shared memory."""
         threads = self.schedule.threads
         vectors = self.own_vectors + 3 if self.shifts_weights else -(-(self.own_vectors + 1) // threads) * threads
-        return rounded_up(vectors * self.lanes * itemsize(buffer.dtype))
+        return rounded_up(vectors * self.lanes * itemsize(self.kept_dtype(buffer)))
+
+    def kept_dtype(self, buffer: Buffer) -> str:
+        """What a weight is kept as: in float32 if it is shifted for each row, and all that is done with it first is a
+        cast to that."""
+        uses = [value for value in self.program.values if buffer.name in value.args]
+        return "f32" if self.shifts_weights and all((v.op, v.dtype) == ("cast", "f32") for v in uses) else buffer.dtype
 
 
 def varies(buffer: Buffer, dims: Iterable[str]) -> bool:
