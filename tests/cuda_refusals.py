@@ -149,8 +149,8 @@ def _(*_: Any) -> Refusal | None:
 
 @says(
     "cuda_shared_memory: softmax_forward: its stages take more shared memory than a block can have "
-    "(have 262528 bytes, limit 232448)",
-    262528,
+    "(have 262784 bytes, limit 232448)",
+    262784,
     232448,
 )
 def _(*_: Any) -> Refusal | None:

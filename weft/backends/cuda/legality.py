@@ -32,8 +32,10 @@ def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
 
 
 def check_planned(view: View) -> Refusal | None:
-    """Something is reduced along rows or nothing at all, and the width of rows is known when the kernel is planned."""
-    if view.outer and (refusal := check_rows(view)) is not None:
+    """There is a row reduction, or rows that begin between two vectors and nothing reduced at all: what Triton loads
+    element by element. The width of rows is known when the kernel is planned."""
+    begins_between = bool(view.streamed()) and not view.begins_with_vectors(view.reference)
+    if (view.outer or not begins_between) and (refusal := check_rows(view)) is not None:
         return refusal
     unknown = [dim for dim in view.columns if isinstance(view.program.size_of(dim), str)]
     if unknown:
