@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=4 blocks=2 vectors=4 stages=3 chunks=3 weights=shared lag=1
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=2 blocks=4 vectors=4 stages=3 chunks=3 weights=registers lag=0
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -37,9 +37,9 @@
 //   output out2: bf16 [m0:32768, n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(160, 2)
+extern "C" __global__ void __launch_bounds__(96, 4)
 weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 4;
+  constexpr int lanes = 8, cluster = 16, warps = 2;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 32768;
@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 115712);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 54272);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 33792, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 4> exchange(memory + 111616, barriers + 6, rank);
+  w::Ring<3, 17408, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52224, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -68,7 +68,6 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const scale_memory = reinterpret_cast<w::Vector<w::bf16, lanes>*>(memory + 101376);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -91,8 +90,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
               const int before = beginning(dy_at((row + r)));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 8448, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
-              ring.copy(16896 + r * 8448, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
+              ring.copy(0 + r * 4352, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
+              ring.copy(8704 + r * 4352, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
             }
           }
           ring.copied();
@@ -112,14 +111,14 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
       const int before = beginning(dy_at(first_row));
-      w::Vector<w::bf16, lanes>* const scale_tile = scale_memory + thread;
+      w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          scale_tile[k * threads] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
+          scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
         }
       }
       float sum_2[thread_vectors][lanes];
@@ -136,145 +135,118 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       for (int r = 0; r < tile_rows; ++r) {
         rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
       }
-      struct Tile {
-        unsigned sent;
-        int64_t row;
+      for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float mean_number[tile_rows];
         float rstd_number[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mean_number[r] = mean_next[r];
+          rstd_number[r] = rstd_next[r];
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mean_next[r] = (row + tile_rows + r) < end_row ? *mean_at((row + tile_rows + r)) : float();
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+        }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        w::Parts<w::Sum, float> sum_1_state[tile_rows];
+        ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
-      } held, fresh;
-      #pragma unroll 1
-      for (int64_t ahead = first_row; ; ahead += tile_rows) {
-        if (ahead < end_row) {
-          const int64_t row = ahead;
-          float mean_number[tile_rows];
-          float rstd_number[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mean_number[r] = mean_next[r];
-            rstd_number[r] = rstd_next[r];
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mean_next[r] = (row + tile_rows + r) < end_row ? *mean_at((row + tile_rows + r)) : float();
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
-          }
-          w::Parts<w::Sum, float> sum_state[tile_rows];
-          w::Parts<w::Sum, float> sum_1_state[tile_rows];
-          ring.wait_until_filled();
-          const w::bf16* dy_stage[tile_rows];
-          const w::bf16* x_stage[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 8448, dy_at((row + r)), begin);
-            x_stage[r] = ring.row(16896 + r * 8448, x_at((row + r)), begin);
-          }
-          ring.next();
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
-              #pragma unroll
-              for (int k = 0; k < thread_vectors; ++k) {
-                const int vector = thread + k * threads;
-                const int column = (first + vector) * lanes - before;
-                if (has_vector(k, vector, column)) {
-                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto scale_vector = w::in_words(scale_tile[k * threads]);
-                  float sum_block[lanes];
-                  float sum_1_block[lanes];
-                  #pragma unroll
-                  for (int i = 0; i < lanes; ++i) {
-                    const float cast = w::cast<float>(x_tile[i]);
-                    const float sub = cast - mean_number[r];
-                    const float mul = sub * rstd_number[r];
-                    const float cast_1 = w::cast<float>(dy_tile[i]);
-                    const float cast_2 = w::cast<float>(scale_vector[i]);
-                    const float add = cast_2 + 1.0f;
-                    const float mul_1 = cast_1 * add;
-                    const float mul_3 = mul * mul_1;
-                    const float mul_7 = cast_1 * mul;
-                    sum_block[i] = mul_1;
-                    sum_1_block[i] = mul_3;
-                    sum_2[k][i] = sum_2[k][i] + mul_7;
-                    sum_3[k][i] = sum_3[k][i] + cast_1;
-                  }
-                  if (!whole) {
-                    w::keep_inside<w::Sum>(sum_block, column, columns);
-                    w::keep_inside<w::Sum>(sum_1_block, column, columns);
-                  }
-                  sum_state[r].add(sum_block);
-                  sum_1_state[r].add(sum_1_block);
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          const int begin = max(first * lanes - before, 0);
+          dy_stage[r] = ring.row(0 + r * 4352, dy_at((row + r)), begin);
+          x_stage[r] = ring.row(8704 + r * 4352, x_at((row + r)), begin);
+        }
+        ring.next();
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          if ((row + r) < end_row) {
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto scale_vector = w::kept(scale_tile[k]);
+                float sum_block[lanes];
+                float sum_1_block[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float sub = cast - mean_number[r];
+                  const float mul = sub * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(scale_vector[i]);
+                  const float add = cast_2 + 1.0f;
+                  const float mul_1 = cast_1 * add;
+                  const float mul_3 = mul * mul_1;
+                  const float mul_7 = cast_1 * mul;
+                  sum_block[i] = mul_1;
+                  sum_1_block[i] = mul_3;
+                  sum_2[k][i] = sum_2[k][i] + mul_7;
+                  sum_3[k][i] = sum_3[k][i] + cast_1;
                 }
+                if (!whole) {
+                  w::keep_inside<w::Sum>(sum_block, column, columns);
+                  w::keep_inside<w::Sum>(sum_1_block, column, columns);
+                }
+                sum_state[r].add(sum_block);
+                sum_1_state[r].add(sum_1_block);
               }
             }
           }
-          float sum[tile_rows], sum_1[tile_rows];
-          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
-          const unsigned sent = exchange.template send<w::Sum>(sum, sum_1);
-          fresh.sent = sent, fresh.row = row;
-          for (int r = 0; r < tile_rows; ++r) fresh.mean_number[r] = mean_number[r], fresh.rstd_number[r] = rstd_number[r], fresh.dy_stage[r] = dy_stage[r], fresh.x_stage[r] = x_stage[r];
         }
-        if (ahead != first_row) {
-          const auto& sent = held.sent;
-          const auto& row = held.row;
-          const auto& mean_number = held.mean_number;
-          const auto& rstd_number = held.rstd_number;
-          const auto& dy_stage = held.dy_stage;
-          const auto& x_stage = held.x_stage;
-          float sum[tile_rows];
-          float sum_1[tile_rows];
-          exchange.template receive<w::Sum>(sent, sum, sum_1);
-          float mul_2[tile_rows];
-          float mul_4[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mul_2[r] = sum[r] * 3.0517578e-05f;
-            mul_4[r] = sum_1[r] * 3.0517578e-05f;
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
-              #pragma unroll
-              for (int k = 0; k < thread_vectors; ++k) {
-                const int vector = thread + k * threads;
-                const int column = (first + vector) * lanes - before;
-                if (has_vector(k, vector, column)) {
-                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto scale_vector = w::in_words(scale_tile[k * threads]);
-                  float out0_lanes[lanes];
-                  #pragma unroll
-                  for (int i = 0; i < lanes; ++i) {
-                    const float cast = w::cast<float>(x_tile[i]);
-                    const float sub = cast - mean_number[r];
-                    const float mul = sub * rstd_number[r];
-                    const float cast_1 = w::cast<float>(dy_tile[i]);
-                    const float cast_2 = w::cast<float>(scale_vector[i]);
-                    const float add = cast_2 + 1.0f;
-                    const float mul_1 = cast_1 * add;
-                    const float sub_1 = mul_1 - mul_2[r];
-                    const float mul_5 = mul * mul_4[r];
-                    const float sub_2 = sub_1 - mul_5;
-                    const float mul_6 = rstd_number[r] * sub_2;
-                    out0_lanes[i] = mul_6;
-                  }
-                  w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+        float sum[tile_rows], sum_1[tile_rows];
+        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
+        exchange.template reduce<w::Sum>(sum, sum_1);
+        float mul_2[tile_rows];
+        float mul_4[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mul_2[r] = sum[r] * 3.0517578e-05f;
+          mul_4[r] = sum_1[r] * 3.0517578e-05f;
+        }
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          if ((row + r) < end_row) {
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto scale_vector = w::kept(scale_tile[k]);
+                float out0_lanes[lanes];
+                #pragma unroll
+                for (int i = 0; i < lanes; ++i) {
+                  const float cast = w::cast<float>(x_tile[i]);
+                  const float sub = cast - mean_number[r];
+                  const float mul = sub * rstd_number[r];
+                  const float cast_1 = w::cast<float>(dy_tile[i]);
+                  const float cast_2 = w::cast<float>(scale_vector[i]);
+                  const float add = cast_2 + 1.0f;
+                  const float mul_1 = cast_1 * add;
+                  const float sub_1 = mul_1 - mul_2[r];
+                  const float mul_5 = mul * mul_4[r];
+                  const float sub_2 = sub_1 - mul_5;
+                  const float mul_6 = rstd_number[r] * sub_2;
+                  out0_lanes[i] = mul_6;
                 }
+                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }
-          ring.release();
         }
-        if (ahead >= end_row) break;
-        held = fresh;
+        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {

@@ -44,7 +44,8 @@ def ranked(split: Split) -> tuple[CudaSchedule, ...]:
 
 def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
     """What to take in place of schedules that spill: the best of those that leave clearly more of the registers that a
-    thread may have than each of these; None if there is none."""
+    thread may have than the worst of these; None if there is none. Not than each: some that leave many spill because
+    their predictions are off, and say nothing of others."""
     work = Work.of(split)
     if not isinstance(work, Work):
         return None
@@ -53,8 +54,8 @@ def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
         most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
         return resources.wanted_registers(work, schedule) / most
 
-    least = min((share(each) for each in tried if isinstance(each, CudaSchedule)), default=math.inf)
-    return next((s for s in ranked(split) if s not in tried and share(s) <= CLEARLY_FEWER * least), None)
+    worst = max((share(each) for each in tried if isinstance(each, CudaSchedule)), default=math.inf)
+    return next((s for s in ranked(split) if s not in tried and share(s) <= CLEARLY_FEWER * worst), None)
 
 
 def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Times:

@@ -47,7 +47,7 @@ class Constants:
     memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at the beginning and the
     end. behind_us: of the end of a tile that comes behind, after the last one. gather_us: of a finish for each column
     sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for. cached:
-    time of bytes of partial sums, as a part of that of copying as many."""
+    time of bytes of partial sums, as a part of that of copying as many; again: of bytes that are copied for another row."""
 
     bandwidth: float
     issue_ns: float
@@ -71,6 +71,7 @@ class Constants:
     finish_us: float
     barrier_us: float
     cached: float
+    again: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
@@ -118,9 +119,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued(schedule) else 1 + known.uneven)
-    memory_us = moved_us + known.cached * partial_bytes / per_us
+    memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: where tiles come behind, each is held for one more
-    filled_us = work.copied_bytes / per_us / known.bandwidth / crowd
+    filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
     stages_us = (filled_us + rounds * (1 + schedule.lag) * tile_us) / schedule.stages
     tiles_us = together(rounds * tile_us, stages_us, known.stage_power)
     # beginning and end

@@ -24,8 +24,8 @@ largest of a vector."""
 
 @dataclass(frozen=True)
 class Work:
-    """Of a program under a split. other_bytes: of all tensors, each once, but for those that are copied ahead. copied:
-    bytes of an element of each input that is copied ahead; written: of each output that is written row by row; weights:
+    """Of a program under a split. moved_bytes: of all tensors, each once; distinct_bytes: of those that are copied ahead.
+    copied: bytes of an element of each input that is copied ahead; written: of each output that is written row by row; weights:
     of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin
     between two vectors, as far as is known; alike: how far those are apart that begin at the same place. accumulates:
     whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors in them.
@@ -33,7 +33,8 @@ class Work:
     sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to
     do behind the rows. rows: inside a segment."""
 
-    other_bytes: int
+    moved_bytes: int
+    distinct_bytes: int
     copied: tuple[int, ...]
     written: tuple[int, ...]
     weights: tuple[int, ...]
@@ -59,8 +60,9 @@ class Work:
         return self.segments * self.rows * self.columns * sum(self.copied)
 
     @property
-    def moved_bytes(self) -> int:
-        return self.other_bytes + self.copied_bytes
+    def copied_again_bytes(self) -> int:
+        """Which the second cache has from a row before."""
+        return max(0, self.copied_bytes - self.distinct_bytes)
 
     def shifts_weights(self, schedule: CudaSchedule) -> bool:
         """Whether vectors of weights are put together for each row, as those of ``View`` are."""
@@ -91,10 +93,10 @@ class Work:
         numbers = [states_of(value.op) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
         reference = view.reference
-        others = [b for b in program.moved_inputs if b.name not in streamed]
-        others += [output.buffer for output in program.outputs]
+        moved = [*program.moved_inputs, *(output.buffer for output in program.outputs)]
         return Work(
-            sum(map(split.sizes.bytes, others)),
+            sum(map(split.sizes.bytes, moved)),
+            sum(split.sizes.bytes(b) for b in program.moved_inputs if b.name in streamed),
             tuple(itemsize(b.dtype) for b in view.streamed()),
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
             tuple(itemsize(b.dtype) for b in view.weights()),
