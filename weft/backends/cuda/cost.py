@@ -47,7 +47,8 @@ class Constants:
     memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at the beginning and the
     end. behind_us: of the end of a tile that comes behind, after the last one. gather_us: of a finish for each column
     sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for. cached:
-    time of bytes of partial sums, as a part of that of copying as many; again: of bytes that are copied for another row."""
+    time of bytes of partial sums, as a part of that of copying as many; again: of bytes that are copied for another
+    row too."""
 
     bandwidth: float
     issue_ns: float
