@@ -26,12 +26,12 @@ largest of a vector."""
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once; distinct_bytes: of those that are copied
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
-    by row; weights: of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early: whether rows begin
-    between two vectors, as far as is known; alike: how far those are apart that begin at the same place. accumulates:
-    whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors in them.
-    operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that are exchanged.
-    sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to
-    do behind the rows. rows: inside a segment."""
+    by row; weights: of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early:
+    whether rows begin between two vectors, as far as is known; alike: how far those are apart that begin at the same
+    place. accumulates: whether something is added up along columns. passes: loops over the columns of a row; loads: of
+    vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that
+    are exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes: whether
+    something is left to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int
