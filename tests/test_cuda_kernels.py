@@ -158,12 +158,12 @@ def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
     _, kernel = kernel_of("rms_norm_backward", (515, 2048), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if ((row + r) < end_row) {" in before
+    assert "if (row + r < end_row) {" in before
     assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows) {") == 2
     _, kernel = kernel_of("rms_norm_backward", (515, 2001), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if ((row + r * apart) < end_row) {" in before
+    assert "if (row + r * apart < end_row) {" in before
     assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {") == 2
 
 
@@ -227,7 +227,7 @@ def test_cross_entropy_passes_over_a_row_once_and_loads_one_element_by_its_addre
     assert "const float pick = w::pick(x_at(row), cast, columns);" in body_of(kernel)
     _, several = kernel_of("cross_entropy_forward", (515, 2048), torch.float32, **SOME["several rows"])
     (line,) = (line for line in body_of(several) if "w::pick" in line)
-    assert line == "pick[r] = (row + r) < end_row ? w::pick(x_at((row + r)), cast[r], columns) : float();"
+    assert line == "pick[r] = row + r < end_row ? w::pick(x_at(row + r), cast[r], columns) : float();"
 
 
 def test_a_variance_is_taken_in_two_passes() -> None:

@@ -78,13 +78,13 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
-              const int before = beginning(dy_at((row + r)));
+            if (row + r < end_row) {
+              const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 9472, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 18874368);
-              ring.copy(18944 + r * 9472, dresidual_at((row + r)) + begin, dresidual_at((row + r)) + end, dresidual + 18874368);
-              ring.copy(37888 + r * 9472, x_at((row + r)) + begin, x_at((row + r)) + end, x + 18874368);
+              ring.copy(0 + r * 9472, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 18874368);
+              ring.copy(18944 + r * 9472, dresidual_at(row + r) + begin, dresidual_at(row + r) + end, dresidual + 18874368);
+              ring.copy(37888 + r * 9472, x_at(row + r) + begin, x_at(row + r) + end, x + 18874368);
             }
           }
           ring.copied();
@@ -118,7 +118,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
+        rstd_next[r] = first_row + r < end_row ? *rstd_at(first_row + r) : float();
       }
       struct Tile {
         unsigned sent;
@@ -139,7 +139,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+            rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
           }
           w::Parts<w::Sum, float> sum_state[tile_rows];
           ring.wait_until_filled();
@@ -149,14 +149,14 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 9472, dy_at((row + r)), begin);
-            dresidual_stage[r] = ring.row(18944 + r * 9472, dresidual_at((row + r)), begin);
-            x_stage[r] = ring.row(37888 + r * 9472, x_at((row + r)), begin);
+            dy_stage[r] = ring.row(0 + r * 9472, dy_at(row + r), begin);
+            dresidual_stage[r] = ring.row(18944 + r * 9472, dresidual_at(row + r), begin);
+            x_stage[r] = ring.row(37888 + r * 9472, x_at(row + r), begin);
           }
           ring.next();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
+            if (row + r < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -209,7 +209,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
+            if (row + r < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -235,7 +235,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
                     const float add = mul_4 + cast_3;
                     out0_lanes[i] = add;
                   }
-                  w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
               }
             }

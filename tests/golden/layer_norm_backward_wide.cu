@@ -86,12 +86,12 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             ring.wait_until_free();
             #pragma unroll
             for (int r = 0; r < tile_rows; ++r) {
-              if ((row + r * apart) < end_row) {
-                const int before = beginning(dy_at((row + r * apart)));
+              if (row + r * apart < end_row) {
+                const int before = beginning(dy_at(row + r * apart));
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
-                ring.copy(0 + r * 12800, dy_at((row + r * apart)) + begin, dy_at((row + r * apart)) + end, dy + 51463168);
-                ring.copy(25600 + r * 12800, x_at((row + r * apart)) + begin, x_at((row + r * apart)) + end, x + 51463168);
+                ring.copy(0 + r * 12800, dy_at(row + r * apart) + begin, dy_at(row + r * apart) + end, dy + 51463168);
+                ring.copy(25600 + r * 12800, x_at(row + r * apart) + begin, x_at(row + r * apart) + end, x + 51463168);
               }
             }
             ring.copied();
@@ -131,12 +131,12 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         float mean_next[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = (first_row + r * apart) < end_row ? *mean_at((first_row + r * apart)) : float();
+          mean_next[r] = first_row + r * apart < end_row ? *mean_at(first_row + r * apart) : float();
         }
         float rstd_next[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (first_row + r * apart) < end_row ? *rstd_at((first_row + r * apart)) : float();
+          rstd_next[r] = first_row + r * apart < end_row ? *rstd_at(first_row + r * apart) : float();
         }
         for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {
           float mean_number[tile_rows];
@@ -148,11 +148,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            mean_next[r] = (row + tile_rows * apart + r * apart) < end_row ? *mean_at((row + tile_rows * apart + r * apart)) : float();
+            mean_next[r] = row + tile_rows * apart + r * apart < end_row ? *mean_at(row + tile_rows * apart + r * apart) : float();
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = (row + tile_rows * apart + r * apart) < end_row ? *rstd_at((row + tile_rows * apart + r * apart)) : float();
+            rstd_next[r] = row + tile_rows * apart + r * apart < end_row ? *rstd_at(row + tile_rows * apart + r * apart) : float();
           }
           w::Parts<w::Sum, float> sum_state[tile_rows];
           w::Parts<w::Sum, float> sum_1_state[tile_rows];
@@ -162,13 +162,13 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 12800, dy_at((row + r * apart)), begin);
-            x_stage[r] = ring.row(25600 + r * 12800, x_at((row + r * apart)), begin);
+            dy_stage[r] = ring.row(0 + r * 12800, dy_at(row + r * apart), begin);
+            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * apart), begin);
           }
           ring.next();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r * apart) < end_row) {
+            if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -217,7 +217,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r * apart) < end_row) {
+            if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -242,7 +242,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     const float mul_4 = rstd_number[r] * sub_2;
                     out0_lanes[i] = mul_4;
                   }
-                  w::store_row<out0_together>(out0_at((row + r * apart)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  w::store_row<out0_together>(out0_at(row + r * apart), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
               }
             }

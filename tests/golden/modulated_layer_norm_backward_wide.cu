@@ -86,12 +86,12 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
-              const int before = beginning(dy_at((row + r)));
+            if (row + r < end_row) {
+              const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4352, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 33554432);
-              ring.copy(8704 + r * 4352, x_at((row + r)) + begin, x_at((row + r)) + end, x + 33554432);
+              ring.copy(0 + r * 4352, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
+              ring.copy(8704 + r * 4352, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
             }
           }
           ring.copied();
@@ -128,12 +128,12 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       float mean_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        mean_next[r] = (first_row + r) < end_row ? *mean_at((first_row + r)) : float();
+        mean_next[r] = first_row + r < end_row ? *mean_at(first_row + r) : float();
       }
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
+        rstd_next[r] = first_row + r < end_row ? *rstd_at(first_row + r) : float();
       }
       for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float mean_number[tile_rows];
@@ -145,11 +145,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = (row + tile_rows + r) < end_row ? *mean_at((row + tile_rows + r)) : float();
+          mean_next[r] = row + tile_rows + r < end_row ? *mean_at(row + tile_rows + r) : float();
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+          rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         w::Parts<w::Sum, float> sum_1_state[tile_rows];
@@ -159,13 +159,13 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4352, dy_at((row + r)), begin);
-          x_stage[r] = ring.row(8704 + r * 4352, x_at((row + r)), begin);
+          dy_stage[r] = ring.row(0 + r * 4352, dy_at(row + r), begin);
+          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r), begin);
         }
         ring.next();
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -215,7 +215,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -241,7 +241,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const float mul_6 = rstd_number[r] * sub_2;
                   out0_lanes[i] = mul_6;
                 }
-                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -73,12 +73,12 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if ((row + r) < end_row) {
-              const int before = beginning(dy_at((row + r)));
+            if (row + r < end_row) {
+              const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 8448, dy_at((row + r)) + begin, dy_at((row + r)) + end, dy + 67108864);
-              ring.copy(16896 + r * 8448, x_at((row + r)) + begin, x_at((row + r)) + end, x + 67108864);
+              ring.copy(0 + r * 8448, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
+              ring.copy(16896 + r * 8448, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
             }
           }
           ring.copied();
@@ -111,7 +111,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = (first_row + r) < end_row ? *rstd_at((first_row + r)) : float();
+        rstd_next[r] = first_row + r < end_row ? *rstd_at(first_row + r) : float();
       }
       for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float rstd_number[tile_rows];
@@ -121,7 +121,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = (row + tile_rows + r) < end_row ? *rstd_at((row + tile_rows + r)) : float();
+          rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
@@ -130,13 +130,13 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 8448, dy_at((row + r)), begin);
-          x_stage[r] = ring.row(16896 + r * 8448, x_at((row + r)), begin);
+          dy_stage[r] = ring.row(0 + r * 8448, dy_at(row + r), begin);
+          x_stage[r] = ring.row(16896 + r * 8448, x_at(row + r), begin);
         }
         ring.next();
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -177,7 +177,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if ((row + r) < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -200,7 +200,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                   const float mul_5 = rstd_number[r] * sub;
                   out0_lanes[i] = mul_5;
                 }
-                w::store_row<out0_together>(out0_at((row + r)), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -33,6 +33,11 @@ class Statements(Places):
         self.per_row = set[str]()
         """Numbers that each row of a tile has one of."""
 
+    @property
+    def row_index(self) -> str:
+        """The row at hand as an operand."""
+        return f"({self.row})" if " " in self.row else self.row
+
     def number(self, name: str) -> str:
         """What has no columns."""
         return f"{name}[r]" if self.several and name in self.per_row else name
@@ -57,7 +62,7 @@ class Statements(Places):
             case "size":
                 return f"{kind}({self.product(map(str, value.attributes))})"
             case "iota":
-                return f"{kind}({self.index_of(str(value.attributes[0]), self.column, self.row)})"
+                return f"{kind}({self.index_of(str(value.attributes[0]), self.column, self.row_index)})"
             case "pick":
                 buffer, index = self.inputs[value.args[0]], self.operand(value.args[1])
                 stride = buffer.stride_of[str(value.attributes[0])]
@@ -88,4 +93,4 @@ class Statements(Places):
         """Conditions that hold once for all values of the dimensions among ``over`` that are not among ``dims``."""
         have = set(dims)
         missing = [d for d in over if d not in have and self.dims[d] != 1]
-        return [f"{self.index_of(d, self.column, self.row)} == 0" for d in missing]
+        return [f"{self.index_of(d, self.column, self.row_index)} == 0" for d in missing]
