@@ -20,7 +20,7 @@ void host_start_barrier(unsigned barrier, int arrivals);
 void host_arrive(unsigned barrier, unsigned bytes, int arrivals);
 void host_wait(unsigned barrier, unsigned parity);
 void host_wait_for_threads(unsigned number, unsigned threads);
-void host_wait_for_cluster();
+void host_wait_for_cluster(unsigned threads);
 unsigned long long host_shuffle(unsigned long long word, int lane, int operation);
 void host_copy(unsigned to, unsigned long long from, unsigned bytes, unsigned barrier);
 void host_send(unsigned to, unsigned long long word, unsigned bytes, unsigned barrier);
@@ -114,7 +114,7 @@ inline void bar_sync(u32 number, u32 threads) { host_wait_for_threads(number, th
 inline u32 cluster_ctarank() { return host_cluster_rank(); }
 inline void mov_u32(u32& to, u32 from) { to = from; }
 inline void barrier_cluster_arrive_relaxed_aligned() {}  // the wait, which follows at once, arrives
-inline void barrier_cluster_wait_aligned() { host_wait_for_cluster(); }
+inline void barrier_cluster_wait_aligned() { host_wait_for_cluster(blockDim.x); }
 inline void mapa_shared_cluster_u32(u32& to, u32 place, int rank) { to = host_in_block(place, rank); }
 inline void st_async_shared_cluster_mbarrier_complete_tx_bytes_b32(u32 to, u32 word, u32 barrier) {
   host_send(to, word, 4, barrier);

@@ -1,4 +1,4 @@
-"""Kernels in CUDA C++ that run on this machine: compiled with its compiler, each thread a fiber, against the interpreter."""
+"""Kernels in CUDA C++ that run on this machine, against the interpreter."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, launches
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
-from weft.backends.source import Source
 from weft.bench.kernel_run import output_tensors
-from weft.ir.interpret import interpret, resolve, sizes_of
-from weft.ir.program import Buffer
+from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.runtime.cxx import find_compiler
 
@@ -52,17 +50,17 @@ class WrongLaunchError(Exception):
     """A kernel whose threads wait forever, or do what no thread may."""
 
 
-def whole_text(job: Job) -> str:
+def whole_text(job: Job, change: Callable[[str], str] = str) -> str:
     """A translation unit for this machine: what CUDA has, the headers, the kernel, and a function of words for each of
-    its own."""
+    its own. change: what becomes of the headers and the kernel."""
     macros = (build._own_macros() | build.defines(job)).items()
     entries = (launch.entry for launch in launches.abi(job.kernel).launches)
     calls = (
         f'extern "C" void words_of_{entry}(const unsigned long long* words) {{ host_call({entry}, words); }}\n'
         for entry in entries
     )
-    parts = ((FOLDER / "cuda.h").read_text(), with_calls(build.header()), _with_shared_memory(job.source.text))
-    return "".join([*(f"#define {name} {value}\n" for name, value in macros), *parts, *calls])
+    text = _with_shared_memory(with_calls(change(build.header() + job.source.text)))
+    return "".join([*(f"#define {n} {value}\n" for n, value in macros), (FOLDER / "cuda.h").read_text(), text, *calls])
 
 
 def _with_shared_memory(text: str) -> str:
@@ -100,9 +98,11 @@ def _compile(*arguments: str | Path) -> None:
 @cache
 def _library(text: str) -> ctypes.CDLL:
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
-    (folder / "kernel.cpp").write_text(text)
-    _compile("-O1", "-shared", folder / "kernel.cpp", _machine(), "-o", folder / "kernel.so")
-    return ctypes.CDLL(str(folder / "kernel.so"))
+    source, made, library = (folder / name for name in ("kernel.cpp", "kernel.o", "kernel.so"))
+    source.write_text(text)
+    _compile("-O1", "-fsanitize=alignment", "-fno-sanitize-recover", "-c", source, "-o", made)
+    _compile("-shared", made, _machine(), "-o", library)  # with no library of the sanitizer
+    return ctypes.CDLL(str(library))
 
 
 class Memory:
@@ -145,15 +145,14 @@ def run(
     change: Callable[[str], str] = str,
 ) -> list[list[Tensor]]:
     """The outputs of a kernel, of each of some launches with the same counter. Raises WrongLaunchError. change: what
-    becomes of the text."""
+    becomes of the headers and the text."""
     memory, abi = Memory(), launches.abi(kernel)
-    program, sizes = kernel.program, sizes_of(kernel.program, parameters)
+    program = kernel.program
     given = [_moved(memory, t, early) for t in inputs]
     outputs = [_moved(memory, t, early) for t in output_tensors(program, parameters, torch.device("cpu"))]
     tensors = [t.data_ptr() for t in (*given, *outputs)]
     source = render(kernel)
-    source = Source(source.language, source.name, change(source.text))
-    library = _library(whole_text(Job(kernel, source, Variant.of_call(tensors, parameters), 90)))
+    library = _library(whole_text(Job(kernel, source, Variant.of_call(tensors, parameters), 90), change))
     numbers = dict(zip(abi.parameters, parameters, strict=True))
     size, offsets = abi.workspace(numbers)
     workspace = memory.place(size, torch.uint8)

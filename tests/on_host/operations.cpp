@@ -1,0 +1,146 @@
+// What threads do that others see: barriers, exchanges within a warp, copies, and words that are sent to other blocks.
+// From when a copy is issued to when it is complete what lies at its destination is poison.
+
+#include "launch.h"
+
+#include <cstring>
+
+namespace host {
+namespace {
+
+constexpr unsigned LEAST_ADDRESS = 4096;  // of shared memory
+
+unsigned offset_of(unsigned place) { return (place - LEAST_ADDRESS) % launch->stride; }
+uint8_t* bytes_at(unsigned place) { return launch->arena + (place - LEAST_ADDRESS); }
+
+/// Whose shared memory a place is in.
+Block& block_of(unsigned place, unsigned bytes = 1) {
+  const unsigned number = (place - LEAST_ADDRESS) / launch->stride;
+  if (place < LEAST_ADDRESS || number >= launch->blocks.size() || offset_of(place) + bytes > launch->shared)
+    fail("no shared memory has %u bytes at %u", bytes, place);
+  if (place % (bytes < 16 ? bytes : 16)) fail("%u bytes at %u of shared memory are not aligned", bytes, offset_of(place));
+  return launch->blocks[number];
+}
+Barrier& barrier_at(unsigned place) {
+  Barrier& found = block_of(place, 8).barriers[offset_of(place) / 8];
+  if (found.expected == 0) fail("no barrier was started at %u of shared memory", offset_of(place));
+  return found;
+}
+Barrier& own_barrier(unsigned place) {
+  if (&block_of(place, 8) != warp->block) fail("the barrier at %u is another block's", offset_of(place));
+  return barrier_at(place);
+}
+/// The phase is over once all have arrived, and all bytes.
+void settle(Barrier& barrier) {
+  if (barrier.pending || barrier.bytes) return;
+  barrier.phase ^= 1, barrier.pending = barrier.expected, ++launch->changes;
+}
+
+/// Whether so many are here now, who can go on.
+bool all_met(Meeting& meeting, unsigned count) {
+  if (++meeting.arrived < count) return false;
+  meeting.arrived = 0, ++meeting.generation;
+  return true;
+}
+void meet(Meeting& meeting, unsigned count, const char* what, unsigned number = 0) {
+  const unsigned generation = meeting.generation;
+  if (!all_met(meeting, count)) return wait_for(meeting.generation, generation, what, number);
+  ++launch->changes;
+  give_way();
+}
+
+void begin(const Transfer& transfer) {
+  if (&block_of(transfer.to, transfer.bytes) != &block_of(transfer.barrier)) fail("a transfer to another block's barrier");
+  memset(bytes_at(transfer.to), POISON, transfer.bytes);
+  launch->transfers.push_back(transfer);
+  launch->transfers.back().priority = launch->lazy ? 0 : draw();
+  give_way();
+}
+
+}  // namespace
+
+void complete(const Transfer& done) {
+  const Block& block = block_of(done.to);
+  if (block.living == 0) fail("what is sent to block %u comes after it has ended", block.index.x);
+  memcpy(bytes_at(done.to), done.from ? done.from : &done.word, done.bytes);
+  Barrier& barrier = barrier_at(done.barrier);
+  barrier.bytes -= done.bytes;
+  settle(barrier);
+}
+
+extern "C" {
+
+unsigned char* host_shared_memory(unsigned bytes) {
+  if (bytes > launch->shared) fail("%u bytes of shared memory, the launch has %u", bytes, launch->shared);
+  return warp->block->memory;
+}
+unsigned host_shared_address(const void* place) {
+  return static_cast<unsigned>(static_cast<const uint8_t*>(place) - launch->arena) + LEAST_ADDRESS;
+}
+unsigned host_in_block(unsigned place, unsigned rank) {
+  if (rank >= launch->cluster) fail("no block %u in a cluster of %u", rank, launch->cluster);
+  if (&block_of(place) != warp->block) fail("an address of another block is mapped");
+  return place + (rank - warp->block->rank) * launch->stride;
+}
+unsigned host_cluster_rank() { return warp->block->rank; }
+
+void host_start_barrier(unsigned place, int arrivals) {
+  if (&block_of(place, 8) != warp->block) fail("a barrier of another block is started");
+  Barrier& barrier = warp->block->barriers[offset_of(place) / 8];
+  if (barrier.expected) fail("the barrier at %u is started twice", offset_of(place));
+  barrier.expected = barrier.pending = arrivals;
+}
+void host_arrive(unsigned place, unsigned bytes, int arrivals) {
+  Barrier& barrier = own_barrier(place);
+  barrier.bytes += bytes, barrier.pending -= arrivals;
+  if (barrier.pending < 0) fail("more arrivals at the barrier at %u than it waits for", offset_of(place));
+  settle(barrier);
+  give_way();
+}
+void host_wait(unsigned place, unsigned parity) {
+  wait_for(own_barrier(place).phase, parity, "the barrier in shared memory at", offset_of(place));
+}
+void host_wait_for_threads(unsigned number, unsigned threads) {
+  meet(warp->block->named[number], threads, "threads at barrier", number);
+}
+void host_wait_for_cluster(unsigned threads) { meet(*warp->block->cluster, launch->cluster * threads, "the cluster"); }
+
+uint64_t host_shuffle(uint64_t word, int from, int operation) {
+  Warp& own = *warp;
+  if (own.all.arrived && own.operation != operation) fail("threads of a warp meet in different operations");
+  own.operation = operation;
+  const unsigned generation = own.all.generation;
+  uint64_t* const words = own.words[generation % 2];
+  words[lane - own.lane] = word;
+  if (!all_met(own.all, WARP)) wait_for(own.all.generation, generation, "its warp in operation", operation);
+  return words[from];
+}
+
+void host_copy(unsigned to, uint64_t from, unsigned bytes, unsigned barrier) {
+  if (from % 16 || bytes % 16 || to % 16) fail("a copy of %u bytes is not of granules", bytes);
+  begin({to, barrier, bytes, reinterpret_cast<const void*>(from), 0, 0});
+}
+void host_send(unsigned to, uint64_t word, unsigned bytes, unsigned barrier) {
+  begin({to, barrier, bytes, nullptr, word, 0});
+}
+
+uint64_t host_add(uint64_t* to, uint64_t more) {
+  const uint64_t before = *to;
+  *to += more, ++launch->additions, ++launch->changes;
+  give_way();
+  return before;
+}
+void host_sleep() {
+  const unsigned additions = launch->additions;
+  wait_for(launch->additions, additions, "an addition to a counter");
+}
+
+/// Of the sanitizer of alignment, in place of its library's.
+void __ubsan_handle_type_mismatch_v1_abort(const void* found, uintptr_t address) {
+  struct Place { const char* file; unsigned line, column; };
+  const auto* place = static_cast<const Place*>(found);
+  fail("%s:%u: what is loaded or stored at %llx is not aligned", place->file, place->line, 0ull + address);
+}
+
+}  // extern "C"
+}  // namespace host
