@@ -25,6 +25,15 @@ SOME: dict[str, dict[str, Any]] = {
     "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
 }
 """Fields of schedules by what they try."""
+QUEUED: dict[str, dict[str, Any]] = {
+    "one block": {"warps": 4, "vectors": 2, "stages": 2},
+    "a stage": {"warps": 4, "vectors": 2, "stages": 1, "blocks": 2},
+    "a cluster": {"cluster": 8, "warps": 1, "vectors": 1, "stages": 2},
+    "tiles of two rows": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 3, "rows_per_tile": 2},
+    "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 2, "lag": 1},
+    "tiles of two rows behind": {"cluster": 4, "warps": 2, "vectors": 1, "stages": 3, "rows_per_tile": 2, "lag": 1},
+}
+"""Those of kernels whose row tiles are taken from a queue."""
 WORKLOADS_OF_ROWS = (
     *("rms_norm_forward", "rms_norm_backward", "layer_norm_forward", "layer_norm_backward", "softmax_forward"),
     *("softmax_backward", "add_rms_norm_forward", "add_rms_norm_backward", "layer_norm_backward_bias", "rms_norm_fp8"),

@@ -8,44 +8,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda_kernels import kernel_of
+from tests.cuda_kernels import QUEUED, kernel_of
 from tests.gpu.test_cuda_kernels import check, pytestmark  # noqa: F401  # where they run
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
 from weft.options import Options
 from weft.runtime.gpu.function import GpuFunction
 
-WAYS: dict[str, dict[str, Any]] = {
-    "one block": {"warps": 4, "vectors": 2, "stages": 2},
-    "a stage": {"warps": 4, "vectors": 2, "stages": 1, "blocks": 2},
-    "a cluster": {"cluster": 8, "warps": 1, "vectors": 1, "stages": 2},
-    "tiles of two rows": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 3, "rows_per_tile": 2},
-    "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 2, "lag": 1},
-    "tiles of two rows behind": {"cluster": 4, "warps": 2, "vectors": 1, "stages": 3, "rows_per_tile": 2, "lag": 1},
-}
-
 
 @pytest.mark.parametrize("chunks", [1, 7, 1000])
 @pytest.mark.parametrize("rows", [2, 5, 131, 133, 1030])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_every_tile_is_taken(way: str, rows: int, chunks: int) -> None:
     """Of fewer tiles than clusters, of as many, and of many more; of more clusters than are resident."""
-    check("layer_norm_forward", (rows, 2048), **WAYS[way], chunks=chunks)
+    check("layer_norm_forward", (rows, 2048), **QUEUED[way], chunks=chunks)
 
 
 @pytest.mark.parametrize("name", ["softmax_forward", "softmax_backward", "modulated_layer_norm_forward"])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_rows_may_begin_anywhere(way: str, name: str) -> None:
-    check(name, (520, 2003), **WAYS[way], chunks=132)
+    check(name, (520, 2003), **QUEUED[way], chunks=132)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "rms_norm_fp8"])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_weights_may_be_shifted_for_each_row(way: str, name: str, dtype: torch.dtype) -> None:
     columns = 2003 if dtype == torch.bfloat16 else 1021
-    check(name, (519, columns), dtype, **WAYS[way], chunks=132, weights="shared")
-    check(name, (67, columns + 1), dtype, **WAYS[way], chunks=132, weights="shared", early=3)
+    check(name, (519, columns), dtype, **QUEUED[way], chunks=132, weights="shared")
+    check(name, (67, columns + 1), dtype, **QUEUED[way], chunks=132, weights="shared", early=3)
 
 
 class Called:
@@ -67,16 +58,16 @@ class Called:
         return True
 
 
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_launches_may_have_other_numbers_of_rows(way: str) -> None:
     """Each number has counters of its own."""
-    softmax = Called(**WAYS[way], chunks=132)
+    softmax = Called(**QUEUED[way], chunks=132)
     assert all(softmax.is_right(rows) for rows in (515, 3, 515, 1, 2000, 3, 515))
 
 
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_launches_of_several_streams_may_overlap(way: str) -> None:
-    softmax, streams = Called(**WAYS[way], chunks=132), [torch.cuda.Stream() for _ in range(3)]
+    softmax, streams = Called(**QUEUED[way], chunks=132), [torch.cuda.Stream() for _ in range(3)]
     inputs = [torch.randn(1500, 2048, device="cuda").bfloat16() for _ in streams]
     outputs = [torch.full_like(x, float("nan")) for x in inputs]
     torch.cuda.synchronize()
@@ -89,9 +80,9 @@ def test_launches_of_several_streams_may_overlap(way: str) -> None:
         torch.testing.assert_close(y.double(), x.double().softmax(1), rtol=2.0**-7, atol=2.0**-20)
 
 
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(QUEUED))
 def test_a_graph_may_be_replayed(way: str) -> None:
-    softmax = Called(**WAYS[way], chunks=132)
+    softmax = Called(**QUEUED[way], chunks=132)
     x = torch.randn(700, 2048, device="cuda").bfloat16()
     y, z = (torch.empty_like(x) for _ in range(2))
     softmax(x, y)

@@ -47,7 +47,7 @@ _OPTIONS = (
 
 
 class WrongLaunchError(Exception):
-    """A kernel whose threads wait forever, or do what no thread may."""
+    """A kernel whose threads wait forever, do what no thread may, or leave something wrong."""
 
 
 def whole_text(job: Job, change: Callable[[str], str] = str) -> str:
@@ -80,14 +80,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _machine() -> Path:
+def _machine() -> list[Path]:
     """What runs launches, compiled once."""
-    made = Path(_folder().name) / "machine.o"
-    sources = sorted(FOLDER.glob("*.cpp"))
-    objects = [made.with_name(f"{source.stem}.o") for source in sources]
-    for source, into in zip(sources, objects, strict=True):
-        _compile("-O2", "-c", source, "-o", into)
-    _compile("-r", "-nostdlib", *objects, "-o", made)
+    made = list[Path]()
+    for source in sorted(FOLDER.glob("*.cpp")):
+        made.append(Path(_folder().name) / f"{source.stem}.o")
+        _compile("-O2", "-c", source, "-o", made[-1])
     return made
 
 
@@ -101,7 +99,7 @@ def _library(text: str) -> ctypes.CDLL:
     source, made, library = (folder / name for name in ("kernel.cpp", "kernel.o", "kernel.so"))
     source.write_text(text)
     _compile("-O1", "-fsanitize=alignment", "-fno-sanitize-recover", "-c", source, "-o", made)
-    _compile("-shared", made, _machine(), "-o", library)  # with no library of the sanitizer
+    _compile("-shared", made, *_machine(), "-o", library)  # with no library of the sanitizer
     return ctypes.CDLL(str(library))
 
 
@@ -135,6 +133,9 @@ class Machine:
     seed: int = 0
 
 
+MACHINES = (Machine(), Machine(seed=1), Machine(1, 2), Machine(2, 3))
+
+
 def run(
     kernel: CudaKernel,
     inputs: Sequence[Tensor],
@@ -144,12 +145,13 @@ def run(
     machines: Sequence[Machine] = (Machine(),),
     change: Callable[[str], str] = str,
 ) -> list[list[Tensor]]:
-    """The outputs of a kernel, of each of some launches with the same counter. Raises WrongLaunchError. change: what
-    becomes of the headers and the text."""
+    """The outputs of a kernel, of each of some launches, of which those of as many clusters have a counter in common.
+    Raises WrongLaunchError. early: elements that inputs begin behind a multiple of 16 bytes, and outputs twice as many.
+    change: what becomes of the headers and the text."""
     memory, abi = Memory(), launches.abi(kernel)
     program = kernel.program
     given = [_moved(memory, t, early) for t in inputs]
-    outputs = [_moved(memory, t, early) for t in output_tensors(program, parameters, torch.device("cpu"))]
+    outputs = [_moved(memory, t, 2 * early) for t in output_tensors(program, parameters, torch.device("cpu"))]
     tensors = [t.data_ptr() for t in (*given, *outputs)]
     source = render(kernel)
     library = _library(whole_text(Job(kernel, source, Variant.of_call(tensors, parameters), 90), change))
@@ -205,12 +207,12 @@ def check(
     dtype: torch.dtype = torch.bfloat16,
     *,
     early: int = 0,
-    machines: Sequence[Machine] = (Machine(), Machine(2, 1)),
+    machines: Sequence[Machine] = MACHINES,
     dynamic: bool = False,
     change: Callable[[str], str] = str,
     **fields: Any,
 ) -> None:
-    """All of a workload has the bits of the interpreter, whichever thread goes on first."""
+    """All of a workload has the bits of the interpreter, whichever thread goes on first. Raises WrongLaunchError."""
     case, kernel = kernel_of(name, shape, dtype, dynamic=dynamic, **fields)
     given = exact_inputs(name, shape, dtype, "cpu", 3)
     parameters = tuple(case.parameters_for(given))
@@ -219,4 +221,7 @@ def check(
     right = interpret(kernel.program, inputs, parameters)
     for outputs in run(kernel, inputs, parameters, early=early, machines=machines, change=change):
         for mine, exact in zip(outputs, right, strict=True):
-            assert torch.equal(mine.double(), exact.to(mine.dtype).reshape(mine.shape).double())
+            different = mine.double() != exact.to(mine.dtype).reshape(mine.shape).double()
+            if bool(different.any()):
+                first = different.nonzero()[0].tolist()
+                raise WrongLaunchError(f"{name}: {int(different.sum())} elements are wrong, the first one at {first}")

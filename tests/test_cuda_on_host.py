@@ -1,0 +1,198 @@
+"""Kernels in CUDA C++ whose threads are fibers of this machine, against the interpreter: no GPU is needed."""
+
+from __future__ import annotations
+
+from subprocess import CalledProcessError
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, of_any_width, of_rows
+from tests.on_host.assembly import with_calls
+from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, run
+from weft.ir.interpret import interpret
+from weft.plan.kernel import Kernel
+
+pytestmark = pytest.mark.where_changed("tests", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
+MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
+
+
+@pytest.mark.parametrize("shape", [(12, 1040), (11, 515)], ids=str)
+@pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
+def test_a_workload_has_equal_bits(name: str, shape: tuple[int, int]) -> None:
+    check(name, shape, cluster=2 if shape[1] % 2 == 0 else 1, warps=2, vectors=2, stages=3, chunks=4)
+
+
+@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "modulated_layer_norm_backward"])
+@pytest.mark.parametrize("columns", [1001, pytest.param(1002, marks=pytest.mark.slow), 2056])
+@pytest.mark.parametrize("way", list(SOME))
+def test_a_schedule_has_equal_bits(way: str, columns: int, name: str) -> None:
+    check(name, (14, columns), **SOME[way] | {"chunks": 4})
+
+
+@pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [(12, 520), (3, 517)], ids=str)
+@pytest.mark.parametrize("name", ["layer_norm_backward", "softmax_backward", "cross_entropy_forward"])
+def test_tiles_may_overlap(name: str, shape: tuple[int, int], rows: int) -> None:
+    """Also where parts of a chunk have one row, or none."""
+    check(name, shape, cluster=2, warps=1, vectors=2, stages=3, lag=1, rows_per_tile=rows, chunks=3)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 33])
+@pytest.mark.parametrize("way", list(QUEUED))
+def test_every_tile_is_taken(way: str, rows: int) -> None:
+    """Of fewer tiles than clusters, and of many more; of more clusters than are resident."""
+    check("layer_norm_forward", (rows, 520), **QUEUED[way] | {"warps": 1, "chunks": 7})
+
+
+@pytest.mark.parametrize("early", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("way", list(QUEUED))
+def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early: int) -> None:
+    fields: dict[str, Any] = QUEUED[way] | {"chunks": 5, "weights": "shared", "warps": 1}
+    check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields)
+
+
+@pytest.mark.parametrize("early", [1, 3])
+@pytest.mark.parametrize("name", ["rms_norm_backward", "softmax_forward", "layer_norm_forward"])
+def test_tensors_may_start_anywhere(name: str, early: int) -> None:
+    check(name, (11, 520), early=early, cluster=2, warps=1, vectors=1, chunks=3)
+
+
+@pytest.mark.parametrize("finish", ["same", "separate"])
+@pytest.mark.parametrize("columns", [8191, 16384])
+def test_a_lane_may_have_several_columns_of_the_finish(columns: int, finish: str) -> None:
+    machines = [Machine(1), Machine(2, 1)]
+    check(
+        "layer_norm_backward", (6, columns), machines=machines, cluster=4, warps=4, vectors=4, chunks=3, finish=finish
+    )
+
+
+@pytest.mark.parametrize("chunks", [1, 7])
+@pytest.mark.parametrize("columns", [517, 514, 516])
+def test_rows_that_begin_alike_may_be_of_any_number_of_chunks(columns: int, chunks: int) -> None:
+    check("layer_norm_backward", (21, columns), warps=2, vectors=2, chunks=chunks)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_other_types(dtype: torch.dtype) -> None:
+    check("layer_norm_backward", (13, 515), dtype, warps=2, vectors=2, rows_per_tile=2, chunks=3)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 21])
+def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
+    check("rms_norm_backward", (rows, 520), dynamic=True, warps=2, vectors=2, chunks=8)
+    check("softmax_forward", (rows, 520), dynamic=True, cluster=2, warps=1, vectors=2, chunks=8)
+
+
+def is_right(kernel: Kernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()) -> None:
+    right = interpret(kernel.program, inputs, parameters)
+    for outputs in run(kernel, inputs, parameters, machines=MACHINES):
+        for mine, exact in zip(outputs, right, strict=True):
+            torch.testing.assert_close(mine, exact.to(mine.dtype).reshape(mine.shape), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 640, 1023])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> None:
+    kernel = of_any_width(cluster=cluster, warps=4, vectors=2)
+    is_right(kernel, [torch.randint(-64, 64, (8, columns)).float()], (columns,))
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> None:
+    body = (
+        "  input x: f32 [m:16, n:1]\n  input v: f32 [m:80, n:5]\n  input place: i64 [m:1]\n  sum: f32{m} = sum[n](x)\n"
+        "  element: f32{m} = pick[n](v, place)\n  total: f32{m} = add(sum, element)\n  output y: f32 [m:1] = total\n"
+    )
+    x, v = (torch.randint(-64, 64, shape).float() for shape in ((8, 16), (8, 80)))
+    is_right(
+        of_rows(body, **fields | {"finish": "none"}), [x, v[:, ::5], torch.tensor([0, 15, 16, -1, 3, 7, 2**40, 5])]
+    )
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+def test_a_sum_of_exponentials_of_float64_is_sent_in_two_words(fields: dict[str, Any]) -> None:
+    body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
+    is_right(of_rows(body, **fields | {"finish": "none"}), [torch.randn(8, 16, dtype=torch.float64)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [515, 1040])
+@pytest.mark.parametrize("way", list(QUEUED))
+@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward"])
+def test_threads_may_go_on_in_many_orders(name: str, way: str, columns: int) -> None:
+    check(name, (23, columns), machines=MANY, **QUEUED[way] | {"warps": 2, "chunks": 5})
+
+
+# what is wrong is found
+
+ONE, BOTH = {"warps": 2, "vectors": 2, "chunks": 3}, {"cluster": 2, "warps": 1, "vectors": 2, "chunks": 3}
+BEHIND = BOTH | {"stages": 3, "lag": 1}
+WAITS = "  wait_for_threads<warps * WARP>();\n  T total"
+BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "a stage is read before it is filled": ("softmax_forward", ONE, "ring.wait_until_filled();", ""),
+    "a stage is filled before it is free": ("softmax_forward", ONE, "ring.wait_until_free();", ""),
+    "a stage is never free": ("softmax_forward", BOTH, "ring.release();", ""),
+    "a warp says too early that it has read": ("softmax_forward", ONE, "  __syncwarp();\n  if (WEFT", "  if (WEFT"),
+    "a row reduction has one place": ("softmax_forward", ONE, ", 2> exchange(", ", 1> exchange("),
+    "a cluster's row reduction has one place": ("layer_norm_forward", BOTH, ", 2> exchange(", ", 1> exchange("),
+    "tiles behind have two places": ("layer_norm_forward", BEHIND, ", 4> exchange(", ", 2> exchange("),
+    "too few bytes are expected": ("softmax_forward", BOTH, "parts * count * sizeof(T));\n", "sizeof(T));\n"),
+    "blocks start before each other": ("softmax_forward", BOTH, "w::wait_for_cluster<cluster>();", ""),
+    "the finish does not wait": ("layer_norm_backward", ONE, "w::wait_for_all<threads>(barrier);", ""),
+    "columns are added up before all are there": ("layer_norm_backward", ONE, WAITS, "  T total"),
+    "a phase is another's": ("softmax_forward", ONE, "stage = 0, parity ^= 1", "stage = 0"),
+    "a queue has one place": ("softmax_forward", BOTH, "TileQueue<cluster, 4> queue", "TileQueue<cluster, 1> queue"),
+    "a copy ends before the row": ("softmax_forward", ONE, "to) + GRANULE - 1)", "to))"),
+    "what lies before a row counts": ("softmax_forward", ONE, "if (!inside(column + i, columns)) n", "if (0) n"),
+    "a tile is nobody's": ("softmax_forward", ONE, "+ turn * clusters;", "+ turn * clusters + 1;"),
+    "a vector is not aligned": ("softmax_forward", ONE, "if (together && all) {", "if (all) {"),
+}  # fmt: skip
+"""A workload, a schedule, and what of the text, or of the headers, is replaced by what."""
+
+
+@pytest.mark.parametrize("what", list(BROKEN))
+def test_what_is_broken_is_found(what: str) -> None:
+    name, fields, part, instead = BROKEN[what]
+
+    def change(text: str) -> str:
+        assert part in text
+        return text.replace(part, instead)
+
+    early = 3 * (what == "a vector is not aligned")
+    with pytest.raises(WrongLaunchError):
+        check(name, (17, 1003), early=early, machines=MANY, change=change, **fields)
+
+
+def test_what_threads_wait_for_is_told() -> None:
+    with pytest.raises(WrongLaunchError, match="all wait: block 0 from thread 0 on for the barrier in shared memory"):
+        check("softmax_forward", (17, 1003), change=lambda text: text.replace("ring.release();", ""), **BOTH)
+
+
+# assembly
+
+
+def test_instructions_become_calls() -> None:
+    text = (
+        'int f() {\n  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"\n      : "=r"(found) : "r"(min(a, b)), '
+        '"r"(w::c) : "memory");\n}\n#define OP(name) asm(#name ".rn.f16x2 %0, %2;" : "=r"(x) : "r"(y), "r"(z));\n'
+        'asm("{\\n.reg .pred done;\\nA_%=:\\ntry.it done, [%0];\\n@!done bra A_%=;\\n}" ::"r"(b));\n'
+        'asm("" : "+r"(word));\n'
+    )
+    assert with_calls(text).splitlines() == [
+        "int f() {",
+        "  { ptx::mapa_shared_cluster_u32((found), (min(a, b)), (w::c)); }",
+        "",
+        "}",
+        "#define OP(name) { ptx::name##_rn_f16x2((x), (z)); }",
+        "{ { bool done; A_2: ptx::try_it(done, (b)); if (!done) goto A_2; } }",
+        "{  }",
+    ]
+
+
+def test_an_instruction_that_nobody_emulates_does_not_compile(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CalledProcessError):
+        check("softmax_forward", (3, 515), change=lambda text: text.replace("mapa.", "mapb."), **BOTH)
+    assert "mapb_shared_cluster_u32" in capfd.readouterr().err
