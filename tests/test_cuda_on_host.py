@@ -8,14 +8,21 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cuda_header import bit_patterns
 from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
-from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, run
+from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
+from weft.backends.cuda.schedule import CudaKernel
+from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
-from weft.plan.kernel import Kernel
 
 pytestmark = pytest.mark.where_changed("tests", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
 MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
+
+
+def of_few_warps(way: str, warps: int) -> dict[str, Any]:
+    """A schedule with a queue, for narrow rows."""
+    return QUEUED[way] | {"warps": warps}
 
 
 @pytest.mark.parametrize("shape", [(12, 1040), (11, 515)], ids=str)
@@ -28,7 +35,7 @@ def test_a_workload_has_equal_bits(name: str, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("columns", [1001, pytest.param(1002, marks=pytest.mark.slow), 2056])
 @pytest.mark.parametrize("way", list(SOME))
 def test_a_schedule_has_equal_bits(way: str, columns: int, name: str) -> None:
-    check(name, (14, columns), **SOME[way] | {"chunks": 4})
+    check(name, (14, columns), **SOME[way], chunks=4)
 
 
 @pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -43,15 +50,15 @@ def test_tiles_may_overlap(name: str, shape: tuple[int, int], rows: int) -> None
 @pytest.mark.parametrize("way", list(QUEUED))
 def test_every_tile_is_taken(way: str, rows: int) -> None:
     """Of fewer tiles than clusters, and of many more; of more clusters than are resident."""
-    check("layer_norm_forward", (rows, 520), **QUEUED[way] | {"warps": 1, "chunks": 7})
+    check("layer_norm_forward", (rows, 520), **of_few_warps(way, 1), chunks=7)
 
 
 @pytest.mark.parametrize("early", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("way", list(QUEUED))
 def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early: int) -> None:
-    fields: dict[str, Any] = QUEUED[way] | {"chunks": 5, "weights": "shared", "warps": 1}
-    check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields)
+    fields = of_few_warps(way, 1)
+    check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields, weights="shared", chunks=5)
 
 
 @pytest.mark.parametrize("early", [1, 3])
@@ -86,7 +93,7 @@ def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
     check("softmax_forward", (rows, 520), dynamic=True, cluster=2, warps=1, vectors=2, chunks=8)
 
 
-def is_right(kernel: Kernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()) -> None:
+def is_right(kernel: CudaKernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()) -> None:
     right = interpret(kernel.program, inputs, parameters)
     for outputs in run(kernel, inputs, parameters, machines=MACHINES):
         for mine, exact in zip(outputs, right, strict=True):
@@ -123,13 +130,14 @@ def test_a_sum_of_exponentials_of_float64_is_sent_in_two_words(fields: dict[str,
 @pytest.mark.parametrize("way", list(QUEUED))
 @pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward"])
 def test_threads_may_go_on_in_many_orders(name: str, way: str, columns: int) -> None:
-    check(name, (23, columns), machines=MANY, **QUEUED[way] | {"warps": 2, "chunks": 5})
+    check(name, (23, columns), machines=MANY, **of_few_warps(way, 2), chunks=5)
 
 
 # what is wrong is found
 
-ONE, BOTH = {"warps": 2, "vectors": 2, "chunks": 3}, {"cluster": 2, "warps": 1, "vectors": 2, "chunks": 3}
-BEHIND = BOTH | {"stages": 3, "lag": 1}
+ONE: dict[str, Any] = {"warps": 2, "vectors": 2, "chunks": 3}
+BOTH: dict[str, Any] = {"cluster": 2, "warps": 1, "vectors": 2, "chunks": 3}
+BEHIND: dict[str, Any] = BOTH | {"stages": 3, "lag": 1}
 WAITS = "  wait_for_threads<warps * WARP>();\n  T total"
 BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a stage is read before it is filled": ("softmax_forward", ONE, "ring.wait_until_filled();", ""),
@@ -196,3 +204,24 @@ def test_an_instruction_that_nobody_emulates_does_not_compile(capfd: pytest.Capt
     with pytest.raises(CalledProcessError):
         check("softmax_forward", (3, 515), change=lambda text: text.replace("mapa.", "mapb."), **BOTH)
     assert "mapb_shared_cluster_u32" in capfd.readouterr().err
+
+
+# floats of 16 and 8 bits
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8e4m3", "f8e5m2"])
+def test_narrow_floats_are_rounded_as_in_torch(dtype: str) -> None:
+    """Those of 8 bits too, but for what is beyond the largest one: it is that one."""
+    torchs, kind = TORCH_DTYPES[dtype], ["bf16", "f16", "f8e4m3", "f8e5m2"].index(dtype)
+    own = bit_patterns(dtype)
+    numbers, bits = own.double(), own.view(torch.uint8 if own.element_size() == 1 else torch.int16).tolist()
+    found = torch.tensor([wide(each % 2 ** (8 * own.element_size()), kind) for each in bits], dtype=torch.float64)
+    assert torch.equal(found.nan_to_num(1.5), numbers.nan_to_num(1.5))
+    assert torch.equal(found.isnan(), numbers.isnan())
+    some = bit_patterns("f32")[::97]
+    if own.element_size() == 1:
+        some = some.clamp(-torch.finfo(torchs).max, torch.finfo(torchs).max)
+    rounded = torch.tensor([wide(narrow(each, kind), kind) for each in some.tolist()], dtype=torch.float64)
+    right = some.to(torchs).double()
+    assert torch.equal(rounded.nan_to_num(1.5), right.nan_to_num(1.5))
+    assert torch.equal(rounded.signbit()[~right.isnan()], right.signbit()[~right.isnan()])

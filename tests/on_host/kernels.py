@@ -18,11 +18,13 @@ from torch import Tensor
 from tests.cuda_kernels import kernel_of
 from tests.exact_inputs import exact_inputs
 from tests.on_host.assembly import with_calls
+from weft.backends.abi import count
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, launches
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
 from weft.bench.kernel_run import output_tensors
+from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
 from weft.options import Options
 from weft.runtime.cxx import find_compiler
@@ -35,14 +37,8 @@ GUARD = 4096
 """Bytes before and behind a tensor, which nobody writes."""
 _SHARED = re.compile(r"(extern )?__shared__ __align__\(\d+\) uint8_t memory\[(\d*)\];")
 _OPTIONS = (
-    "-std=c++17",
-    "-fPIC",
-    "-w",
-    "-fpermissive",
-    "-fno-strict-aliasing",
-    "-fwrapv",
-    "-ffp-contract=off",
-    "-U_FORTIFY_SOURCE",
+    *("-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"),
+    "-U_FORTIFY_SOURCE",  # it knows nothing of fibers
 )
 
 
@@ -103,6 +99,25 @@ def _library(text: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
+@cache
+def _floats() -> ctypes.CDLL:
+    library = Path(_folder().name) / "floats.so"
+    _compile("-shared", *(made for made in _machine() if made.stem == "floats"), "-o", library)
+    found = ctypes.CDLL(str(library))
+    found.host_wide.restype = ctypes.c_double
+    return found
+
+
+def wide(bits: int, kind: int) -> float:
+    """The number of a narrow float."""
+    return _floats().host_wide(ctypes.c_uint(bits), kind)
+
+
+def narrow(number: float, kind: int) -> int:
+    """The bits of the narrow float that a number is rounded to."""
+    return _floats().host_narrow(ctypes.c_double(number), kind)
+
+
 class Memory:
     """Tensors with poison around them."""
 
@@ -156,17 +171,15 @@ def run(
     source = render(kernel)
     library = _library(whole_text(Job(kernel, source, Variant.of_call(tensors, parameters), 90), change))
     numbers = dict(zip(abi.parameters, parameters, strict=True))
-    size, offsets = abi.workspace(numbers)
-    workspace = memory.place(size, torch.uint8)
-    partials = [workspace.data_ptr() + offset for offset in offsets]
+    partials = [memory.place(count(p.elements, numbers), TORCH_DTYPES[p.dtype]) for p in abi.partials]
     counters = {machine.clusters: torch.zeros(1, dtype=torch.int64) for machine in machines}
     dynamic, static = launches.launch_bytes(kernel), _shared_bytes(source.text)
     found = list[list[Tensor]]()
     for machine in machines:
-        for tensor in (*outputs, workspace):
+        for tensor in (*outputs, *partials):
             _whole(tensor).view(torch.uint8).fill_(POISON)
         counter = [counters[machine.clusters].data_ptr()] * abi.counter
-        words = [*tensors, *partials, *counter, *parameters]
+        words = [*tensors, *(t.data_ptr() for t in partials), *counter, *parameters]
         for launch in abi.launches:
             grid = abi.grid(launch, numbers, machine.clusters * launch.cluster)
             shared = dynamic[launch.entry] or static
