@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cuda_header import bit_patterns
-from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, of_any_width, of_rows
+from tests.cuda_header import bit_patterns, rows
+from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
 from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
 from weft.backends.cuda.schedule import CudaKernel
@@ -93,11 +93,19 @@ def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
     check("softmax_forward", (rows, 520), dynamic=True, cluster=2, warps=1, vectors=2, chunks=8)
 
 
-def is_right(kernel: CudaKernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()) -> None:
+def is_right(
+    kernel: CudaKernel,
+    inputs: list[torch.Tensor],
+    parameters: tuple[int, ...] = (),
+    *,
+    close: tuple[float, float] = (1e-12, 0.0),
+) -> None:
+    """close: how far results may be off, of a number and at all."""
     right = interpret(kernel.program, inputs, parameters)
     for outputs in run(kernel, inputs, parameters, machines=MACHINES):
         for mine, exact in zip(outputs, right, strict=True):
-            torch.testing.assert_close(mine, exact.to(mine.dtype).reshape(mine.shape), rtol=1e-12, atol=0.0)
+            right_one = exact.to(mine.dtype).reshape(mine.shape)
+            torch.testing.assert_close(mine, right_one, rtol=close[0], atol=close[1], equal_nan=True)
 
 
 @pytest.mark.parametrize("columns", [1, 5, 640, 1023])
@@ -123,6 +131,14 @@ def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> N
 def test_a_sum_of_exponentials_of_float64_is_sent_in_two_words(fields: dict[str, Any]) -> None:
     body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
     is_right(of_rows(body, **fields | {"finish": "none"}), [torch.randn(8, 16, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+@pytest.mark.parametrize("columns", [1003, pytest.param(2048, marks=pytest.mark.slow)])
+def test_rows_may_have_numbers_that_are_infinite_or_none(columns: int, fields: dict[str, Any]) -> None:
+    """Among others: rows of several magnitudes, and some whose every number is the same."""
+    _, kernel = kernel_of("softmax_forward", (9, columns), torch.float32, **fields, chunks=3)
+    is_right(kernel, [rows("f32", columns)], close=(1e-5, 1e-6))
 
 
 @pytest.mark.slow
@@ -156,6 +172,8 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a copy ends before the row": ("softmax_forward", ONE, "to) + GRANULE - 1)", "to))"),
     "what lies before a row counts": ("softmax_forward", ONE, "if (!inside(column + i, columns)) n", "if (0) n"),
     "a tile is nobody's": ("softmax_forward", ONE, "+ turn * clusters;", "+ turn * clusters + 1;"),
+    "barriers are started without a fence": ("softmax_forward", BOTH, "w::started_barriers();", ""),
+    "a block does not acquire": ("softmax_forward", BOTH, "wait<(cluster > 1)>(", "wait<false>("),
     "a vector is not aligned": ("softmax_forward", ONE, "if (together && all) {", "if (all) {"),
 }  # fmt: skip
 """A workload, a schedule, and what of the text, or of the headers, is replaced by what."""

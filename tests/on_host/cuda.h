@@ -18,7 +18,8 @@ unsigned host_in_block(unsigned place, unsigned rank);
 unsigned host_cluster_rank();
 void host_start_barrier(unsigned barrier, int arrivals);
 void host_arrive(unsigned barrier, unsigned bytes, int arrivals);
-void host_wait(unsigned barrier, unsigned parity);
+void host_fence_barriers();
+void host_wait(unsigned barrier, unsigned parity, int acquires);
 void host_wait_for_threads(unsigned number, unsigned threads);
 void host_wait_for_cluster(unsigned threads);
 unsigned long long host_shuffle(unsigned long long word, int lane, int operation);
@@ -100,15 +101,15 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 
 inline void mbarrier_init_shared_cta_b64(u32 barrier, int arrivals) { host_start_barrier(barrier, arrivals); }
-inline void fence_mbarrier_init_release_cluster() {}
+inline void fence_mbarrier_init_release_cluster() { host_fence_barriers(); }
 inline void mbarrier_arrive_shared_cta_b64(u32 barrier) { host_arrive(barrier, 0, 1); }
 inline void mbarrier_expect_tx_relaxed_cta_shared_cta_b64(u32 barrier, u32 bytes) { host_arrive(barrier, bytes, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes) { host_arrive(barrier, bytes, 1); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 barrier, u32 parity) {
-  host_wait(barrier, parity), done = true;
+  host_wait(barrier, parity, 0), done = true;
 }
 inline void mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(bool& done, u32 barrier, u32 parity) {
-  host_wait(barrier, parity), done = true;
+  host_wait(barrier, parity, 1), done = true;
 }
 inline void bar_sync(u32 number, u32 threads) { host_wait_for_threads(number, threads); }
 inline u32 cluster_ctarank() { return host_cluster_rank(); }

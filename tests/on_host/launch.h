@@ -14,8 +14,9 @@ constexpr unsigned char POISON = 0xFF;  // floats of such bytes are NaN
 
 struct Index { unsigned x, y, z; };
 
-/// An mbarrier. bytes: that are expected and have not come.
-struct Barrier { int expected = 0, pending = 0; long bytes = 0; unsigned phase = 0; };
+/// An mbarrier. bytes: that are expected and have not come. fenced: whether others know that it was started. sent:
+/// whether bytes came from another block.
+struct Barrier { int expected = 0, pending = 0; long bytes = 0; unsigned phase = 0; bool fenced = false, sent = false; };
 /// Those who wait for each other.
 struct Meeting { unsigned arrived = 0, generation = 0; };
 struct Block {
@@ -44,8 +45,8 @@ struct Warp {
   uint64_t words[2][WARP];  // that lanes give each other, by turns
   Lane lane[WARP];
 };
-/// A copy, or a word, on its way.
-struct Transfer { unsigned to, barrier, bytes; const void* from; uint64_t word, priority; };
+/// A copy, or a word, on its way. sent: to another block.
+struct Transfer { unsigned to, barrier, bytes; const void* from; uint64_t word; bool sent; uint64_t priority; };
 
 struct Launch {
   void (*entry)(const unsigned long long*);

@@ -24,6 +24,7 @@ Block& block_of(unsigned place, unsigned bytes = 1) {
 Barrier& barrier_at(unsigned place) {
   Barrier& found = block_of(place, 8).barriers[offset_of(place) / 8];
   if (found.expected == 0) fail("no barrier was started at %u of shared memory", offset_of(place));
+  if (!found.fenced) fail("the barrier at %u was started without a fence", offset_of(place));
   return found;
 }
 Barrier& own_barrier(unsigned place) {
@@ -49,11 +50,12 @@ void meet(Meeting& meeting, unsigned count, const char* what, unsigned number = 
   give_way();
 }
 
-void begin(const Transfer& transfer) {
+void begin(Transfer transfer) {
+  transfer.sent = &block_of(transfer.to) != warp->block;
+  transfer.priority = launch->lazy ? 0 : draw();
   if (&block_of(transfer.to, transfer.bytes) != &block_of(transfer.barrier)) fail("a transfer to another block's barrier");
   memset(bytes_at(transfer.to), POISON, transfer.bytes);
   launch->transfers.push_back(transfer);
-  launch->transfers.back().priority = launch->lazy ? 0 : draw();
   give_way();
 }
 
@@ -64,7 +66,7 @@ void complete(const Transfer& done) {
   if (block.living == 0) fail("what is sent to block %u comes after it has ended", block.index.x);
   memcpy(bytes_at(done.to), done.from ? done.from : &done.word, done.bytes);
   Barrier& barrier = barrier_at(done.barrier);
-  barrier.bytes -= done.bytes;
+  barrier.bytes -= done.bytes, barrier.sent |= done.sent;
   settle(barrier);
 }
 
@@ -97,8 +99,14 @@ void host_arrive(unsigned place, unsigned bytes, int arrivals) {
   settle(barrier);
   give_way();
 }
-void host_wait(unsigned place, unsigned parity) {
-  wait_for(own_barrier(place).phase, parity, "the barrier in shared memory at", offset_of(place));
+void host_fence_barriers() {
+  for (Barrier& each : warp->block->barriers) each.fenced |= each.expected > 0;
+}
+/// acquires: whether what other blocks have written can be read then.
+void host_wait(unsigned place, unsigned parity, int acquires) {
+  const Barrier& barrier = own_barrier(place);
+  wait_for(barrier.phase, parity, "the barrier in shared memory at", offset_of(place));
+  if (barrier.sent && !acquires) fail("what another block has sent is awaited without acquire.cluster");
 }
 void host_wait_for_threads(unsigned number, unsigned threads) {
   meet(warp->block->named[number], threads, "threads at barrier", number);
@@ -118,10 +126,10 @@ uint64_t host_shuffle(uint64_t word, int from, int operation) {
 
 void host_copy(unsigned to, uint64_t from, unsigned bytes, unsigned barrier) {
   if (from % 16 || bytes % 16 || to % 16) fail("a copy of %u bytes is not of granules", bytes);
-  begin({to, barrier, bytes, reinterpret_cast<const void*>(from), 0, 0});
+  begin({to, barrier, bytes, reinterpret_cast<const void*>(from)});
 }
 void host_send(unsigned to, uint64_t word, unsigned bytes, unsigned barrier) {
-  begin({to, barrier, bytes, nullptr, word, 0});
+  begin({to, barrier, bytes, nullptr, word});
 }
 
 uint64_t host_add(uint64_t* to, uint64_t more) {
