@@ -13,7 +13,7 @@ from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
 from tests.on_host.kernels import Machine, check
 from weft.backends.cuda import launches
 
-pytestmark = pytest.mark.where_changed("tests", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
+pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
 MACHINES = st.lists(st.builds(Machine, st.integers(1, 4), st.integers(0, 10**6)), min_size=2, max_size=4)
 COLUMNS = st.integers(4, 1500) | st.integers(1, 200).map(lambda n: 8 * n)
 SHAPES = st.tuples(st.integers(1, 10).map(lambda n: 4 * n), COLUMNS)

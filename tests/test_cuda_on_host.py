@@ -16,7 +16,7 @@ from weft.backends.cuda.schedule import CudaKernel
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
 
-pytestmark = pytest.mark.where_changed("tests", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
+pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
 MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
 
 
