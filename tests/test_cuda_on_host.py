@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from subprocess import CalledProcessError
 from typing import Any
 
@@ -99,10 +100,11 @@ def is_right(
     parameters: tuple[int, ...] = (),
     *,
     close: tuple[float, float] = (1e-12, 0.0),
+    machines: Sequence[Machine] = MACHINES,
 ) -> None:
     """close: how far results may be off, of a number and at all."""
     right = interpret(kernel.program, inputs, parameters)
-    for outputs in run(kernel, inputs, parameters, machines=MACHINES):
+    for outputs in run(kernel, inputs, parameters, machines=machines):
         for mine, exact in zip(outputs, right, strict=True):
             right_one = exact.to(mine.dtype).reshape(mine.shape)
             torch.testing.assert_close(mine, right_one, rtol=close[0], atol=close[1], equal_nan=True)
@@ -125,6 +127,16 @@ def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> N
     is_right(
         of_rows(body, **fields | {"finish": "none"}), [x, v[:, ::5], torch.tensor([0, 15, 16, -1, 3, 7, 2**40, 5])]
     )
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 4])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_blocks_of_a_cluster_may_be_apart_where_they_have_no_row_reduction(stages: int, cluster: int) -> None:
+    """One may end before another begins."""
+    body = "  input x: f32 [m:17, n:1]\n  double: f32{m, n} = add(x, x)\n  output y: f32 [m:17, n:1] = double\n"
+    kernel = of_rows(body, cluster=cluster, warps=1, stages=stages)
+    x = torch.randn(8, 17)[:, :16]
+    is_right(kernel, [x], machines=[Machine(1, seed) for seed in range(20)])
 
 
 @pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
