@@ -136,8 +136,10 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def is_queued(self) -> bool:
-        """Whether clusters take row tiles from a queue: a tile has nothing to do with those before it."""
-        return not self.outer and not self.segments and self.apart == 1
+        """Whether clusters take row tiles from a queue: a tile has nothing to do with those before it, and row
+        reductions keep the blocks of a cluster together, so that none is told of more tiles than it has place for."""
+        together = self.schedule.cluster == 1 or any(self.loops.inner)
+        return not self.outer and not self.segments and self.apart == 1 and together
 
     @property
     def apart(self) -> int:

@@ -74,7 +74,8 @@ class Work:
 
     def is_queued(self, schedule: CudaSchedule) -> bool:
         """Whether clusters take row tiles from a queue."""
-        return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule))
+        together = schedule.cluster == 1 or self.exchanges > 0
+        return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule)) and together
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
