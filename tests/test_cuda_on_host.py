@@ -13,6 +13,7 @@ from tests.cuda_header import bit_patterns, rows
 from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
 from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
+from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaKernel
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
@@ -60,6 +61,17 @@ def test_every_tile_is_taken(way: str, rows: int) -> None:
 def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early: int) -> None:
     fields = of_few_warps(way, 1)
     check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields, weights="shared", chunks=5)
+
+
+@pytest.mark.parametrize("columns", [1478, 1479])
+def test_rows_may_be_unequally_far_apart(columns: int) -> None:
+    """Then a thread keeps nothing of its columns, unless all rows begin with vectors."""
+    fields: dict[str, Any] = {"cluster": 3, "warps": 2, "vectors": 2, "chunks": 7}
+    check("qk_norm_forward", (32, columns), torch.float32, weights="shared", **fields)
+    _, kernel = kernel_of("qk_norm_forward", (32, columns), torch.float32, **fields)
+    refusal = launches.supports(kernel)
+    assert refusal is not None
+    assert refusal.rule == "cuda_beginnings"
 
 
 @pytest.mark.parametrize("early", [1, 3])

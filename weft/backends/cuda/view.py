@@ -149,12 +149,15 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def alike(self) -> int:
-        """How far rows of a segment are apart that begin at the same place between two vectors."""
+        """How far rows of a segment are apart that begin at the same place between two vectors. Rows that are not
+        equally far apart in memory have no such number: more than one, then."""
         steps = [self.reference.stride_of.get(row, 0) for row in self.inside]
         if all(isinstance(s, int) and s % self.lanes == 0 for s in steps):
             return 1
         last = steps[-1]
-        return self.lanes // math.gcd(self.lanes, last) if isinstance(last, int) else self.lanes
+        if not isinstance(last, int) or not self.is_one_index(self.reference):
+            return self.lanes
+        return self.lanes // math.gcd(self.lanes, last)
 
     def is_one_index(self, buffer: Buffer) -> bool:
         """Whether the rows of a segment are equally far apart in memory."""
