@@ -97,21 +97,21 @@ inline Vector<T, lanes> load_row(const T* row, int column, int columns, bool inn
     if constexpr (together) {
       return in_words(*reinterpret_cast<const Found*>(from));
     } else if constexpr (sizeof(Found) % GRANULE == 0) {
-      constexpr int granules = sizeof(Found) / GRANULE, words = GRANULE / 4 * granules;
+      constexpr int granules = sizeof(Found) / GRANULE, count = GRANULE / 4 * granules;
       const int early = static_cast<int>(address(from) % GRANULE);
       const uint4* const first = reinterpret_cast<const uint4*>(address(from) - early);
-      uint32_t some[words + GRANULE / 4];
+      uint32_t some[count + GRANULE / 4];
 #pragma unroll
       for (int i = 0; i <= granules; ++i)
         reinterpret_cast<uint4*>(some)[i] = i < granules || early ? __ldg(first + i) : uint4{};
 #pragma unroll
       for (int by = 2; by > 0; by /= 2)
 #pragma unroll
-        for (int i = 0; i + by < words + GRANULE / 4; ++i)
+        for (int i = 0; i + by < count + GRANULE / 4; ++i)
           if (early & 4 * by) some[i] = some[i + by];
-      struct Packed { uint32_t words[words]; } packed;
+      struct Packed { uint32_t words[count]; } packed;
 #pragma unroll
-      for (int i = 0; i < words; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
+      for (int i = 0; i < count; ++i) packed.words[i] = __funnelshift_r(some[i], some[i + 1], early % 4 * 8);
       return in_words(__builtin_bit_cast(Found, packed));
     }
   }
