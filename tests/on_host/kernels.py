@@ -37,7 +37,7 @@ GUARD = 4096
 """Bytes before and behind a tensor, which nobody writes."""
 _SHARED = re.compile(r"(extern )?__shared__ __align__\(\d+\) uint8_t memory\[(\d*)\];")
 _OPTIONS = (
-    *("-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"),
+    *("-std=c++17", "-fPIC", "-w", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"),
     "-U_FORTIFY_SOURCE",  # it knows nothing of fibers
 )
 
