@@ -18,8 +18,11 @@ from tests.host_cuda import library
 from tests.test_cuda_kernels import compiled, needs_nvrtc
 from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View
+from weft.backends.cuda.view import View, in_one_pass
+from weft.backends.cuda.work import Work
 from weft.backends.listed import render
+from weft.plan.split import Split
+from weft.target import Target
 
 ANYWHERE = (
     *("softmax_forward", "softmax_backward", "log_softmax_forward", "log_softmax_backward"),
@@ -62,6 +65,19 @@ def test_weights_are_shifted_in_shared_memory_where_rows_begin_between_vectors(n
         assert any("w::wait_for_threads<threads>();" in line for line in lines) == (columns == 2001)
         for aligned in (True, False):
             compiled(kernel, 90, aligned=aligned)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("weights", ["registers", "shared"])
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("columns", [2048, 1001])
+def test_the_model_of_time_knows_which_tiles_are_queued(columns: int, cluster: int, weights: str) -> None:
+    for name in WORKLOADS_OF_ROWS:
+        _, kernel = kernel_of(name, (512, columns), warps=4, cluster=cluster, weights=weights)
+        view, work = View(in_one_pass(kernel)), Work.of(Split.of_kernel(kernel, Target.named("h200"), {}))
+        assert isinstance(work, Work)
+        found = (work.is_queued, work.keeps_columns, work.shifts_weights)
+        assert [each(kernel.schedule) for each in found] == [view.is_queued, view.keeps_columns, view.shifts_weights]
 
 
 def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> None:

@@ -1,5 +1,5 @@
 // What CUDA C++ and PTX have, for texts of kernels that are compiled for this machine: each thread is a fiber of
-// cuda_on_host.cpp. No header of the C++ library stands before the text, which defines the integers of <cstdint> itself.
+// launch.cpp. No header of the C++ library stands before the text, which defines the integers of <cstdint> itself.
 
 #define __global__
 #define __launch_bounds__(...)

@@ -55,7 +55,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     if schedule.weights == "shared":
         vectors, least = schedule.vectors * schedule.threads, 1
         if work.shifts_weights(schedule):
-            vectors, least = own_vectors(work, schedule.cluster) + 2, 4  # bytes of float32
+            vectors, least = -(-work.columns // (work.lanes * schedule.cluster)) + 3, 4  # bytes of float32
         weights = sum(rounded_up(vectors * work.lanes * max(size, least)) for size in work.weights)
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile

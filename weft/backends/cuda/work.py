@@ -65,7 +65,7 @@ class Work:
         return max(0, self.copied_bytes - self.distinct_bytes)
 
     def shifts_weights(self, schedule: CudaSchedule) -> bool:
-        """Whether vectors of weights are put together for each row, as those of ``View`` are."""
+        """Whether weights are shifted for each row, as ``View`` says of a kernel."""
         return schedule.weights == "shared" and self.alike > 1 and not self.accumulates and bool(self.weights)
 
     def keeps_columns(self, schedule: CudaSchedule) -> bool:
