@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=10 blocks=1 vectors=3 stages=4 chunks=15 weights=registers lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=10 blocks=1 vectors=3 stages=3 chunks=15 weights=shared lag=0
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257
@@ -54,10 +54,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 209920);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 189440);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 51200, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 204800, barriers + 8, rank);
+  w::Ring<3, 51200, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 184320, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -66,6 +66,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 153600);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -114,14 +115,14 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         const auto rstd_at = [&](int64_t row) { return rstd + row; };
         const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
         const int before = beginning(dy_at(first_row));
-        w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+        const w::Planes<float, lanes, 4> weight_tile{weight_memory, thread_vectors * threads};
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-            weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+            weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
           }
         }
         float sum_2[thread_vectors][lanes];
@@ -177,7 +178,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                   const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto weight_vector = w::kept(weight_tile[k]);
+                  const auto weight_vector = weight_tile.at(vector);
                   float sum_block[lanes];
                   float sum_1_block[lanes];
                   #pragma unroll
@@ -226,7 +227,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                   const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto weight_vector = w::kept(weight_tile[k]);
+                  const auto weight_vector = weight_tile.at(vector);
                   float out0_lanes[lanes];
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {

@@ -14,7 +14,7 @@ from importlib import resources as files
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import MANY_CHUNKS
+from weft.backends.cuda.view import GRANULE_BYTES, MANY_CHUNKS
 from weft.backends.cuda.work import Work
 from weft.backends.overlap import together
 from weft.target import Target
@@ -101,8 +101,11 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
     crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
-    moves = work.loads + len(work.written) + len(work.weights) * work.passes * (schedule.weights == "shared")
-    each = work.lanes * work.operations + known.access * moves
+    moves, operations = work.loads + len(work.written), work.operations
+    if schedule.weights == "shared":
+        granules = sum(-(-work.lanes * size // GRANULE_BYTES) for size in work.kept)
+        moves, operations = moves + granules * work.passes, operations - work.weight_casts
+    each = work.lanes * operations + known.access * moves
     each += known.edge * work.is_early * (work.passes + len(work.written))
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges)

@@ -53,10 +53,10 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
     weights = 0
     if schedule.weights == "shared":
-        vectors, least = schedule.vectors * schedule.threads, 1
+        vectors = schedule.vectors * schedule.threads
         if work.shifts_weights(schedule):
-            vectors, least = -(-work.columns // (work.lanes * schedule.cluster)) + 3, 4  # bytes of float32
-        weights = sum(rounded_up(vectors * work.lanes * max(size, least)) for size in work.weights)
+            vectors = -(-work.columns // (work.lanes * schedule.cluster)) + 3
+        weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
     stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
@@ -84,7 +84,7 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     kept = own * work.sums + CHAINS * work.numbers * schedule.rows_per_tile
     if schedule.weights == "registers":
         kept += own * sum(work.weights) / 4
-    shared = sum(work.weights) * (schedule.weights == "shared")
+    shared = sum(work.kept) * (schedule.weights == "shared")
     vector = work.lanes * ((sum(work.copied) + shared) / 4 + len(work.written))
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows

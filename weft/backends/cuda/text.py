@@ -95,7 +95,6 @@ class _Function(Printer):
             line("return ragged && (k == 0 || (k + 1) * threads >= surely - 1);")
         for name, at in layout.weights_at.items():
             kind = C_TYPES[self.kept_dtype(self.inputs[name])]
-            kind = kind if self.shifts_weights else f"w::Vector<{kind}, lanes>"
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")
         with self.out.block("if (threadIdx.x == 0)"):
             line("ring.start();")

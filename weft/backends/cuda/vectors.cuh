@@ -125,9 +125,10 @@ inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool 
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_each<lanes>(row, column, columns, all);
 }
-/// Weights in shared memory of which vectors may begin with any element: the first elements of all vectors lie next to
-/// each other, so do the second ones, and so on. So neighbouring lanes load from neighbouring places, wherever they begin.
-template <class T, int lanes>
+/// Weights in shared memory. A vector is in pieces of so many elements: the first pieces of all vectors lie next to each
+/// other, so do the second ones, and so on, so that neighbouring lanes load from neighbouring places. Pieces of one
+/// element let a lane take as many elements from any one on.
+template <class T, int lanes, int piece>
 struct Planes {
   T* memory;
   int vectors;
@@ -135,10 +136,22 @@ struct Planes {
   template <class From>
   void set(int vector, const Vector<From, lanes>& found) const {
 #pragma unroll
-    for (int i = 0; i < lanes; ++i) memory[i * vectors + vector] = cast<T>(found[i]);
+    for (int i = 0; i < lanes; i += piece) {
+      Vector<T, piece> part;
+#pragma unroll
+      for (int j = 0; j < piece; ++j) part[j] = cast<T>(found[i + j]);
+      *place(i / piece, vector) = part;
+    }
+  }
+  Vector<T, lanes> at(int vector) const {
+    struct alignas(Vector<T, lanes>) { Vector<T, piece> parts[lanes / piece]; } found;
+#pragma unroll
+    for (int i = 0; i < lanes / piece; ++i) found.parts[i] = *place(i, vector);
+    return in_words(__builtin_bit_cast(Vector<T, lanes>, found));
   }
   /// From so many elements before a vector on.
   Vector<T, lanes> before(int vector, int early) const {
+    static_assert(piece == 1);
     Vector<T, lanes> found;
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
@@ -146,6 +159,11 @@ struct Planes {
       found[i] = memory[at % lanes * vectors + at / lanes + vector - 1];
     }
     return found;
+  }
+
+ private:
+  Vector<T, piece>* place(int plane, int vector) const {
+    return reinterpret_cast<Vector<T, piece>*>(memory) + plane * vectors + vector;
   }
 };
 /// What lies before or behind a row is replaced by what a reduction is of nothing.

@@ -163,36 +163,30 @@ class Vectors(Statements):
         """The vector of a weight that belongs to one of a row."""
         if self.shifts_weights:
             return f"{name}_tile.before(vector + 1, {self.before})"
-        return (
-            f"w::in_words({name}_tile[k * threads])"
-            if self.schedule.weights == "shared"
-            else f"w::kept({name}_tile[k])"
-        )
+        return f"{name}_tile.at(vector)" if self.schedule.weights == "shared" else f"w::kept({name}_tile[k])"
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
-        name, kind = buffer.name, C_TYPES[buffer.dtype]
-        vectors = f"w::Vector<{kind}, lanes>"
-        if self.shifts_weights:
-            own = C_TYPES[self.kept_dtype(buffer)]
-            self.out.line(f"const w::Planes<{own}, lanes> {name}_tile{{{name}_memory, own + 2}};")
-            with self.out.block("for (int vector = thread; vector < own + 2; vector += threads)"):
-                self.out.line("const int column = (first + vector - 1) * lanes;")
-                self.out.line("const bool inner = w::whole<2 * lanes>(column, columns);")
-                loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
-                self.out.line(f"{name}_tile.set(vector, {loaded});")
-            if buffer == self.weights()[-1]:
-                self.out.line("w::wait_for_threads<threads>();")
-            return
-        if self.schedule.weights == "registers":
-            self.out.line(f"{vectors} {name}_tile[thread_vectors];")
+        line, name, is_shared = self.out.line, buffer.name, self.schedule.weights == "shared"
+        if is_shared:
+            vectors = "own + 2" if self.shifts_weights else "thread_vectors * threads"
+            planes = f"w::Planes<{C_TYPES[self.kept_dtype(buffer)]}, lanes, {self.weight_piece(buffer)}>"
+            line(f"const {planes} {name}_tile{{{name}_memory, {vectors}}};")
         else:
-            self.out.line(f"{vectors}* const {name}_tile = {name}_memory + thread;")
+            line(f"w::Vector<{C_TYPES[buffer.dtype]}, lanes> {name}_tile[thread_vectors];")
+        loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
+        kept = f"{name}_tile.set(vector, {loaded});" if is_shared else f"{name}_tile[k] = {loaded};"
+        if self.shifts_weights:
+            with self.out.block("for (int vector = thread; vector < own + 2; vector += threads)"):
+                line("const int column = (first + vector - 1) * lanes;")
+                line("const bool inner = w::whole<2 * lanes>(column, columns);")
+                line(kept)
+            if buffer == self.weights()[-1]:
+                line("w::wait_for_threads<threads>();")
+            return
         with self.vectors():
-            self.out.line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
-            at = "k" if self.schedule.weights == "registers" else "k * threads"
-            loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
-            self.out.line(f"{name}_tile[{at}] = {loaded};")
+            line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
+            line(kept)
 
     def start(self, value: Value) -> None:
         kind, nothing = C_TYPES[value.dtype], literal(identity(value.op, value.dtype), value.dtype)

@@ -190,10 +190,18 @@ class View(KernelView[CudaSchedule]):
         return rounded_up(vectors * self.lanes * itemsize(self.kept_dtype(buffer)))
 
     def kept_dtype(self, buffer: Buffer) -> str:
-        """What a weight is kept as: in float32 if it is shifted for each row, and all that is done with it first is a
-        cast to that."""
-        uses = [value for value in self.program.values if buffer.name in value.args]
-        return "f32" if self.shifts_weights and all((v.op, v.dtype) == ("cast", "f32") for v in uses) else buffer.dtype
+        """What a weight is kept as: in shared memory as float32, if all that is done with it is a cast to that."""
+        is_shared = self.schedule.weights == "shared"
+        return "f32" if is_shared and buffer in self.cast_weights() else buffer.dtype
+
+    def cast_weights(self) -> list[Buffer]:
+        """Those of which nothing is used but casts to float32."""
+        uses = {b.name: [v for v in self.program.values if b.name in v.args] for b in self.weights()}
+        return [b for b in self.weights() if all((v.op, v.dtype) == ("cast", "f32") for v in uses[b.name])]
+
+    def weight_piece(self, buffer: Buffer) -> int:
+        """Elements of a weight that lie next to each other in shared memory."""
+        return 1 if self.shifts_weights else min(self.lanes, GRANULE_BYTES // itemsize(self.kept_dtype(buffer)))
 
 
 def varies(buffer: Buffer, dims: Iterable[str]) -> bool:

@@ -26,18 +26,21 @@ largest of a vector."""
 class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once; distinct_bytes: of those that are copied
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
-    by row; weights: of each input that is the same for all rows of a segment. lanes: elements of a vector. is_early:
-    whether rows begin between two vectors, as far as is known; alike: how far those are apart that begin at the same
-    place. accumulates: whether something is added up along columns. passes: loops over the columns of a row; loads: of
-    vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that
-    are exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes: whether
-    something is left to do behind the rows. rows: inside a segment."""
+    by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
+    weight_casts: operations on an element that are not done again where they are kept there. lanes: elements of a
+    vector. is_early: whether rows begin between two vectors, as far as is known; alike: how far those are apart that
+    begin at the same place. accumulates: whether something is added up along columns. passes: loops over the columns of
+    a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions, and
+    numbers: that are exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes:
+    whether something is left to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int
     copied: tuple[int, ...]
     written: tuple[int, ...]
     weights: tuple[int, ...]
+    kept: tuple[int, ...]
+    weight_casts: float
     lanes: int
     is_early: bool
     alike: int
@@ -93,14 +96,18 @@ class Work:
         inner = [[view.by_name[name] for name in names if name not in view.centres] for names in loops.inner]
         numbers = [states_of(value.op) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
-        reference = view.reference
+        reference, weights = view.reference, view.weights()
+        cast_weights = {b.name for b in view.cast_weights()}
+        casts = [n for n in vectors if not cast_weights.isdisjoint(view.by_name[n].args)]
         moved = [*program.moved_inputs, *(output.buffer for output in program.outputs)]
         return Work(
             sum(map(split.sizes.bytes, moved)),
             sum(split.sizes.bytes(b) for b in program.moved_inputs if b.name in streamed),
             tuple(itemsize(b.dtype) for b in view.streamed()),
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
-            tuple(itemsize(b.dtype) for b in view.weights()),
+            tuple(itemsize(b.dtype) for b in weights),
+            tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
+            sum(cost_of(view.by_name[name], name in rough) for name in casts),
             view.lanes,
             not view.begins_with_vectors(reference),
             view.alike,
