@@ -97,7 +97,7 @@ HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
         "layer_norm_backward",
         1001,
         {"rows_per_tile": 2},
-        {"mean_number": "float[tile_rows]", "rstd_number": "float[tile_rows]", "dy_stage": "const w::bf16*[tile_rows]",
+        {"mul": "float[tile_rows]", "rstd_number": "float[tile_rows]", "dy_stage": "const w::bf16*[tile_rows]",
          "x_stage": "const w::bf16*[tile_rows]"},
     ),
     (
@@ -108,8 +108,8 @@ HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
          "cast_3": "int64_t[tile_rows]"},
     ),
 ]  # fmt: skip
-"""Beside what is held of every tile: results of those before the last, numbers of a row, where its
-vectors begin, and where they lie in shared memory, if the second part needs them."""
+"""Beside what is held of every tile: results of those before the last, numbers of a row, as the product of mean and
+rstd, where its vectors begin, and where they lie in shared memory, if the second part needs them."""
 
 
 @pytest.mark.parametrize(("name", "columns", "fields", "held"), HELD, ids=[case[0] for case in HELD])

@@ -176,9 +176,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
                     const float cast_2 = w::cast<float>(weight_vector[i]);
                     const float mul_1 = cast_1 * cast_2;
                     const float mul_2 = mul * mul_1;
-                    const float mul_5 = cast_1 * mul;
+                    const float mul_6 = cast_1 * mul;
                     sum_block[i] = mul_2;
-                    sum_1[k][i] = sum_1[k][i] + mul_5;
+                    sum_1[k][i] = sum_1[k][i] + mul_6;
                   }
                   if (!whole) {
                     w::keep_inside<w::Sum>(sum_block, column, columns);
@@ -204,9 +204,11 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           float sum[tile_rows];
           exchange.template receive<w::Sum>(sent, sum);
           float div[tile_rows];
+          float mul_3[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             div[r] = sum[r] / 18432.0f;
+            mul_3[r] = rstd_number[r] * div[r];
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
@@ -225,15 +227,14 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {
                     const float cast = w::cast<float>(x_tile[i]);
-                    const float mul = cast * rstd_number[r];
                     const float cast_1 = w::cast<float>(dy_tile[i]);
                     const float cast_2 = w::cast<float>(weight_vector[i]);
                     const float mul_1 = cast_1 * cast_2;
-                    const float mul_3 = mul * div[r];
-                    const float sub = mul_1 - mul_3;
-                    const float mul_4 = rstd_number[r] * sub;
+                    const float mul_4 = cast * mul_3[r];
+                    const float sub = mul_1 - mul_4;
+                    const float mul_5 = rstd_number[r] * sub;
                     const float cast_3 = w::cast<float>(dresidual_tile[i]);
-                    const float add = mul_4 + cast_3;
+                    const float add = mul_5 + cast_3;
                     out0_lanes[i] = add;
                   }
                   w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);

@@ -142,10 +142,12 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {
           float mean_number[tile_rows];
           float rstd_number[tile_rows];
+          float mul[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             mean_number[r] = mean_next[r];
             rstd_number[r] = rstd_next[r];
+            mul[r] = mean_number[r] * rstd_number[r];
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
@@ -184,16 +186,16 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {
                     const float cast = w::cast<float>(x_tile[i]);
-                    const float sub = cast - mean_number[r];
-                    const float mul = sub * rstd_number[r];
+                    const float mul_1 = cast * rstd_number[r];
+                    const float sub = mul_1 - mul[r];
                     const float cast_1 = w::cast<float>(dy_tile[i]);
                     const float cast_2 = w::cast<float>(weight_vector[i]);
-                    const float mul_1 = cast_1 * cast_2;
-                    const float mul_2 = mul * mul_1;
-                    const float mul_5 = cast_1 * mul;
-                    sum_block[i] = mul_1;
-                    sum_1_block[i] = mul_2;
-                    sum_2[k][i] = sum_2[k][i] + mul_5;
+                    const float mul_2 = cast_1 * cast_2;
+                    const float mul_3 = sub * mul_2;
+                    const float mul_10 = cast_1 * sub;
+                    sum_block[i] = mul_2;
+                    sum_1_block[i] = mul_3;
+                    sum_2[k][i] = sum_2[k][i] + mul_10;
                     sum_3[k][i] = sum_3[k][i] + cast_1;
                   }
                   if (!whole) {
@@ -211,10 +213,18 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           exchange.template reduce<w::Sum>(sum, sum_1);
           float div[tile_rows];
           float div_1[tile_rows];
+          float mul_4[tile_rows];
+          float mul_5[tile_rows];
+          float mul_6[tile_rows];
+          float mul_7[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             div[r] = sum[r] / 50257.0f;
             div_1[r] = sum_1[r] / 50257.0f;
+            mul_4[r] = mul[r] * div_1[r];
+            mul_5[r] = rstd_number[r] * div_1[r];
+            mul_6[r] = mul_4[r] * rstd_number[r];
+            mul_7[r] = mul_5[r] * rstd_number[r];
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
@@ -232,16 +242,15 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {
                     const float cast = w::cast<float>(x_tile[i]);
-                    const float sub = cast - mean_number[r];
-                    const float mul = sub * rstd_number[r];
                     const float cast_1 = w::cast<float>(dy_tile[i]);
                     const float cast_2 = w::cast<float>(weight_vector[i]);
-                    const float mul_1 = cast_1 * cast_2;
-                    const float sub_1 = mul_1 - div[r];
-                    const float mul_3 = mul * div_1[r];
-                    const float sub_2 = sub_1 - mul_3;
-                    const float mul_4 = rstd_number[r] * sub_2;
-                    out0_lanes[i] = mul_4;
+                    const float mul_2 = cast_1 * cast_2;
+                    const float sub_1 = mul_2 - div[r];
+                    const float mul_8 = cast * mul_7[r];
+                    const float sub_2 = mul_6[r] - mul_8;
+                    const float mul_9 = sub_1 * rstd_number[r];
+                    const float add = mul_9 + sub_2;
+                    out0_lanes[i] = add;
                   }
                   w::store_row<out0_together>(out0_at(row + r * apart), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }

@@ -162,6 +162,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
       const float mul_2 = sum_1 * 7.6293945e-06f;
       const float add = mul_2 + 1e-06f;
       const float rsqrt = w::rsqrt(add);
+      const float mul_3 = mul * rsqrt;
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
@@ -175,12 +176,12 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
-            const float sub = cast - mul;
-            const float mul_3 = sub * rsqrt;
+            const float mul_4 = cast * rsqrt;
+            const float sub_1 = mul_4 - mul_3;
             const float cast_1 = w::cast<float>(weight_vector[i]);
-            const float mul_4 = mul_3 * cast_1;
+            const float mul_5 = sub_1 * cast_1;
             const float cast_2 = w::cast<float>(bias_vector[i]);
-            const float add_1 = mul_4 + cast_2;
+            const float add_1 = mul_5 + cast_2;
             out0_lanes[i] = add_1;
           }
           w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);

@@ -139,10 +139,12 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       for (int64_t row = first_row; row < end_row; row += tile_rows) {
         float mean_number[tile_rows];
         float rstd_number[tile_rows];
+        float mul[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           mean_number[r] = mean_next[r];
           rstd_number[r] = rstd_next[r];
+          mul[r] = mean_number[r] * rstd_number[r];
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
@@ -181,17 +183,17 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
                   const float cast = w::cast<float>(x_tile[i]);
-                  const float sub = cast - mean_number[r];
-                  const float mul = sub * rstd_number[r];
+                  const float mul_1 = cast * rstd_number[r];
+                  const float sub = mul_1 - mul[r];
                   const float cast_1 = w::cast<float>(dy_tile[i]);
                   const float cast_2 = w::cast<float>(scale_vector[i]);
                   const float add = cast_2 + 1.0f;
-                  const float mul_1 = cast_1 * add;
-                  const float mul_3 = mul * mul_1;
-                  const float mul_7 = cast_1 * mul;
-                  sum_block[i] = mul_1;
-                  sum_1_block[i] = mul_3;
-                  sum_2[k][i] = sum_2[k][i] + mul_7;
+                  const float mul_2 = cast_1 * add;
+                  const float mul_4 = sub * mul_2;
+                  const float mul_12 = cast_1 * sub;
+                  sum_block[i] = mul_2;
+                  sum_1_block[i] = mul_4;
+                  sum_2[k][i] = sum_2[k][i] + mul_12;
                   sum_3[k][i] = sum_3[k][i] + cast_1;
                 }
                 if (!whole) {
@@ -207,12 +209,20 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         float sum[tile_rows], sum_1[tile_rows];
         for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
         exchange.template reduce<w::Sum>(sum, sum_1);
-        float mul_2[tile_rows];
-        float mul_4[tile_rows];
+        float mul_3[tile_rows];
+        float mul_5[tile_rows];
+        float mul_6[tile_rows];
+        float mul_7[tile_rows];
+        float mul_8[tile_rows];
+        float mul_9[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mul_2[r] = sum[r] * 3.0517578e-05f;
-          mul_4[r] = sum_1[r] * 3.0517578e-05f;
+          mul_3[r] = sum[r] * 3.0517578e-05f;
+          mul_5[r] = sum_1[r] * 3.0517578e-05f;
+          mul_6[r] = mul[r] * mul_5[r];
+          mul_7[r] = rstd_number[r] * mul_5[r];
+          mul_8[r] = mul_6[r] * rstd_number[r];
+          mul_9[r] = mul_7[r] * rstd_number[r];
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
@@ -230,17 +240,16 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
                   const float cast = w::cast<float>(x_tile[i]);
-                  const float sub = cast - mean_number[r];
-                  const float mul = sub * rstd_number[r];
                   const float cast_1 = w::cast<float>(dy_tile[i]);
                   const float cast_2 = w::cast<float>(scale_vector[i]);
                   const float add = cast_2 + 1.0f;
-                  const float mul_1 = cast_1 * add;
-                  const float sub_1 = mul_1 - mul_2[r];
-                  const float mul_5 = mul * mul_4[r];
-                  const float sub_2 = sub_1 - mul_5;
-                  const float mul_6 = rstd_number[r] * sub_2;
-                  out0_lanes[i] = mul_6;
+                  const float mul_2 = cast_1 * add;
+                  const float sub_1 = mul_2 - mul_3[r];
+                  const float mul_10 = cast * mul_9[r];
+                  const float sub_2 = mul_8[r] - mul_10;
+                  const float mul_11 = sub_1 * rstd_number[r];
+                  const float add_1 = mul_11 + sub_2;
+                  out0_lanes[i] = add_1;
                 }
                 w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }

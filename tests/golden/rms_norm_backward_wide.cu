@@ -155,9 +155,9 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                   const float cast_2 = w::cast<float>(weight_vector[i]);
                   const float mul_1 = cast_1 * cast_2;
                   const float mul_2 = mul * mul_1;
-                  const float mul_6 = cast_1 * mul;
+                  const float mul_7 = cast_1 * mul;
                   sum_block[i] = mul_2;
-                  sum_1[k][i] = sum_1[k][i] + mul_6;
+                  sum_1[k][i] = sum_1[k][i] + mul_7;
                 }
                 if (!whole) {
                   w::keep_inside<w::Sum>(sum_block, column, columns);
@@ -171,9 +171,11 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
         exchange.template reduce<w::Sum>(sum);
         float mul_3[tile_rows];
+        float mul_4[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           mul_3[r] = sum[r] * 1.5258789e-05f;
+          mul_4[r] = rstd_number[r] * mul_3[r];
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
@@ -191,14 +193,13 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
                   const float cast = w::cast<float>(x_tile[i]);
-                  const float mul = cast * rstd_number[r];
                   const float cast_1 = w::cast<float>(dy_tile[i]);
                   const float cast_2 = w::cast<float>(weight_vector[i]);
                   const float mul_1 = cast_1 * cast_2;
-                  const float mul_4 = mul * mul_3[r];
-                  const float sub = mul_1 - mul_4;
-                  const float mul_5 = rstd_number[r] * sub;
-                  out0_lanes[i] = mul_5;
+                  const float mul_5 = cast * mul_4[r];
+                  const float sub = mul_1 - mul_5;
+                  const float mul_6 = rstd_number[r] * sub;
+                  out0_lanes[i] = mul_6;
                 }
                 w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.ir.affine import sums_of_multiples
 from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
@@ -28,9 +29,10 @@ again from shared memory costs little, and to merge states of theirs takes divis
 
 
 def in_one_pass(kernel: CudaKernel) -> CudaKernel:
-    """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, and
-    one element of a row by its address."""
-    program = online_along_rows(kernel.program, kernel.schedule.columns, IN_ONE_PASS)
+    """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, one
+    element of a row by its address, and sums of multiples by fused multiply-adds."""
+    columns = kernel.schedule.columns
+    program = sums_of_multiples(online_along_rows(kernel.program, columns, IN_ONE_PASS), columns)
     return replace(kernel, program=program)
 
 
