@@ -24,6 +24,7 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
     lag = draw(st.sampled_from([0, 0, 1]))
     return {
         "lag": lag,
+        "tile": "shared" if lag else draw(st.sampled_from(["shared", "registers"])),
         "stages": draw(st.integers(1, 4)) + lag,
         "cluster": draw(st.sampled_from([1, 2, 3, 4, 8])),
         "warps": draw(st.integers(1, 4)),

@@ -223,14 +223,14 @@ class ColumnLoop:
 
 @dataclass(frozen=True)
 class Hold:
-    """A value into memory, for a later loop over the columns."""
+    """A value, or what was loaded, into memory or registers, for later loops over the columns."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Restore:
-    """A value from where an earlier loop over the columns has put it."""
+    """What an earlier loop over the columns has put somewhere."""
 
     value: str
 

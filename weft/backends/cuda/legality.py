@@ -112,6 +112,9 @@ def check_lag(view: View) -> Refusal | None:
     lag, have = view.schedule.lag, view.schedule.stages
     if lag and (refusal := check_rows(view)) is not None:
         return refusal
+    if lag and view.schedule.tile == "registers":
+        message = "its row tiles come behind, and their rows are not in shared memory then"
+        return Refusal("cuda_tile", view.program.name, message, lag, 0)
     if have >= 1 + lag:
         return None
     message = "its row tiles come behind by more than it has stages"

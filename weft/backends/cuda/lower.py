@@ -16,9 +16,11 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     EachRow,
+    Hold,
     Keep,
     Load,
     Reduce,
+    Restore,
     Start,
     Statement,
     Store,
@@ -28,7 +30,7 @@ from weft.lowering.roles import specialised
 
 
 class CudaLowering(Lowering[CudaSchedule], View):
-    """Every loop over the columns loads the row again from shared memory."""
+    """Every loop over the columns loads the row again from shared memory, or takes it from registers."""
 
     def body(self) -> Iterator[Statement]:
         yield Columns()
@@ -50,6 +52,9 @@ class CudaLowering(Lowering[CudaSchedule], View):
         ahead = [Load(buffer.name, ahead=True) for buffer in moving]
         if numbers := (*loads, *ahead, *self.scalars()):
             yield EachRow(numbers)
+        if self.schedule.tile == "registers":
+            held = (statement for b in self.streamed() for statement in (Load(b.name), Hold(b.name)))
+            yield ColumnLoop((EachRow(tuple(held)),))
         yield from self.stages()
 
     def recomputes(self, stage: int) -> bool:
@@ -64,7 +69,8 @@ class CudaLowering(Lowering[CudaSchedule], View):
             return
         yield from (Start(name, lanes=True) for name in inner)
         streamed = {buffer.name for buffer in self.streamed()}
-        body: list[Statement] = [Load(b) for b in self.inputs if b in streamed and b in self.loops.used[stage]]
+        load = Restore if self.schedule.tile == "registers" else Load
+        body: list[Statement] = [load(b) for b in self.inputs if b in streamed and b in self.loops.used[stage]]
         body += [Compute(n, again=stage > 0) for n in self.loops.values[stage] if not self.is_const(n)]
         body += [Accumulate(name, lanes=True) for name in inner]
         body += [*map(Store, stores), *map(Accumulate, sums)]

@@ -25,7 +25,8 @@ class CudaSchedule(Schedule):
     order, before chunks are combined in order; fixed here, so that results do not depend on how many blocks are
     resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which what follows from the
     last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0. weights: where inputs wait that
-    are the same for all rows of a chunk.
+    are the same for all rows of a chunk. tile: where a row tile waits that is computed with: in registers, so that its
+    stage is free for the next one, or in shared memory.
     """
 
     backend: ClassVar[str] = "cuda"
@@ -38,6 +39,7 @@ class CudaSchedule(Schedule):
     chunks: int = 0
     weights: Memory = "registers"
     lag: Literal[0, 1] = 0
+    tile: Memory = "shared"
 
     @property
     def threads(self) -> int:
@@ -64,7 +66,7 @@ class CudaSchedule(Schedule):
         return (
             f"{self.split_text} finish={self.finish} backend={self.backend} cluster={self.cluster} warps={self.warps} "
             f"blocks={self.blocks} vectors={self.vectors} stages={self.stages} chunks={self.chunks} "
-            f"weights={self.weights} lag={self.lag}"
+            f"weights={self.weights} lag={self.lag} tile={self.tile}"
         )
 
 

@@ -13,7 +13,7 @@ from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
 from weft.ir.program import Buffer, Output, Value
-from weft.lowering.nest import Accumulate, Compute, Load, Statement, Store
+from weft.lowering.nest import Accumulate, Compute, Hold, Load, Restore, Statement, Store
 
 WHOLE = "const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);"
 """Whether all elements of a vector are of the row."""
@@ -81,6 +81,9 @@ class Vectors(Statements):
     def column_loop(self, body: Sequence[Statement]) -> None:
         line = self.out.line
         r = "[r]" if self.several else ""
+        rows = "[tile_rows]" if self.several else ""
+        for name in (s.value for s in body if isinstance(s, Hold)):
+            line(f"w::Vector<{C_TYPES[self.inputs[name].dtype]}, lanes> {name}_row{rows}[thread_vectors];")
         with self.each_row(), self.guarded(self.exists()), self.vectors():
             line(WHOLE)
             for statement in body:
@@ -88,6 +91,10 @@ class Vectors(Statements):
                     name = statement.buffer
                     loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
                     line(f"const auto {name}_tile = {loaded};")
+                elif isinstance(statement, Hold):
+                    line(f"{statement.value}_row{r}[k] = {statement.value}_tile;")
+                elif isinstance(statement, Restore):
+                    line(f"const auto {statement.value}_tile = w::kept({statement.value}_row{r}[k]);")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
                 line(f"const auto {name}_vector = {self._weight(name)};")
@@ -97,6 +104,8 @@ class Vectors(Statements):
                 line(f"{C_TYPES[value.dtype]} {value.name}_block[lanes];")
             for output in stores:
                 line(self._declared(output))
+            if all(isinstance(s, Load | Hold) for s in body):
+                return
             line("#pragma unroll")
             with self.out.block("for (int i = 0; i < lanes; ++i)"):
                 self.column = "(column + i)"
@@ -125,7 +134,7 @@ class Vectors(Statements):
     def _of_lane(self, statement: Statement) -> None:
         line = self.out.line
         match statement:
-            case Load():
+            case Load() | Restore():
                 pass
             case Compute(value=name) if name in self.late:
                 pass
