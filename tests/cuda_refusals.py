@@ -148,6 +148,20 @@ def _(*_: Any) -> Refusal | None:
 
 
 @says(
+    "cuda_tile: rms_norm_backward: its row tiles come behind, and their rows are not in shared memory then "
+    "(have 1 row tile, limit 0)",
+    1,
+    0,
+)
+def _(*_: Any) -> Refusal | None:
+    for tile, lag in (("registers", 0), ("shared", 1)):
+        _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=2, lag=lag, tile=tile)
+        assert BACKEND.supports(kernel) is None
+    _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=2, lag=1, tile="registers")
+    return BACKEND.supports(kernel)
+
+
+@says(
     "cuda_shared_memory: softmax_forward: its stages take more shared memory than a block can have "
     "(have 262784 bytes, limit 232448)",
     262784,

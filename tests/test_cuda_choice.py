@@ -174,7 +174,7 @@ def test_chunks_are_as_many_as_clusters_are_resident(columns: int, rows: int) ->
     assert all(BACKEND.supports(Kernel(split.program, schedule)) is None for schedule in found)
     if rows == 1024:
         assert math.gcd(*(schedule.chunks for schedule in found)) == 1
-        assert {schedule.chunks for schedule in found if schedule.cluster == 4} == {30, 60}
+        assert {schedule.chunks for schedule in found if schedule.cluster == 8} == {15, 30, 45}
 
 
 def test_the_chunks_of_all_segments_are_as_many_as_clusters_are_resident() -> None:
@@ -201,7 +201,10 @@ def test_tiles_come_behind_where_a_block_has_place_for_one_more(name: str, colum
     plain = [schedule for schedule in found if not schedule.lag]
     assert behind
     assert len(behind) + len(plain) == len(found)
+    assert not any(schedule.tile == "registers" for schedule in behind.values())
     for schedule in plain:
+        if schedule.tile == "registers":
+            continue
         most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)
         place = resources.most_shared_bytes(schedule.blocks, TARGET)
         possible = [schedule.but(lag=1, stages=stages) for stages in range(3, schedule.stages + 1)]
@@ -213,6 +216,29 @@ def test_tiles_come_behind_where_a_block_has_place_for_one_more(name: str, colum
         made = behind.pop(schedule.but(stages=0), None)
         assert made == (fitting[-1] if fitting and schedule.warps * schedule.cluster > 1 else None)
     assert not behind
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("layer_norm_forward", 35535), ("layer_norm_forward", 41496), ("softmax_backward", 16384)]
+)
+def test_tiles_wait_in_registers_where_threads_have_place_for_them(name: str, columns: int) -> None:
+    split = split_of(name, 1335, columns)
+    work = Work.of(split)
+    assert isinstance(work, Work)
+    found = candidates(split)
+    held = {schedule.but(tile="shared") for schedule in found if schedule.tile == "registers"}
+    for schedule in found:
+        most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)
+        made = schedule.but(tile="registers")
+        fits = schedule.lag == 0 and resources.wanted_registers(work, made) <= most
+        assert (schedule.but(tile="shared") in held) == fits
+    assert held
+
+
+def test_a_tile_that_is_read_once_waits_in_shared_memory() -> None:
+    found = candidates(split_of("cross_entropy_forward", 1335, 50257))
+    assert found
+    assert {schedule.tile for schedule in found} == {"shared"}
 
 
 def test_one_warp_waits_for_nobody() -> None:

@@ -36,6 +36,8 @@ SHARES = {
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
+    "ready": (0.3, 1.2),
+    "again": (0.25, 0.5),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1
@@ -44,6 +46,8 @@ AMONG = 2.0
 """How much more errors count by which schedules of a kernel differ than the one that they have in common: what is
 chosen depends on those alone."""
 LEFT_OUT = 4
+WORDS = ("weights", "tile", "finish")
+"""Fields of a schedule that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def points_of(files: Sequence[Path]) -> list[Point]:
                 cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
                 split = parts_of(cell, TARGET)[row["part"]]
                 work = Work.of(split)
-                fixed = {key: row[key] if key in ("weights", "finish") else int(row[key]) for key in CLUSTER_FIELDS[1:]}
+                fixed = {key: row[key] if key in WORDS else int(row[key]) for key in CLUSTER_FIELDS[1:]}
                 schedule = CudaSchedule(row["scheme"], *split.dims, **fixed)  # type: ignore[arg-type]
                 if isinstance(work, Work):
                     found.append(Point(cell, row["part"], work, schedule, float(row["us"]), float(row["copy_us"])))

@@ -32,6 +32,7 @@ CLUSTER_FIELDS = (
         "chunks",
         "weights",
         "lag",
+        "tile",
         "finish",
     ),
 )

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers lag=0 tile=shared
 // program layer_norm_forward()
 //   dim m = 1024
 //   dim n = 131072

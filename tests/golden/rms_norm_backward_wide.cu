@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=2 chunks=21 weights=registers lag=0
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=2 chunks=21 weights=registers lag=0 tile=shared
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536

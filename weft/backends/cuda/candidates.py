@@ -67,6 +67,8 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
                     continue
                 made = made.but(chunks=chunk_count(made, split, work))
                 yield made
+                if (holding := _holding(made, split, work)) is not None:
+                    yield holding
                 if (lagging := _lagging(made, split, work)) is not None:
                     yield lagging
 
@@ -96,6 +98,15 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     if made.stages < 1 + LEAST_AHEAD or resources.shared_bytes(work, made) > place:
         return None
     return made
+
+
+def _holding(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
+    """The same with row tiles in registers, if they are read more than once, and a thread has place for them."""
+    if work.loads == len(work.copied):
+        return None
+    made = schedule.but(tile="registers")
+    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+    return made if resources.wanted_registers(work, made) <= most else None
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:

@@ -47,7 +47,8 @@ class Constants:
     are at, that memory is not busy at the beginning and the end. behind_us: of the end of a tile that comes behind,
     after the last one. gather_us: of a finish for each column sum and round; finish_us: of one that is launched by
     itself; barrier_us: of one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of
-    copying as many; again: of bytes that are copied for another row too."""
+    copying as many; again: of bytes that are copied for another row too. ready: the part of what threads
+    wait that is left where row tiles are in registers."""
 
     bandwidth: float
     issue_ns: float
@@ -72,6 +73,7 @@ class Constants:
     barrier_us: float
     cached: float
     again: float
+    ready: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
@@ -101,7 +103,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
     crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
-    moves, operations = work.loads + len(work.written), work.operations
+    is_held = schedule.tile == "registers"
+    moves, operations = (len(work.copied) if is_held else work.loads) + len(work.written), work.operations
     if schedule.weights == "shared":
         granules = sum(-(-work.lanes * size // GRANULE_BYTES) for size in work.kept)
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
@@ -111,7 +114,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     begun = known.overhead * (1 + work.exchanges)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * -(-crowd * schedule.warps // resources.SCHEDULERS)
-    wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks
+    waits = rows * schedule.vectors * each * (known.ready if is_held else 1.0)
+    wait_ns = known.latency_ns * (waits + begun) + known.pick_ns * work.picks
     if schedule.warps * schedule.cluster > 1:
         wait_ns += known.exchange_ns * (work.exchanges - schedule.lag)
     if schedule.cluster > 1:
@@ -123,9 +127,10 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued(schedule) else 1 + known.uneven)
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
-    # stages: where tiles come behind, each is held for one more
+    # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
+    held = 0 if is_held else 1 + schedule.lag
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
-    stages_us = (filled_us + rounds * (1 + schedule.lag) * tile_us) / schedule.stages
+    stages_us = (filled_us + rounds * held * tile_us) / schedule.stages
     tiles_us = together(rounds * tile_us, stages_us, known.stage_power)
     # beginning and end
     ends_us = known.start_us + known.tail * tile_us + known.drain * crowd * stage * target.units / per_us

@@ -89,6 +89,8 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     rows = schedule.rows_per_tile
     found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
     found += schedule.lag * (LAG_REGISTERS + 2 * len(work.copied) * rows)
+    if schedule.tile == "registers":
+        found += rows * own * sum(work.copied) / 4
     return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns(schedule))
 
 
