@@ -28,7 +28,7 @@ DTYPES = ("f32", "f64")
 OPERATIONS = ("add", "sub", "neg", "mul", "fma")
 WIDE_ENOUGH = ("f64", "f32", "bf16", "f16")
 """What an infinity remains one in."""
-SPREADING = ("add", "sub", "neg", "mul", "fma", "abs", "sum")
+SPREADING = ("add", "sub", "neg", "mul", "fma", "abs", "sum", "m2")
 """Operations that make nothing finite of an infinity."""
 EXACT = (
     *("cast", "where", "maximum", "minimum", "abs", "neg", "max", "min", "pick"),

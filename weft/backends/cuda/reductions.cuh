@@ -41,6 +41,60 @@ struct Parts {
   }
 };
 
+/// The sum of a row's elements, and that of squared differences from their mean, in one pass: of differences from a
+/// pivot, which is an element of the thread's own, so that little is lost where elements are large and close together
+/// (Chan, Golub and LeVeque, 1979). In the end what all threads have together.
+template <class T, int chains = 4>
+struct Moments {
+  T count = 0, pivot = 0, sums[chains], squares[chains];
+  Moments() {
+#pragma unroll
+    for (int i = 0; i < chains; ++i) sums[i] = squares[i] = 0;
+  }
+  /// first: whether nothing was added before.
+  template <int lanes>
+  void add(const T (&numbers)[lanes], bool first) {
+    if (first) pivot = finite(numbers[0]);
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) add_one(numbers[i], i);
+    count += lanes;
+  }
+  /// The same, but for what lies before or behind a row.
+  template <int lanes>
+  void add_inside(const T (&numbers)[lanes], bool first, int column, int columns) {
+#pragma unroll
+    for (int i = lanes - 1; i >= 0; --i)
+      if (first && inside(column + i, columns)) pivot = finite(numbers[i]);
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (inside(column + i, columns)) add_one(numbers[i], i), count += 1;
+  }
+  /// As differences from another pivot, that of the warp: sum, squares, count, and a part of the pivot, which are added
+  /// up over the warp.
+  static constexpr int numbers = 4;
+  void put(T* found) const {
+    T sum = sums[0], spread = squares[0];
+#pragma unroll
+    for (int i = 1; i < chains; ++i) sum += sums[i], spread += squares[i];
+    const T common = __shfl_sync(~0u, pivot, 0), shift = pivot - common;
+    found[0] = fma(count, shift, sum);
+    found[1] = fma(shift, fma(count, shift, 2 * sum), spread);
+    found[2] = count;
+    found[3] = common / WARP;
+  }
+  void set(T sum, T spread) { sums[0] = sum, squares[0] = maximum(spread, T(0)); }
+  T elements() const { return sums[0]; }
+  T total() const { return squares[0]; }
+
+ private:
+  void add_one(T number, int i) {
+    const T difference = number - pivot;
+    sums[i % chains] += difference;
+    squares[i % chains] = fma(difference, difference, squares[i % chains]);
+  }
+  static T finite(T x) { return abs(x) < infinity<T>() ? x : 0; }
+};
+
 /// Of another thread of the warp.
 template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
@@ -102,11 +156,7 @@ struct Exchange {
     T found[count];
     int at = 0;
     (read(each, found, at), ...);
-    const uint32_t barrier = barrier_of(sent);
-    if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
-    Some<Op, T, count, 0>::send_all(*this, found, place_of<T>(sent), barrier);
-    if (cluster == 1) arrive_for_warp(barrier);
-    return sent++;
+    return send_numbers<Op>(found);
   }
 
   /// What all threads have together of what they have sent.
@@ -121,7 +171,60 @@ struct Exchange {
     (write(each, found, at), ...);
   }
 
+  /// The same of sums and squared differences from their means, of rows with so many columns.
+  template <class... A>
+  void reduce_moments(int columns, A&... each) { receive_moments(columns, send_moments(each...), each...); }
+  template <class... A>
+  unsigned send_moments(A&... each) {
+    using State = typename Numbers<typename First<A...>::type>::type;
+    decltype(State::count) found[State::numbers * (Numbers<A>::count + ...)];
+    int at = 0;
+    (put(each, found, at), ...);
+    return send_numbers<Sum>(found);
+  }
+  template <class... A>
+  void receive_moments(int columns, unsigned number, A&... each) {
+    wait<(cluster > 1)>(barrier_of(number), number / places % 2);
+    int at = 0;
+    (set(each, columns, number, at), ...);
+  }
+
  private:
+  template <class Op, class T, int count>
+  unsigned send_numbers(const T (&found)[count]) {
+    const uint32_t barrier = barrier_of(sent);
+    if (cluster > 1 && threadIdx.x == 0) arrive_and_expect(barrier, parts * count * sizeof(T));
+    Some<Op, T, count, 0>::send_all(*this, found, place_of<T>(sent), barrier);
+    if (cluster == 1) arrive_for_warp(barrier);
+    return sent++;
+  }
+  template <class A, class T> static void put(A& each, T* found, int& at) {
+    using State = typename Numbers<A>::type;
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) Numbers<A>::get(each, i).put(found + at);
+  }
+  /// What the warps of a cluster have sent is brought together about the mean of all.
+  template <class A> void set(A& each, int columns, unsigned number, int& at) const {
+    using State = typename Numbers<A>::type;
+    using T = decltype(State::count);
+    const int lane = threadIdx.x % WARP;
+    const Words<T>* const place = place_of<T>(number);
+    const auto of = [&](int k, int part) { return __builtin_bit_cast(T, place[k * parts + part]); };
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) {
+      T sum = 0, spread = 0;
+#pragma unroll
+      for (int part = lane; part < parts; part += WARP) sum += fma(of(at + 2, part), of(at + 3, part), of(at, part));
+      sum = of_warp<Sum>(sum);
+      const T mean = sum / columns;
+#pragma unroll
+      for (int part = lane; part < parts; part += WARP) {
+        const T shift = of(at + 3, part) - mean;
+        spread += fma(shift, fma(of(at + 2, part), shift, 2 * of(at, part)), of(at + 1, part));
+      }
+      Numbers<A>::get(each, i).set(sum, of_warp<Sum>(spread));
+    }
+  }
   template <class T>
   Words<T>* place_of(unsigned number) const { return reinterpret_cast<Words<T>*>(memory + number % places * 8 * parts * most); }
   uint32_t barrier_of(unsigned number) const { return barriers + 8 * (number % places); }

@@ -21,8 +21,6 @@ EDGE_REGISTERS = 25
 """That the first and the last vector of a row take where rows begin between two and loops are unrolled."""
 LAG_REGISTERS = 6
 """That a thread has of a tile whose row reductions are under way."""
-CHAINS = 4
-"""Partial results that a thread has of a row reduction."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
@@ -81,7 +79,7 @@ def most_registers(warps: int, blocks: int, target: Target) -> int:
 def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     """That a thread wants without spilling any."""
     own = schedule.vectors * work.lanes
-    kept = own * work.sums + CHAINS * work.numbers * schedule.rows_per_tile
+    kept = own * work.sums + work.partials * schedule.rows_per_tile
     if schedule.weights == "registers":
         kept += own * sum(work.weights) / 4
     shared = sum(work.kept) * (schedule.weights == "shared")

@@ -15,7 +15,7 @@ from weft.ir.rounding import ROUGH, is_rounded_again, rounded_at_once
 REDUCTIONS = {"sum": "w::Sum", "max": "w::Max", "min": "w::Min", "sumexp": "w::Merge"}
 NOTHING = REDUCTIONS | {"sumexp": "w::Max"}
 """The reductions to which an element makes no difference that takes the place of what lies beside a row."""
-STATES = {"sumexp": "w::Sumexp"}
+STATES = {"sumexp": "w::Sumexp", "m2": "w::Moments"}
 """What reductions with a moving centre are added up in."""
 
 

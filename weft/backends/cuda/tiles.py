@@ -74,23 +74,30 @@ class RowTiles(Vectors):
         kind = C_TYPES[own[0].dtype]
         plain = {value.name: f"{value.name}_state" for value in own if value.op not in STATES}
         reduced = ", ".join(value.name if value.name in plain else f"{value.name}_state" for value in own)
-        op = REDUCTIONS[own[0].op]
+        op, moments = REDUCTIONS.get(own[0].op, ""), own[0].op == "m2"
         if isinstance(statement, Receive):
             for value in own:
                 declared = kind if value.name in plain else self.state_type(value)
                 name = value.name if value.name in plain else f"{value.name}_state"
                 line(f"{declared} {name}{'[tile_rows]' if self.several else ''};")
-            line(f"exchange.template receive<{op}>(sent, {reduced});")
+            call = (
+                f"receive_moments(columns, sent, {reduced})" if moments else f"template receive<{op}>(sent, {reduced})"
+            )
+            line(f"exchange.{call};")
         else:
             self._define_numbers(kind, {name: f"{state}{self.of_row}.total()" for name, state in plain.items()})
-            line(
-                f"exchange.template reduce<{op}>({reduced});"
-                if isinstance(statement, Reduce)
-                else f"const unsigned sent = exchange.template send<{op}>({reduced});"
-            )
+            if isinstance(statement, Reduce):
+                call = f"reduce_moments(columns, {reduced})" if moments else f"template reduce<{op}>({reduced})"
+                line(f"exchange.{call};")
+            else:
+                call = f"send_moments({reduced})" if moments else f"template send<{op}>({reduced})"
+                line(f"const unsigned sent = exchange.{call};")
         if isinstance(statement, Send):
             return
-        found = {v.name: f"{self.centres[v.name]}_state{self.of_row}.centre" for v in values if v.name in self.centres}
+        centre = "elements()" if moments else "centre"
+        found = {
+            v.name: f"{self.centres[v.name]}_state{self.of_row}.{centre}" for v in values if v.name in self.centres
+        }
         found |= {v.name: f"{v.name}_state{self.of_row}.total()" for v in own if v.op in STATES}
         self._define_numbers(kind if self.several else f"const {kind}", found)
 

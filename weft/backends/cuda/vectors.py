@@ -159,14 +159,17 @@ class Vectors(Statements):
 
     def _add_blocks(self, values: Sequence[Value]) -> None:
         """What row reductions are told of a vector."""
-        if not values:
-            return
         r = "[r]" if self.several else ""
-        with self.out.block("if (!whole)"):
-            for value in values:
-                self.out.line(f"w::keep_inside<{NOTHING[value.op]}>({value.name}_block, column, columns);")
-        for value in values:
+        plain = [value for value in values if value.op != "m2"]
+        if plain:
+            with self.out.block("if (!whole)"):
+                for value in plain:
+                    self.out.line(f"w::keep_inside<{NOTHING[value.op]}>({value.name}_block, column, columns);")
+        for value in plain:
             self.out.line(f"{value.name}_state{r}.add({value.name}_block);")
+        for name in (value.name for value in values if value.op == "m2"):
+            self.out.line(f"if (whole) {name}_state{r}.add({name}_block, k == 0);")
+            self.out.line(f"else {name}_state{r}.add_inside({name}_block, k == 0, column, columns);")
 
     def _weight(self, name: str) -> str:
         """The vector of a weight that belongs to one of a row."""

@@ -23,16 +23,16 @@ take some 6 % longer. So does what lies in shared memory."""
 
 MANY_CHUNKS = 128
 """From which a finish that is launched by itself has all the warps that a block can have."""
-IN_ONE_PASS = ("sumexp",)
-"""Reductions of a row with a centre that moves. Squares of differences from a mean are left as they are: to read a row
-again from shared memory costs little, and to merge states of theirs takes divisions."""
+IN_ONE_PASS = {"sumexp": "max", "m2": "sum"}
+"""Reductions of a row with a centre that moves, and those of the same elements that come with them."""
 
 
 def in_one_pass(kernel: CudaKernel) -> CudaKernel:
-    """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, one
-    element of a row by its address, and sums of multiples by fused multiply-adds."""
+    """A kernel as it is computed: it takes sums of exponentials, and their largest, in one loop over the columns, sums
+    of squared differences from a mean, and the mean, too, one element of a row by its address, and sums of multiples by
+    fused multiply-adds."""
     columns = kernel.schedule.columns
-    program = sums_of_multiples(online_along_rows(kernel.program, columns, IN_ONE_PASS), columns)
+    program = sums_of_multiples(online_along_rows(kernel.program, columns, tuple(IN_ONE_PASS)), columns)
     return replace(kernel, program=program)
 
 
@@ -43,10 +43,15 @@ class View(KernelView[CudaSchedule]):
         super().__init__(kernel)
         self.inside = tuple(r for r in self.rows if r not in self.segments)
         self.lanes = lanes_of(self.program, self.columns, self.inside)
-        sums = {(v.args[0], frozenset(v.attributes)): v.name for v in self.program.values if v.op == "sumexp"}
-        largest = [v for v in self.program.values if v.op == "max" and (v.args[0], frozenset(v.attributes)) in sums]
-        self.centres = {v.name: sums[v.args[0], frozenset(v.attributes)] for v in largest}
-        """Largest elements that are centres of sums of exponentials, by their names the sums."""
+        moving = {
+            (IN_ONE_PASS[v.op], v.args[0], frozenset(v.attributes)): v.name
+            for v in self.program.values
+            if v.op in IN_ONE_PASS
+        }
+        found = ((v.name, (v.op, v.args[0], frozenset(v.attributes))) for v in self.program.values if v.args)
+        self.centres = {name: moving[key] for name, key in found if key in moving}
+        """Reductions that come with one whose centre moves: the largest element with a sum of exponentials, a sum with
+        that of squared differences from its mean; by their names those."""
 
     def has_columns(self, buffer: Buffer) -> bool:
         """Whether its address changes along columns."""
@@ -67,7 +72,10 @@ class View(KernelView[CudaSchedule]):
         return [self.inputs[value.args[0]] for value in self.program.values if value.op == "pick"]
 
     def words_of(self, value: Value) -> int:
-        """Of 8 bytes, that a row reduction of a part of a row is."""
+        """Of 8 bytes, that a row reduction of a part of a row is. The numbers of squared differences are sent one by
+        one."""
+        if value.op == "m2":
+            return states_of(value.op, pivoted=True)
         return -(-states_of(value.op) * itemsize(value.dtype) // 8)
 
     def streamed(self) -> list[Buffer]:

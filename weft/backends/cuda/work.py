@@ -17,9 +17,14 @@ from weft.ir.structure import KEPT
 from weft.plan.kernel import Kernel
 from weft.plan.split import Split
 
-REDUCED = {"sumexp": 12.0}
+REDUCED = {"sumexp": 12.0, "m2": 3.0}
 """Operations of taking one more element into a row reduction, where that is more than one: an exponential, and the
-largest of a vector."""
+largest of a vector; a difference, its sum and that of its square."""
+
+CHAINS = 4
+"""Partial results that a thread has of a row reduction, so that none waits for the one before it."""
+PARTIALS = {"sumexp": 2, "m2": 2 * CHAINS + 2}
+"""Numbers that a thread has of those whose centre moves."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,9 @@ class Work:
     weight_casts: operations on an element that are not done again where they are kept there. lanes: elements of a
     vector. is_early: whether rows begin between two vectors, as far as is known; alike: how far those are apart that
     begin at the same place. accumulates: whether something is added up along columns. passes: loops over the columns of
-    a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions, and
-    numbers: that are exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes:
-    whether something is left to do behind the rows. rows: inside a segment."""
+    a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions;
+    numbers: that are exchanged; partials: that a thread has of them. sums: column sums; picks: elements of a row that
+    are taken by their index; finishes: whether something is left to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -50,6 +55,7 @@ class Work:
     operations: float
     exchanges: int
     numbers: int
+    partials: int
     sums: int
     picks: int
     finishes: bool
@@ -94,7 +100,7 @@ class Work:
         vectors = [n for names in loops.values for n in names if view.is_vector(n) and not view.is_const(n)]
         sums = [v for v in view.outer if view.sums_vectors(v)]
         inner = [[view.by_name[name] for name in names if name not in view.centres] for names in loops.inner]
-        numbers = [states_of(value.op) for values in inner for value in values]
+        numbers = [states_of(value.op, pivoted=True) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
         reference, weights = view.reference, view.weights()
         cast_weights = {b.name for b in view.cast_weights()}
@@ -117,6 +123,7 @@ class Work:
             operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
+            sum(PARTIALS.get(value.op, CHAINS) for values in inner for value in values),
             len(sums),
             sum(1 for value in program.values if value.op == "pick"),
             bool(loops.epilogue_stores),
