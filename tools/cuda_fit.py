@@ -37,7 +37,6 @@ SHARES = {
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
     "ready": (0.3, 1.2),
-    "again": (0.25, 0.5),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1

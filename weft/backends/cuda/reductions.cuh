@@ -56,18 +56,22 @@ struct Moments {
   void add(const T (&numbers)[lanes], bool first) {
     if (first) pivot = finite(numbers[0]);
 #pragma unroll
-    for (int i = 0; i < lanes; ++i) add_one(numbers[i], i);
+    for (int i = 0; i < lanes; ++i) {
+      const T difference = numbers[i] - pivot;
+      sums[i % chains] += difference;
+      squares[i % chains] = fma(difference, difference, squares[i % chains]);
+    }
     count += lanes;
   }
-  /// The same, but for what lies before or behind a row.
+  /// Before some are added that partly lie before or behind a row: those are replaced by the pivot, and not counted.
   template <int lanes>
-  void add_inside(const T (&numbers)[lanes], bool first, int column, int columns) {
+  void keep_inside(T (&numbers)[lanes], bool first, int column, int columns) {
 #pragma unroll
     for (int i = lanes - 1; i >= 0; --i)
       if (first && inside(column + i, columns)) pivot = finite(numbers[i]);
 #pragma unroll
     for (int i = 0; i < lanes; ++i)
-      if (inside(column + i, columns)) add_one(numbers[i], i), count += 1;
+      if (!inside(column + i, columns)) numbers[i] = pivot, count -= 1;
   }
   /// As differences from another pivot, that of the warp: sum, squares, count, and a part of the pivot, which are added
   /// up over the warp.
@@ -87,11 +91,6 @@ struct Moments {
   T total() const { return squares[0]; }
 
  private:
-  void add_one(T number, int i) {
-    const T difference = number - pivot;
-    sums[i % chains] += difference;
-    squares[i % chains] = fma(difference, difference, squares[i % chains]);
-  }
   static T finite(T x) { return abs(x) < infinity<T>() ? x : 0; }
 };
 

@@ -159,17 +159,17 @@ class Vectors(Statements):
 
     def _add_blocks(self, values: Sequence[Value]) -> None:
         """What row reductions are told of a vector."""
+        if not values:
+            return
         r = "[r]" if self.several else ""
-        plain = [value for value in values if value.op != "m2"]
-        if plain:
-            with self.out.block("if (!whole)"):
-                for value in plain:
-                    self.out.line(f"w::keep_inside<{NOTHING[value.op]}>({value.name}_block, column, columns);")
-        for value in plain:
-            self.out.line(f"{value.name}_state{r}.add({value.name}_block);")
-        for name in (value.name for value in values if value.op == "m2"):
-            self.out.line(f"if (whole) {name}_state{r}.add({name}_block, k == 0);")
-            self.out.line(f"else {name}_state{r}.add_inside({name}_block, k == 0, column, columns);")
+        with self.out.block("if (!whole)"):
+            for name, op in ((value.name, value.op) for value in values):
+                kept = f"{name}_state{r}.keep_inside" if op == "m2" else f"w::keep_inside<{NOTHING[op]}>"
+                first = ", k == 0" if op == "m2" else ""
+                self.out.line(f"{kept}({name}_block{first}, column, columns);")
+        for value in values:
+            first = ", k == 0" if value.op == "m2" else ""
+            self.out.line(f"{value.name}_state{r}.add({value.name}_block{first});")
 
     def _weight(self, name: str) -> str:
         """The vector of a weight that belongs to one of a row."""
