@@ -23,6 +23,8 @@ SOME: dict[str, dict[str, Any]] = {
     "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 3, "lag": 1},
     "tiles of several rows behind": {"warps": 4, "vectors": 2, "stages": 2, "rows_per_tile": 2, "lag": 1},
     "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
+    "a tile in registers": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 1, "tile": "registers"},
+    "tiles of several rows in registers": {"warps": 4, "vectors": 2, "rows_per_tile": 2, "tile": "registers"},
 }
 """Fields of schedules by what they try."""
 QUEUED: dict[str, dict[str, Any]] = {
@@ -32,6 +34,7 @@ QUEUED: dict[str, dict[str, Any]] = {
     "tiles of two rows": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 3, "rows_per_tile": 2},
     "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 2, "lag": 1},
     "tiles of two rows behind": {"cluster": 4, "warps": 2, "vectors": 1, "stages": 3, "rows_per_tile": 2, "lag": 1},
+    "a tile in registers": {"cluster": 8, "warps": 1, "vectors": 1, "stages": 1, "tile": "registers"},
 }
 """Those of kernels whose row tiles are taken from a queue."""
 WORKLOADS_OF_ROWS = (
@@ -58,9 +61,9 @@ def of_any_width(apart: int | str = "s0", **fields: Any) -> CudaKernel:
     return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
 
 
-def of_rows(body: str, **fields: Any) -> CudaKernel:
-    """Of 8 rows, m, with 16 columns, n, and no sums of columns."""
-    program = parse(f"program p()\n  dim m = 8\n  dim n = 16\n{body}end\n")
+def of_rows(body: str, columns: int = 16, **fields: Any) -> CudaKernel:
+    """Of 8 rows, m, with 16 columns, n, or others, and no sums of columns."""
+    program = parse(f"program p()\n  dim m = 8\n  dim n = {columns}\n{body}end\n")
     chosen = {"rows_per_tile": 1, "warps": 4, "vectors": 1, "stages": 2, "chunks": 8, "finish": "none"} | fields
     return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
 

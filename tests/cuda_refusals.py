@@ -86,12 +86,6 @@ def _(*_: Any) -> Refusal:
     return refused(body)
 
 
-@says("cuda_online: spread: no CUDA C++ is written for m2 over n (have 1 reduction, limit 0)", 1, 0)
-def _(*_: Any) -> Refusal:
-    body = "  input x: f32 [m:16, n:1]\n  spread: f32{m} = m2[n](x)\n  output y: f32 [m:1] = spread\n"
-    return refused(body, finish="none")
-
-
 @says("cuda_copies: p: reads no rows that could be copied ahead (have 0 inputs, needs 1)", 0, 1)
 def _(*_: Any) -> Refusal:
     body = (

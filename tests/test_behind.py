@@ -84,25 +84,26 @@ def test_the_nest_is_printed_with_both_parts() -> None:
     lines = str(nest_of("layer_norm_forward", 1)).splitlines()
     (at,) = (i for i, each in enumerate(lines) if each.strip() == "behind")
     depth = len(lines[at]) - len("behind")
-    assert lines[at - 1] == f"{' ' * depth}send sum_1"
+    assert lines[at - 1] == f"{' ' * depth}send sum, m2"
     behind = [line[depth:] for line in takewhile(lambda line: line.startswith(" " * (depth + 2)), lines[at + 1 :])]
     assert behind == [
-        "  receive sum_1",
+        "  receive sum, m2",
         "  each row",
-        "    compute mul_2: f32{m} = mul(sum_1, const_)",
-        "    compute add: f32{m} = add(mul_2, const_1)",
+        "    compute mul: f32{m} = mul(sum, const_)",
+        "    compute mul_1: f32{m} = mul(m2, const_)",
+        "    compute add: f32{m} = add(mul_1, const_1)",
         "    compute rsqrt: f32{m} = rsqrt(add)",
-        "    compute mul_3: f32{m} = mul(mul, rsqrt)",
+        "    compute mul_2: f32{m} = mul(mul, rsqrt)",
         "  column loop",
         "    each row",
         "      load x",
         "      compute cast again=True: f32{m, n} = cast(x)",
-        "      compute mul_4 again=True: f32{m, n} = mul(cast, rsqrt)",
-        "      compute sub_1 again=True: f32{m, n} = sub(mul_4, mul_3)",
+        "      compute mul_3 again=True: f32{m, n} = mul(cast, rsqrt)",
+        "      compute sub again=True: f32{m, n} = sub(mul_3, mul_2)",
         "      compute cast_1 again=True: f32{n} = cast(weight)",
-        "      compute mul_5 again=True: f32{m, n} = mul(sub_1, cast_1)",
+        "      compute mul_4 again=True: f32{m, n} = mul(sub, cast_1)",
         "      compute cast_2 again=True: f32{n} = cast(bias)",
-        "      compute add_1 again=True: f32{m, n} = add(mul_5, cast_2)",
+        "      compute add_1 again=True: f32{m, n} = add(mul_4, cast_2)",
         "      compute cast_3 again=True: bf16{m, n} = cast(add_1)",
         "      store out0",
         "  release",

@@ -85,7 +85,7 @@ def test_what_is_held_of_a_tile_is_what_its_second_part_takes_from_the_first(
 
 HELD: list[tuple[str, int, dict[str, Any], dict[str, str]]] = [
     ("softmax_forward", 2048, {}, {"before": "int", "x_stage": "const w::bf16*"}),
-    ("layer_norm_forward", 2048, {}, {"mul": "float", "x_stage": "const w::bf16*"}),
+    ("layer_norm_forward", 2048, {}, {"x_stage": "const w::bf16*"}),
     ("rms_norm_forward", 1001, {}, {"x_stage": "const w::bf16*"}),
     (
         "rms_norm_backward",
@@ -151,7 +151,6 @@ def test_the_second_part_of_a_tile_is_done_behind_the_first_one_of_the_next(
     [
         ("softmax_forward", [], "w::Merge>(sumexp_state)"),
         ("layer_norm_backward", [], "w::Sum>(sum, sum_1)"),
-        ("layer_norm_forward", ["w::Sum>(sum)"], "w::Sum>(sum_1)"),
     ],
 )
 def test_only_the_last_of_row_reductions_one_after_the_other_are_not_waited_for(

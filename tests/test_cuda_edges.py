@@ -218,7 +218,7 @@ def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "nothing"), [("softmax_forward", "w::Max"), ("layer_norm_forward", "w::Sum"), ("of_any_width", "w::Max")]
+    ("name", "nothing"), [("softmax_forward", "w::Max"), ("layer_norm_backward", "w::Sum"), ("of_any_width", "w::Max")]
 )
 def test_elements_beside_a_row_make_no_difference_to_a_reduction(name: str, nothing: str) -> None:
     kernel = of_any_width(warps=4, vectors=2) if name == "of_any_width" else kernel_of(name, (64, 1001), warps=4)[1]

@@ -157,6 +157,47 @@ def test_a_sum_of_exponentials_of_float64_is_sent_in_two_words(fields: dict[str,
     is_right(of_rows(body, **fields | {"finish": "none"}), [torch.randn(8, 16, dtype=torch.float64)])
 
 
+def spread_rows(dtype: torch.dtype, columns: int) -> torch.Tensor:
+    """Of one number, of none but zeros, far from zero and close together, and with one element that is far from all
+    others: at one end, inside, or at the other."""
+    found = torch.randn(8, columns, dtype=torch.float64)
+    found[0], found[1], found[2] = 7.3, 0, 1e3 + found[2]
+    found[3, 0], found[4, columns // 2], found[5, -1] = 1e4, -1e4, 1e4
+    found[6, : columns // 2] -= 100
+    return found.to(dtype)
+
+
+def spread_of(dtype: str, columns: int, **fields: Any) -> CudaKernel:
+    body = (
+        f"  input x: {dtype} [m:{columns}, n:1]\n  total: {dtype}{{m}} = sum[n](x)\n  spread: {dtype}{{m}} = m2[n](x)\n"
+        f"  output y: {dtype} [m:1] = total\n  output z: {dtype} [m:1] = spread\n"
+    )
+    return of_rows(body, columns, **fields)
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+@pytest.mark.parametrize("columns", [1003, 2048])
+def test_a_mean_and_what_differs_from_it_come_of_one_pass(columns: int, fields: dict[str, Any]) -> None:
+    """As near to float64 as float32 allows, wherever the mean is and whatever element is the first one of a thread."""
+    kernel = spread_of("f32", columns, **fields | {"finish": "none"})
+    is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
+
+
+@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
+def test_moments_of_float64(fields: dict[str, Any]) -> None:
+    kernel = spread_of("f64", 1003, **fields | {"finish": "none"})
+    is_right(kernel, [spread_rows(torch.float64, 1003)], close=(1e-13, 1e-11), machines=MACHINES[:2])
+
+
+@pytest.mark.parametrize("place", [0, 5, 500, 1002])
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_a_row_that_is_not_finite_has_no_spread(number: float, place: int) -> None:
+    """And its sum is what it is in any order."""
+    x = spread_rows(torch.float32, 1003)
+    x[3, place] = number
+    is_right(spread_of("f32", 1003, warps=2, vectors=2), [x], close=(3e-6, 2e-3), machines=MACHINES[:1])
+
+
 @pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
 @pytest.mark.parametrize("columns", [1003, pytest.param(2048, marks=pytest.mark.slow)])
 def test_rows_may_have_numbers_that_are_infinite_or_none(columns: int, fields: dict[str, Any]) -> None:

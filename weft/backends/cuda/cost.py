@@ -109,9 +109,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         granules = sum(-(-work.lanes * size // GRANULE_BYTES) for size in work.kept)
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
     each = work.lanes * operations + known.access * moves
-    each += known.edge * work.is_early * (work.passes + len(work.written))
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges)
+    begun += known.edge * work.is_early * (work.passes + len(work.written)) * rows * min(2, schedule.vectors)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * -(-crowd * schedule.warps // resources.SCHEDULERS)
     waits = rows * schedule.vectors * each * (known.ready if is_held else 1.0)

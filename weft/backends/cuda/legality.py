@@ -60,7 +60,7 @@ def check_architecture(kernel: CudaKernel, architecture: int) -> Refusal | None:
 
 
 def check_online(view: View) -> Refusal | None:
-    """No reduction has a moving centre but for sums of exponentials of a row."""
+    """No column sum has a moving centre."""
     online = [value for value in view.program.values if value.op in ONLINE]
     found = [value for value in online if value.op not in IN_ONE_PASS or value in view.outer]
     if not found:

@@ -42,8 +42,8 @@ struct Parts {
 };
 
 /// The sum of a row's elements, and that of squared differences from their mean, in one pass: of differences from a
-/// pivot, which is an element of the thread's own, so that little is lost where elements are large and close together
-/// (Chan, Golub and LeVeque, 1979). In the end what all threads have together.
+/// pivot, which is the middle one of three elements of the thread's own, so that little is lost where elements are large
+/// and close together (Chan, Golub and LeVeque, 1979). In the end what all threads have together.
 template <class T, int chains = 4>
 struct Moments {
   T count = 0, pivot = 0, sums[chains], squares[chains];
@@ -54,7 +54,7 @@ struct Moments {
   /// first: whether nothing was added before.
   template <int lanes>
   void add(const T (&numbers)[lanes], bool first) {
-    if (first) pivot = finite(numbers[0]);
+    if (first) pivot = pivot_of(numbers);
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       const T difference = numbers[i] - pivot;
@@ -66,12 +66,18 @@ struct Moments {
   /// Before some are added that partly lie before or behind a row: those are replaced by the pivot, and not counted.
   template <int lanes>
   void keep_inside(T (&numbers)[lanes], bool first, int column, int columns) {
+    T other = pivot;
 #pragma unroll
     for (int i = lanes - 1; i >= 0; --i)
-      if (first && inside(column + i, columns)) pivot = finite(numbers[i]);
+      if (first && inside(column + i, columns)) other = numbers[i];
 #pragma unroll
     for (int i = 0; i < lanes; ++i)
-      if (!inside(column + i, columns)) numbers[i] = pivot, count -= 1;
+      if (!inside(column + i, columns)) numbers[i] = other, count -= 1;
+    if (!first) return;
+    other = pivot_of(numbers);  // as before where one of those that it is chosen from was replaced
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (!inside(column + i, columns)) numbers[i] = other;
   }
   /// As differences from another pivot, that of the warp: sum, squares, count, and a part of the pivot, which are added
   /// up over the warp.
@@ -80,7 +86,7 @@ struct Moments {
     T sum = sums[0], spread = squares[0];
 #pragma unroll
     for (int i = 1; i < chains; ++i) sum += sums[i], spread += squares[i];
-    const T common = __shfl_sync(~0u, pivot, 0), shift = pivot - common;
+    const T common = middle(from_warp(pivot, 0), from_warp(pivot, 11), from_warp(pivot, 22)), shift = pivot - common;
     found[0] = fma(count, shift, sum);
     found[1] = fma(shift, fma(count, shift, 2 * sum), spread);
     found[2] = count;
@@ -91,7 +97,14 @@ struct Moments {
   T total() const { return squares[0]; }
 
  private:
-  static T finite(T x) { return abs(x) < infinity<T>() ? x : 0; }
+  static T from_warp(T x, int lane) { return __shfl_sync(~0u, x, lane); }
+  template <int lanes>
+  static T pivot_of(const T (&numbers)[lanes]) {
+    const T found = lanes < 3 ? numbers[0] : middle(numbers[0], numbers[1], numbers[lanes < 3 ? 0 : 2]);
+    return abs(found) < infinity<T>() ? found : 0;
+  }
+  /// Of three, so that one that is far from all others is no pivot.
+  static T middle(T x, T y, T z) { return maximum(minimum(x, y), minimum(maximum(x, y), z)); }
 };
 
 /// Of another thread of the warp.
