@@ -26,9 +26,9 @@ def lane_columns(view: View, loop: Tasks, warps: int) -> int:
     block."""
     columns = view.count(view.columns)
     if columns is None:
-        return 1
-    early = not view.begins_with_vectors(view.reference)
-    possible = [wide for wide in LANE_COLUMNS if (early or columns % wide == 0) and wide <= warps]
+        columns = view.most_columns(divisible=True)
+    early = view.begins_with_vectors(view.reference) is None
+    possible = [wide for wide in LANE_COLUMNS if (early or wide <= view.lanes or columns % wide == 0) and wide <= warps]
     segments = view.count(loop.kept) or 1
     enough = (wide for wide in possible if segments * -(-columns // (WARP_THREADS * wide)) <= ONE_ROUND)
     return next(enough, possible[-1])
