@@ -54,8 +54,10 @@ ROWS_OF_EXPONENTIALS = ("softmax_forward", "log_softmax_forward", "cross_entropy
 def of_any_width(apart: int | str = "s0", **fields: Any) -> CudaKernel:
     """Rows from which their largest is taken, of a width that is known at run time only, and the sums of their columns;
     the vector of float32 has four elements. apart: from one row to the next."""
+    parameters = ", ".join(sorted({"s0", *([apart] if isinstance(apart, str) else [])}))
     program = parse(
-        f"program p(s0)\n  dim m = 8\n  dim n = s0\n  input x: f32 [m:{apart}, n:1]\n  largest: f32{{m}} = max[n](x)\n"
+        f"program p({parameters})\n  dim m = 8\n  dim n = s0\n"
+        f"  input x: f32 [m:{apart}, n:1]\n  largest: f32{{m}} = max[n](x)\n"
         "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n"
         f"  output y: f32 [m:{apart}, n:1] = rest\n  output z: f32 [n:1] = total\nend\n"
     )
@@ -85,9 +87,12 @@ def with_any_width(kernel: CudaKernel) -> CudaKernel:
 def planned_for(
     name: str, shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16
 ) -> tuple[CudaKernel, Split, dict[str, Any]]:
-    """A workload of any width, as it is planned for an H200 if rows are likely as wide as that, what for, and the fields
-    of its schedule."""
-    kernel = with_any_width(kernel_of(name, shape, dtype)[1])
+    """A workload of any width, as it is planned for an H200 if rows are likely as wide as that; what for; and the
+    fields of its schedule."""
+    kernel = with_any_width(kernel_of(name, (8, shape[1]), dtype)[1])
+    (rows,) = kernel.schedule.rows
+    dims = tuple(replace(dim, size=shape[0]) if dim.name == rows else dim for dim in kernel.program.dims)
+    kernel = replace(kernel, program=replace(kernel.program, dims=dims))
     split = Split.of_kernel(kernel, Target.named("h200"), {"s0": shape[1]})
     schedule = chosen(split)
     assert schedule is not None

@@ -23,7 +23,6 @@ from weft.backends.cuda.launches import shared_bytes
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
-from weft.errors import Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.schedules import candidates as all_candidates
 from weft.plan.schedules import schedule_for

@@ -55,9 +55,9 @@ def runner_up(
 
 
 def elsewhere(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
-    """What to take for calls that a kernel has no place for: the schedule with the shortest predicted time for these, of
-    its own backend and of those that have one for whatever is planned. None if none of them can be written. hints: the
-    sizes of a call."""
+    """What to take for calls that a kernel has no place for: the schedule with the shortest predicted time for these,
+    of its own backend and of those that have one for whatever is planned; None if none of them can be written. hints:
+    the sizes of a call."""
     own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
     able = (backend for backend in backends_of(target.kind) if backend is own or backend.serves_all)
     kernels = [

@@ -30,11 +30,12 @@ class Work:
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
     by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
     weight_casts: operations on an element that are not done again where they are kept there. lanes: elements of a
-    vector. is_any_width: whether the width is known at run time only. is_early: whether a vector may begin before a row,
-    by what is likely; alike: how far rows are apart that surely begin at the same place. accumulates: whether something is added up along columns. passes: loops over the columns of
-    a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions, and
-    numbers: that are exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes:
-    whether something is left to do behind the rows. rows: inside a segment."""
+    vector. is_any_width: whether the width is known at run time only, and columns the likely one. is_early: whether
+    vectors begin before rows, as far as is likely; alike: how far rows are apart that surely begin at the same place.
+    accumulates: whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors
+    in them. operations: on an element, in float32 additions. exchanges: of row reductions, and numbers: that are
+    exchanged. sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is
+    left to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int

@@ -208,11 +208,12 @@ class GpuFunction:
         with self._lock:
             found = [other for other in self.others if other.check_sizes(parameters) is None]
             if not found and self._sought < _OTHERS_LIMIT:
-                self._sought, hints = self._sought + 1, dict(zip(self.kernel.program.parameters, parameters, strict=True))
+                self._sought += 1
+                hints = dict(zip(self.kernel.program.parameters, parameters, strict=True))
                 if (schedule := elsewhere(self.kernel, Target.current(device), hints)) is not None:
                     kernel = replace(self.kernel, schedule=schedule)
                     found = [GpuFunction(kernel, render(kernel), self.options)]
-                    _LOG.info("kernel %s has another schedule for calls like that of %s: %s", kernel.name, hints, schedule)
+                    _LOG.info("kernel %s, for calls like that of %s: %s", kernel.name, hints, schedule)
                     self.others += found
         return found[0] if found and found[0].check_sizes(parameters) is None else None
 
