@@ -168,12 +168,12 @@ def _(*_: Any) -> Refusal | None:
 
 @says(
     "cuda_width: p: has rows that are wider than what the blocks of a cluster were given place for "
-    "(have 1025 columns, limit 1024)",
-    1025,
+    "(have 1040 columns, limit 1024)",
+    1040,
     1024,
 )
 def _(*_: Any) -> Refusal | None:
     kernel = of_any_width(cluster=2, warps=4, vectors=1)
     sizes = {"m": 8, "n": 1024, "s0": 1024}
     assert BACKEND.check_sizes(kernel, sizes) is None
-    return BACKEND.check_sizes(kernel, sizes | {"n": 1025, "s0": 1025})
+    return BACKEND.check_sizes(kernel, sizes | {"n": 1040, "s0": 1040})

@@ -170,7 +170,8 @@ class _Function(Printer):
     def _early(self) -> None:
         """Whether vectors begin before rows."""
         whole = self._together([self.reference], self.begins_with_vectors(self.reference))
-        self.out.line(f"constexpr bool early = {'true' if whole == 'false' else f'!({whole})'};")
+        early = "true" if whole == "false" else f"!({whole})" if " " in whole else f"!{whole}"
+        self.out.line(f"constexpr bool early = {early};")
 
     def _together(self, starting: Iterable[Buffer], multiples: list[str] | None) -> str:
         """Whether buffers start with vectors, and parameters are multiples of 16."""
