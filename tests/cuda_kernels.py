@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tests.cases import Case, make_case
 from tests.exact_inputs import exact_inputs
+from weft.backends.cuda.choice import chosen
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
 from weft.ir.parser import parse
+from weft.ir.program import Buffer
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.plan.planner import SplitPasses, cut_split, splits
-from weft.plan.split import segments_of
+from weft.plan.split import Split, segments_of
+from weft.target import Target
 
 SOME: dict[str, dict[str, Any]] = {
     "one block": {"warps": 4, "vectors": 2},
@@ -52,13 +57,51 @@ ROWS_OF_EXPONENTIALS = ("softmax_forward", "log_softmax_forward", "cross_entropy
 def of_any_width(apart: int | str = "s0", **fields: Any) -> CudaKernel:
     """Rows from which their largest is taken, of a width that is known at run time only, and the sums of their columns;
     the vector of float32 has four elements. apart: from one row to the next."""
+    parameters = ", ".join(sorted({"s0", *([apart] if isinstance(apart, str) else [])}))
     program = parse(
-        f"program p(s0)\n  dim m = 8\n  dim n = s0\n  input x: f32 [m:{apart}, n:1]\n  largest: f32{{m}} = max[n](x)\n"
+        f"program p({parameters})\n  dim m = 8\n  dim n = s0\n"
+        f"  input x: f32 [m:{apart}, n:1]\n  largest: f32{{m}} = max[n](x)\n"
         "  rest: f32{m, n} = sub(x, largest)\n  total: f32{n} = sum[m](rest)\n"
         f"  output y: f32 [m:{apart}, n:1] = rest\n  output z: f32 [n:1] = total\nend\n"
     )
     chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 8, "finish": "same"} | fields
     return Kernel(program, CudaSchedule("CLUSTER", ("m",), ("n",), (), **chosen))
+
+
+def with_any_width(kernel: CudaKernel) -> CudaKernel:
+    """The same of rows whose width is known at run time only: s0, in place of a number that is no parameter yet. They
+    are as far apart as they are wide."""
+    program, (columns,) = kernel.program, kernel.schedule.columns
+    width = program.size_of(columns)
+
+    def told(buffer: Buffer) -> Buffer:
+        return replace(buffer, strides=tuple("s0" if stride == width else stride for stride in buffer.strides))
+
+    made = replace(
+        program,
+        parameters=("s0",),
+        dims=tuple(replace(dim, size="s0") if dim.name == columns else dim for dim in program.dims),
+        inputs=tuple(map(told, program.inputs)),
+        outputs=tuple(replace(output, buffer=told(output.buffer)) for output in program.outputs),
+    )
+    return replace(kernel, program=made)
+
+
+def planned_for(
+    name: str, shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16
+) -> tuple[CudaKernel, Split, dict[str, Any]]:
+    """A workload of any width, as it is planned for an H200 if rows are likely as wide as that; what for; and the
+    fields of its schedule."""
+    kernel = with_any_width(kernel_of(name, (8, shape[1]), dtype)[1])
+    (rows,) = kernel.schedule.rows
+    dims = tuple(replace(dim, size=shape[0]) if dim.name == rows else dim for dim in kernel.program.dims)
+    kernel = replace(kernel, program=replace(kernel.program, dims=dims))
+    split = Split.of_kernel(kernel, Target.named("h200"), {"s0": shape[1]})
+    schedule = chosen(split)
+    assert schedule is not None
+    fields = {each.name: getattr(schedule, each.name) for each in dataclasses.fields(schedule)}
+    own = {key: value for key, value in fields.items() if key not in ("scheme", "rows", "columns", "segments")}
+    return replace(kernel, schedule=schedule), split, own
 
 
 def of_rows(body: str, columns: int = 16, **fields: Any) -> CudaKernel:

@@ -108,7 +108,7 @@ def test_the_nest_is_printed_with_both_parts() -> None:
         "      store out0",
         "  release",
     ]
-    assert [line.strip() for line in lines].count("reduce sum") == 1
+    assert [line.strip() for line in lines].count("send sum, m2") == 1
 
 
 @pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)

@@ -23,7 +23,6 @@ from weft.backends.cuda.launches import shared_bytes
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
-from weft.errors import Refusal
 from weft.plan.kernel import Kernel
 from weft.plan.schedules import candidates as all_candidates
 from weft.plan.schedules import schedule_for
@@ -297,13 +296,3 @@ def test_what_spills_gives_way_to_what_wants_clearly_fewer_registers() -> None:
     ]
     assert shares[1] <= 0.9 * shares[0]
     assert choice.runner_up(split, candidates(split)) is None
-
-
-def test_a_width_of_run_time_is_left_to_others() -> None:
-    split = split_of("rms_norm_backward", 1024, 65536)
-    (n,) = (dim for dim in split.program.dims if dim.name == "n")
-    dims = tuple(replace(dim, size="s0") if dim is n else dim for dim in split.program.dims)
-    unknown = replace(split, program=replace(split.program, dims=dims, parameters=("s0",)))
-    found = Work.of(unknown)
-    assert isinstance(found, Refusal)
-    assert found.rule == "cuda_run_time_width"

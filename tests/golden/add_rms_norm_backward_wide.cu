@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=10 blocks=1 vectors=2 stages=3 chunks=30 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=12 blocks=1 vectors=2 stages=3 chunks=30 weights=shared lag=0 tile=shared
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -29,9 +29,9 @@
 //   output out1: bf16 [n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(352, 1)
+extern "C" __global__ void __launch_bounds__(416, 1)
 weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ dresidual, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 4, warps = 10;
+  constexpr int lanes = 8, cluster = 4, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 18432;
@@ -48,10 +48,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 192256);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 196608);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<3, 56832, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 190976, barriers + 6, rank);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 195072, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -131,6 +131,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         for (int r = 0; r < tile_rows; ++r) {
           rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
         }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* dresidual_stage[tile_rows];
@@ -143,9 +144,6 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           x_stage[r] = ring.row(37888 + r * 9472, x_at(row + r), begin);
         }
         ring.next();
-        w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
-        w::Vector<w::bf16, lanes> dresidual_row[tile_rows][thread_vectors];
-        w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r < end_row) {
@@ -156,28 +154,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                dy_row[r][k] = dy_tile;
-                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
-                dresidual_row[r][k] = dresidual_tile;
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                x_row[r][k] = x_tile;
-              }
-            }
-          }
-        }
-        ring.release();
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
                 const auto weight_vector = weight_tile.at(vector);
                 float sum_block[lanes];
                 #pragma unroll
@@ -219,9 +196,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const int column = (first + vector) * lanes - before;
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto dresidual_tile = w::kept(dresidual_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
+                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
+                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
                 const auto weight_vector = weight_tile.at(vector);
                 float out0_lanes[lanes];
                 #pragma unroll
@@ -242,6 +219,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
             }
           }
         }
+        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {

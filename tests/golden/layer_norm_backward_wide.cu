@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=4 warps=7 blocks=1 vectors=8 stages=3 chunks=30 weights=shared lag=1 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=4 warps=7 blocks=1 vectors=8 stages=3 chunks=30 weights=shared lag=0 tile=shared
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257
@@ -53,10 +53,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 211200);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 210304);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<3, 50688, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 4> exchange(memory + 209408, barriers + 6, rank);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 209408, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -125,115 +125,88 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         w::fill(sum_3, 0.0f);
         float mean_next = first_row < end_row ? *mean_at(first_row) : float();
         float rstd_next = first_row < end_row ? *rstd_at(first_row) : float();
-        struct Tile {
-          unsigned sent;
-          int64_t row;
-          float rstd_number;
-          float mul;
-          const w::bf16* dy_stage;
-          const w::bf16* x_stage;
-        } held, fresh;
-        #pragma unroll 1
-        for (int64_t ahead = first_row; ; ahead += apart) {
-          if (ahead < end_row) {
-            const int64_t row = ahead;
-            const float mean_number = mean_next;
-            const float rstd_number = rstd_next;
-            const float mul = mean_number * rstd_number;
-            mean_next = row + apart < end_row ? *mean_at(row + apart) : float();
-            rstd_next = row + apart < end_row ? *rstd_at(row + apart) : float();
-            w::Parts<w::Sum, float> sum_state;
-            w::Parts<w::Sum, float> sum_1_state;
-            ring.wait_until_filled();
-            const int begin = max(first * lanes - before, 0);
-            const auto* const dy_stage = ring.row(0, dy_at(row), begin);
-            const auto* const x_stage = ring.row(25344, x_at(row), begin);
-            ring.next();
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-                const auto weight_vector = weight_tile.at(vector);
-                float sum_block[lanes];
-                float sum_1_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul_1 = cast * rstd_number;
-                  const float sub = mul_1 - mul;
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_2 = cast_1 * cast_2;
-                  const float mul_3 = sub * mul_2;
-                  const float mul_10 = cast_1 * sub;
-                  sum_block[i] = mul_2;
-                  sum_1_block[i] = mul_3;
-                  sum_2[k][i] = sum_2[k][i] + mul_10;
-                  sum_3[k][i] = sum_3[k][i] + cast_1;
-                }
-                if (!whole) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                  w::keep_inside<w::Sum>(sum_1_block, column, columns);
-                }
-                sum_state.add(sum_block);
-                sum_1_state.add(sum_1_block);
+        for (int64_t row = first_row; row < end_row; row += apart) {
+          const float mean_number = mean_next;
+          const float rstd_number = rstd_next;
+          const float mul = mean_number * rstd_number;
+          mean_next = row + apart < end_row ? *mean_at(row + apart) : float();
+          rstd_next = row + apart < end_row ? *rstd_at(row + apart) : float();
+          w::Parts<w::Sum, float> sum_state;
+          w::Parts<w::Sum, float> sum_1_state;
+          ring.wait_until_filled();
+          const int begin = max(first * lanes - before, 0);
+          const auto* const dy_stage = ring.row(0, dy_at(row), begin);
+          const auto* const x_stage = ring.row(25344, x_at(row), begin);
+          ring.next();
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = weight_tile.at(vector);
+              float sum_block[lanes];
+              float sum_1_block[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float mul_1 = cast * rstd_number;
+                const float sub = mul_1 - mul;
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_2 = cast_1 * cast_2;
+                const float mul_3 = sub * mul_2;
+                const float mul_10 = cast_1 * sub;
+                sum_block[i] = mul_2;
+                sum_1_block[i] = mul_3;
+                sum_2[k][i] = sum_2[k][i] + mul_10;
+                sum_3[k][i] = sum_3[k][i] + cast_1;
               }
-            }
-            float sum = sum_state.total(), sum_1 = sum_1_state.total();
-            const unsigned sent = exchange.template send<w::Sum>(sum, sum_1);
-            fresh.sent = sent, fresh.row = row;
-            fresh.rstd_number = rstd_number, fresh.mul = mul, fresh.dy_stage = dy_stage, fresh.x_stage = x_stage;
-          }
-          if (ahead != first_row) {
-            const auto& sent = held.sent;
-            const auto& row = held.row;
-            const auto& rstd_number = held.rstd_number;
-            const auto& mul = held.mul;
-            const auto& dy_stage = held.dy_stage;
-            const auto& x_stage = held.x_stage;
-            float sum;
-            float sum_1;
-            exchange.template receive<w::Sum>(sent, sum, sum_1);
-            const float div = sum / 50257.0f;
-            const float div_1 = sum_1 / 50257.0f;
-            const float mul_4 = mul * div_1;
-            const float mul_5 = rstd_number * div_1;
-            const float mul_6 = mul_4 * rstd_number;
-            const float mul_7 = mul_5 * rstd_number;
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-                const auto weight_vector = weight_tile.at(vector);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_2 = cast_1 * cast_2;
-                  const float sub_1 = mul_2 - div;
-                  const float mul_8 = cast * mul_7;
-                  const float sub_2 = mul_6 - mul_8;
-                  const float mul_9 = sub_1 * rstd_number;
-                  const float add = mul_9 + sub_2;
-                  out0_lanes[i] = add;
-                }
-                w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+              if (!whole) {
+                w::keep_inside<w::Sum>(sum_block, column, columns);
+                w::keep_inside<w::Sum>(sum_1_block, column, columns);
               }
+              sum_state.add(sum_block);
+              sum_1_state.add(sum_1_block);
             }
-            ring.release();
           }
-          if (ahead >= end_row) break;
-          held = fresh;
+          float sum = sum_state.total(), sum_1 = sum_1_state.total();
+          exchange.template reduce<w::Sum>(sum, sum_1);
+          const float div = sum / 50257.0f;
+          const float div_1 = sum_1 / 50257.0f;
+          const float mul_4 = mul * div_1;
+          const float mul_5 = rstd_number * div_1;
+          const float mul_6 = mul_4 * rstd_number;
+          const float mul_7 = mul_5 * rstd_number;
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = weight_tile.at(vector);
+              float out0_lanes[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_2 = cast_1 * cast_2;
+                const float sub_1 = mul_2 - div;
+                const float mul_8 = cast * mul_7;
+                const float sub_2 = mul_6 - mul_8;
+                const float mul_9 = sub_1 * rstd_number;
+                const float add = mul_9 + sub_2;
+                out0_lanes[i] = add;
+              }
+              w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+            }
+          }
+          ring.release();
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {

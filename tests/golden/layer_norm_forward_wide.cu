@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=4 warps=15 blocks=1 vectors=9 stages=3 chunks=30 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=16 warps=4 blocks=3 vectors=8 stages=4 chunks=21 weights=registers lag=0 tile=shared
 // program layer_norm_forward()
 //   dim m = 1024
 //   dim n = 131072
@@ -25,9 +25,9 @@
 //   output out0: bf16 [m:131072, n:1] = cast_3
 // end
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(160, 3)
 weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const w::bf16* __restrict__ bias, w::bf16* out0, unsigned long long* counter) {
-  constexpr int lanes = 8, cluster = 4, warps = 15;
+  constexpr int lanes = 8, cluster = 16, warps = 4;
   constexpr int threads = 32 * warps;
   constexpr int columns = 131072;
   const int64_t rows = 1024;
@@ -41,12 +41,12 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   constexpr bool bias_together = !early && WEFT_ALIGNED_bias;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 198400);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 70736);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 198336);
-  w::Ring<3, 65792, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 197376, barriers + 6, rank);
-  w::TileQueue<cluster, 5> queue(rows, counter, next_rows + 3, barriers + 8, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 70656);
+  w::Ring<4, 16640, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 66560, barriers + 8, rank);
+  w::TileQueue<cluster, 6> queue(rows, counter, next_rows + 4, barriers + 10, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
@@ -109,7 +109,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
     for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
       ring.wait_until_filled();
       next_row = ring.next_row();
-      w::Parts<w::Sum, float> sum_state;
+      w::Moments<float> m2_state;
       const int begin = max(first * lanes - before, 0);
       const auto* const x_stage = ring.row(0, x_at(row), begin);
       ring.next();
@@ -120,49 +120,25 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
         if (has_vector(k, vector, column)) {
           const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
           const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-          float sum_block[lanes];
+          float m2_block[lanes];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
-            sum_block[i] = cast;
+            m2_block[i] = cast;
           }
           if (!whole) {
-            w::keep_inside<w::Sum>(sum_block, column, columns);
+            m2_state.keep_inside(m2_block, k == 0, column, columns);
           }
-          sum_state.add(sum_block);
+          m2_state.add(m2_block, k == 0);
         }
       }
-      float sum = sum_state.total();
-      exchange.template reduce<w::Sum>(sum);
+      exchange.reduce_moments(columns, m2_state);
+      const float sum = m2_state.elements(), m2 = m2_state.total();
       const float mul = sum * 7.6293945e-06f;
-      w::Parts<w::Sum, float> sum_1_state;
-      #pragma unroll
-      for (int k = 0; k < thread_vectors; ++k) {
-        const int vector = thread + k * threads;
-        const int column = (first + vector) * lanes - before;
-        if (has_vector(k, vector, column)) {
-          const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-          float sum_1_block[lanes];
-          #pragma unroll
-          for (int i = 0; i < lanes; ++i) {
-            const float cast = w::cast<float>(x_tile[i]);
-            const float sub = cast - mul;
-            const float mul_1 = sub * sub;
-            sum_1_block[i] = mul_1;
-          }
-          if (!whole) {
-            w::keep_inside<w::Sum>(sum_1_block, column, columns);
-          }
-          sum_1_state.add(sum_1_block);
-        }
-      }
-      float sum_1 = sum_1_state.total();
-      exchange.template reduce<w::Sum>(sum_1);
-      const float mul_2 = sum_1 * 7.6293945e-06f;
-      const float add = mul_2 + 1e-06f;
+      const float mul_1 = m2 * 7.6293945e-06f;
+      const float add = mul_1 + 1e-06f;
       const float rsqrt = w::rsqrt(add);
-      const float mul_3 = mul * rsqrt;
+      const float mul_2 = mul * rsqrt;
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
@@ -176,12 +152,12 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
-            const float mul_4 = cast * rsqrt;
-            const float sub_1 = mul_4 - mul_3;
+            const float mul_3 = cast * rsqrt;
+            const float sub = mul_3 - mul_2;
             const float cast_1 = w::cast<float>(weight_vector[i]);
-            const float mul_5 = sub_1 * cast_1;
+            const float mul_4 = sub * cast_1;
             const float cast_2 = w::cast<float>(bias_vector[i]);
-            const float add_1 = mul_5 + cast_2;
+            const float add_1 = mul_4 + cast_2;
             out0_lanes[i] = add_1;
           }
           w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.cuda_kernels import kernel_of
+from tests.cuda_kernels import kernel_of, with_any_width
 from tests.exact_inputs import exact_inputs
 from tests.on_host.assembly import with_calls
 from weft.backends.abi import count
@@ -222,13 +222,17 @@ def check(
     early: int = 0,
     machines: Sequence[Machine] = MACHINES,
     dynamic: bool = False,
+    any_width: bool = False,
     change: Callable[[str], str] = str,
     **fields: Any,
 ) -> None:
-    """All of a workload has the bits of the interpreter, whichever thread goes on first. Raises WrongLaunchError."""
+    """All of a workload has the bits of the interpreter, whichever thread goes on first. Raises WrongLaunchError.
+    dynamic: the number of rows is known at run time only; any_width: the width is."""
     case, kernel = kernel_of(name, shape, dtype, dynamic=dynamic, **fields)
     given = exact_inputs(name, shape, dtype, "cpu", 3)
     parameters = tuple(case.parameters_for(given))
+    if any_width:
+        kernel, parameters = with_any_width(kernel), (shape[1],)
     bound = dict(zip((b.name for b in case.program.inputs), case.bind(given), strict=True))
     inputs = [bound[b.name] for b in kernel.program.inputs]
     right = interpret(kernel.program, inputs, parameters)

@@ -54,6 +54,22 @@ def runner_up(
     return min(found if next_own is None else [next_own, *found], key=us, default=None)
 
 
+def elsewhere(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
+    """What to take for calls that a kernel has no place for: the schedule with the shortest predicted time for these,
+    of its own backend and of those that have one for whatever is planned; None if none of them can be written. hints:
+    the sizes of a call."""
+    own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
+    able = (backend for backend in backends_of(target.kind) if backend is own or backend.serves_all)
+    kernels = [
+        made
+        for backend in able
+        if (schedule := backend.choose(part)) is not None
+        and backend.supports(made := replace(kernel, schedule=schedule), target) is None
+    ]
+    found = min(kernels, key=lambda made: estimate(made, target, hints).predicted_us, default=None)
+    return None if found is None else found.schedule
+
+
 def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:
     """All schedules with the split of the kernel; its own is the first, those of all backends follow in turn, by
     predicted time: tuning measures them, and a stored schedule must be one."""

@@ -16,11 +16,12 @@ class Sizes:
     """Sizes of dimensions, with hints (or a typical number) for those known at run time."""
 
     def __init__(self, program: Program, hints: Mapping[str, int]) -> None:
-        self._of = {d.name: self._number(d.size, hints) for d in program.dims}
+        self._hints = hints
+        self._of = {d.name: self.number(d.size) for d in program.dims}
 
-    @staticmethod
-    def _number(size: Size, hints: Mapping[str, int]) -> int:
-        return (hints.get(size) or TYPICAL_SIZE) if isinstance(size, str) else size
+    def number(self, size: Size) -> int:
+        """The likely one of what is known at run time."""
+        return (self._hints.get(size) or TYPICAL_SIZE) if isinstance(size, str) else size
 
     def elements(self, dims: tuple[str, ...]) -> int:
         return prod(self._of[dim] for dim in dims)

@@ -88,7 +88,7 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
         return None
     place = resources.most_shared_bytes(schedule.blocks, split.target)
     place -= resources.shared_bytes(work, schedule)
-    stages = min(MOST_STAGES, place // (resources.stage_bytes(work, schedule.cluster, schedule.rows_per_tile) + 16))
+    stages = min(MOST_STAGES, place // (resources.stage_bytes(work, schedule) + 16))
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None
     return schedule.but(stages=stages)

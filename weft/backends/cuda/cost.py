@@ -97,7 +97,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     tiles = -(-work.rows // rows)
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
-    parts = chunks + (work.alike - 1) * work.keeps_columns(schedule)
+    parts = chunks + (work.alike - 1) * (work.is_early and work.keeps_columns(schedule))
     rounds: float = waves * -(-work.rows // (chunks * rows))
     if work.is_queued(schedule):
         rounds = max(1.0, tiles / min(resident, chunks))
@@ -122,7 +122,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         wait_ns += known.arrival_ns * work.numbers * rows * schedule.warps * schedule.cluster
     tile_us = 1e-3 * together(issue_ns, wait_ns, known.compute_power)
     # memory
-    stage = resources.stage_bytes(work, schedule.cluster, rows)
+    stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1.0 if work.is_queued(schedule) else 1 + known.uneven)

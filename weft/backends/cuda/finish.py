@@ -24,11 +24,13 @@ def lane_columns(view: View, loop: Tasks, warps: int) -> int:
     """The fewest columns of a lane with which all tasks are one round, if any are enough; a row of partial results that
     begins with a vector consists of whole lanes. As many warps as a lane has columns do the epilogue. warps: of a
     block."""
-    columns = view.count(view.columns)
-    if columns is None:
-        return 1
-    early = not view.begins_with_vectors(view.reference)
-    possible = [wide for wide in LANE_COLUMNS if (early or columns % wide == 0) and wide <= warps]
+    known, early = view.count(view.columns), view.begins_with_vectors(view.reference) is None
+    columns = view.most_columns(divisible=True) if known is None else known
+
+    def is_whole(wide: int) -> bool:
+        return early or wide <= view.lanes or (known is not None and known % wide == 0)
+
+    possible = [wide for wide in LANE_COLUMNS if is_whole(wide) and wide <= warps]
     segments = view.count(loop.kept) or 1
     enough = (wide for wide in possible if segments * -(-columns // (WARP_THREADS * wide)) <= ONE_ROUND)
     return next(enough, possible[-1])

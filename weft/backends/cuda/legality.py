@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.view import IN_ONE_PASS, View
 from weft.errors import Refusal
@@ -31,17 +32,10 @@ def check_nvrtc(kernel: CudaKernel) -> Refusal | None:
     return Refusal("cuda_nvrtc", kernel.name, f"no NVRTC: {package} is missing") if package else None
 
 
-def check_planned(view: View) -> Refusal | None:
-    """There is a row reduction, or rows that begin between two vectors and nothing reduced at all: what Triton loads
-    element by element. The width of rows is known when the kernel is planned."""
-    begins_between = bool(view.streamed()) and not view.begins_with_vectors(view.reference)
-    if (view.outer or not begins_between) and (refusal := check_rows(view)) is not None:
-        return refusal
-    unknown = [dim for dim in view.columns if isinstance(view.program.size_of(dim), str)]
-    if unknown:
-        message = f"the size of {', '.join(unknown)} is known at run time only"
-        return Refusal("cuda_run_time_width", view.program.name, message, len(unknown), 0)
-    return None
+def check_planned(view: View, *, begins_between: bool) -> Refusal | None:
+    """There is a row reduction, or rows that begin between two vectors, as far as is known, and nothing reduced at all:
+    what Triton loads element by element."""
+    return None if begins_between and not view.outer else check_rows(view)
 
 
 def check_rows(view: View) -> Refusal | None:
@@ -132,10 +126,10 @@ def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None
 def check_width(view: View, sizes: Mapping[str, int]) -> Refusal | None:
     """The blocks of a cluster have place for the columns of a row. sizes: of dimensions, by name."""
     columns = prod(sizes[dim] for dim in view.columns)
-    most = view.own_vectors * view.lanes * view.schedule.cluster
+    most = view.most_columns(divisible=any(sizes[size] % ALIGNMENT_BYTES == 0 for size in view.unknown_sizes))
     if columns <= most:
         return None
-    message = "rows are wider than what the blocks of a cluster were given place for"
+    message = "has rows that are wider than what the blocks of a cluster were given place for"
     return Refusal("cuda_width", view.program.name, message, columns, most)
 
 

@@ -37,25 +37,32 @@ def most_cluster(target: Target) -> int:
 
 
 def own_vectors(work: Work, cluster: int) -> int:
-    """Of a row in a block."""
+    """Of a row of the likely width in a block."""
     return -(-(work.columns + work.is_early * (work.lanes - 1)) // (cluster * work.lanes))
 
 
-def stage_bytes(work: Work, cluster: int, rows_per_tile: int) -> int:
+def place_vectors(work: Work, schedule: CudaSchedule) -> int:
+    """Of a row, that a block has place for, as ``View`` says of a kernel."""
+    if work.is_any_width:
+        return schedule.vectors * schedule.threads
+    return -(-work.columns // (work.lanes * schedule.cluster))
+
+
+def stage_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a row tile of all inputs that are copied ahead."""
-    elements = (-(-work.columns // (work.lanes * cluster)) + 1) * work.lanes
-    return rows_per_tile * sum(rounded_up(elements * size + LINE_BYTES) for size in work.copied)
+    elements = (place_vectors(work, schedule) + 1) * work.lanes
+    return schedule.rows_per_tile * sum(rounded_up(elements * size + LINE_BYTES) for size in work.copied)
 
 
 def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
     weights = 0
     if schedule.weights == "shared":
-        vectors = schedule.vectors * schedule.threads
+        vectors = (schedule.vectors + work.is_any_width) * schedule.threads
         if work.shifts_weights(schedule):
-            vectors = -(-work.columns // (work.lanes * schedule.cluster)) + 3
+            vectors = place_vectors(work, schedule) + 3
         weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
-    stages = schedule.stages * stage_bytes(work, schedule.cluster, schedule.rows_per_tile)
+    stages = schedule.stages * stage_bytes(work, schedule)
     numbers = max(1, work.numbers) * schedule.rows_per_tile
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
@@ -89,7 +96,8 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
     found += schedule.lag * (LAG_REGISTERS + 2 * len(work.copied) * rows)
     if schedule.tile == "registers":
         found += rows * own * sum(work.copied) / 4
-    return found + EDGE_REGISTERS * (work.is_early and work.keeps_columns(schedule))
+    edges = 1 + work.is_any_width  # any vector may be the last one
+    return found + EDGE_REGISTERS * edges * (work.is_early and work.keeps_columns(schedule))
 
 
 def resident_clusters(schedule: CudaSchedule, target: Target) -> int:

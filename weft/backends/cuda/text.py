@@ -6,7 +6,7 @@ chunk; chunks are fixed by the schedule and added up in order, so bits do not de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weft.backends.c_expressions import C_TYPES
 from weft.backends.cuda.finish import Finish, gather_bytes
@@ -15,6 +15,7 @@ from weft.backends.cuda.printer import Printer
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import View
 from weft.backends.source import Source, Writer, entry_of
+from weft.ir.program import Buffer
 from weft.lowering.nest import Columns, Nest, Role, Tasks
 
 
@@ -147,7 +148,9 @@ class _Function(Printer):
         else:
             line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
         if self.apart > 1:
-            line(f"constexpr int apart = {self.apart};")
+            multiples = self.begins_with_vectors(self.reference)
+            whole = f"{self._together([], multiples)} ? 1 : " if multiples else ""
+            line(f"constexpr int apart = {whole}{self.apart};")
             line(f"{'constexpr' if inside is not None else 'const'} int64_t parts = chunks + apart - 1;")
 
     def _begins(self, *, gathers: bool) -> None:
@@ -166,9 +169,17 @@ class _Function(Printer):
 
     def _early(self) -> None:
         """Whether vectors begin before rows."""
-        reference = self.reference
-        early = f"!WEFT_ALIGNED_{self.names[reference.name]}" if self.begins_with_vectors(reference) else "true"
+        whole = self._together([self.reference], self.begins_with_vectors(self.reference))
+        early = "true" if whole == "false" else f"!({whole})" if " " in whole else f"!{whole}"
         self.out.line(f"constexpr bool early = {early};")
+
+    def _together(self, starting: Iterable[Buffer], multiples: list[str] | None) -> str:
+        """Whether buffers start with vectors, and parameters are multiples of 16."""
+        aligned = [f"WEFT_ALIGNED_{self.names[b.name]}" for b in dict.fromkeys(starting)]
+        return "false" if multiples is None else " && ".join([*aligned, *map(self._divisible, multiples)])
+
+    def _divisible(self, parameter: str) -> str:
+        return f"WEFT_DIVISIBLE_{self.names[parameter]}"
 
     def _beginnings(self) -> None:
         """Whether vectors begin before rows, in which tensors alike, and how many vectors there are."""
@@ -177,21 +188,17 @@ class _Function(Printer):
         known = self.count(self.columns)
         kind = "constexpr" if known is not None else "const"
         line(f"{kind} int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);")
-        vectors = "(own + threads - 1) / threads" if known is not None else f"{self.schedule.vectors} + early"
+        vectors = "(own + threads - 1) / threads"
+        if known is None:
+            line(f"constexpr bool divisible = {' || '.join(map(self._divisible, self.unknown_sizes))};")
+            vectors = f"{self.schedule.vectors} + (early && divisible)"
         line(f"constexpr int thread_vectors = {vectors};")
         line(f"{kind} int surely = (columns + lanes - 1) / lanes - (cluster - 1) * own;")
-        if known is not None:
-            line("constexpr bool ragged = early || columns % lanes != 0;")
-        else:
-            sizes = [self.dims[d] for d in self.columns]
-            divisible = " || ".join(f"WEFT_DIVISIBLE_{self.names[s]}" for s in sizes if isinstance(s, str))
-            line(f"constexpr bool ragged = early || !({divisible});")
+        line(f"constexpr bool ragged = early || {'columns % lanes != 0' if known is not None else '!divisible'};")
         for buffer in dict.fromkeys((*self.streamed(), *self.row_outputs())):
-            alike = self.begins_alike(buffer)
-            both = (f"WEFT_ALIGNED_{self.names[b.name]}" for b in dict.fromkeys((reference, buffer)))
-            text = " && ".join(both) if alike else "false"
+            text = self._together([reference, buffer], self.begins_alike(buffer))
             line(f"constexpr bool {buffer.name}_together = {text};")
         for buffer in self.weights():
-            text = f"WEFT_ALIGNED_{self.names[buffer.name]}" if self.begins_with_vectors(buffer) else "false"
+            text = self._together([buffer], self.begins_with_vectors(buffer))
             text = text if self.shifts_weights or text == "false" else f"!early && {text}"
             line(f"constexpr bool {buffer.name}_together = {text};")

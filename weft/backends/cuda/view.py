@@ -114,21 +114,39 @@ class View(KernelView[CudaSchedule]):
         return -(-columns // (self.lanes * self.schedule.cluster))
 
     @property
+    def unknown_sizes(self) -> list[str]:
+        """Parameters that are sizes of columns."""
+        sizes = (self.program.size_of(dim) for dim in self.columns)
+        return [size for size in sizes if isinstance(size, str)]
+
+    def most_columns(self, *, divisible: bool) -> int:
+        """That the blocks of a cluster have place for. divisible: whether a parameter that is a size of columns is a
+        multiple of 16; else a vector begins before a row at the cost of that place."""
+        most = self.own_vectors * self.lanes * self.schedule.cluster
+        return most if divisible or not self.unknown_sizes else most - self.lanes + 1
+
+    @property
     def reference(self) -> Buffer:
         """Where a row begins in it, between two vectors or with one, a block's vectors begin."""
         return self.streamed()[0]
 
-    def begins_with_vectors(self, buffer: Buffer) -> bool:
-        """Whether all of its rows begin with a vector, if it starts with one, as far as strides are known."""
-        return all(isinstance(s, int) and s % self.lanes == 0 for s in self._steps(buffer))
+    def begins_with_vectors(self, buffer: Buffer) -> list[str] | None:
+        """Parameters that are multiples of 16 where all of its rows begin with a vector, if it starts with one; None if
+        they do not, whatever parameters are."""
+        return self._whole([(step, 0) for step in self._steps(buffer)])
 
-    def begins_alike(self, buffer: Buffer) -> bool:
-        """Whether its rows begin where those of the reference do, between two vectors or with one, if both start with
-        one."""
-        pairs = zip(self._steps(buffer), self._steps(self.reference), strict=True)
-        return all(
-            a == b or (isinstance(a, int) and isinstance(b, int) and (a - b) % self.lanes == 0) for a, b in pairs
-        )
+    def begins_alike(self, buffer: Buffer) -> list[str] | None:
+        """Parameters that are multiples of 16 where its rows begin as those of the reference do, between two vectors or
+        with one, if both start with one; None if they do not."""
+        return self._whole(list(zip(self._steps(buffer), self._steps(self.reference), strict=True)))
+
+    def _whole(self, pairs: list[tuple[Size, Size]]) -> list[str] | None:
+        """Parameters that are multiples of 16 where all differences are whole vectors."""
+        apart = [pair for pair in pairs if pair[0] != pair[1]]
+        known = ((0 if isinstance(size, str) else size for size in pair) for pair in apart)
+        if any((a - b) % self.lanes != 0 for a, b in known):
+            return None
+        return list(dict.fromkeys(size for pair in apart for size in pair if isinstance(size, str)))
 
     def _steps(self, buffer: Buffer) -> list[Size]:
         return [buffer.offset, *(buffer.stride_of.get(row, 0) for row in self.rows)]

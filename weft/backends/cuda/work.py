@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda import legality
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View, in_one_pass
@@ -15,6 +16,7 @@ from weft.ir.ops import states_of
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import KEPT
 from weft.plan.kernel import Kernel
+from weft.plan.sizes import Sizes
 from weft.plan.split import Split
 
 REDUCED = {"sumexp": 12.0, "m2": 3.0}
@@ -33,11 +35,12 @@ class Work:
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
     by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
     weight_casts: operations on an element that are not done again where they are kept there. lanes: elements of a
-    vector. is_early: whether rows begin between two vectors, as far as is known; alike: how far those are apart that
-    begin at the same place. accumulates: whether something is added up along columns. passes: loops over the columns of
-    a row; loads: of vectors in them. operations: on an element, in float32 additions. exchanges: of row reductions;
-    numbers: that are exchanged; partials: that a thread has of them. sums: column sums; picks: elements of a row that
-    are taken by their index; finishes: whether something is left to do behind the rows. rows: inside a segment."""
+    vector. is_any_width: whether the width is known at run time only, and columns the likely one. is_early: whether
+    vectors begin before rows, as far as is likely; alike: how far rows are apart that surely begin at the same place.
+    accumulates: whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors
+    in them. operations: on an element, in float32 additions. exchanges: of row reductions; numbers: that are exchanged;
+    partials: that a thread has of them. sums: column sums; picks: elements of a row that are taken by their index;
+    finishes: whether something is left to do behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -47,6 +50,7 @@ class Work:
     kept: tuple[int, ...]
     weight_casts: float
     lanes: int
+    is_any_width: bool
     is_early: bool
     alike: int
     accumulates: bool
@@ -92,7 +96,9 @@ class Work:
         """Or the rule by which no such kernel is written."""
         kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1))
         view = View(in_one_pass(kernel))
-        refusal = legality.check_architecture(kernel, split.target.architecture) or legality.check_planned(view)
+        begins_between, is_any_width = _begins_between(view, split.sizes), bool(view.unknown_sizes)
+        refusal = legality.check_architecture(kernel, split.target.architecture)
+        refusal = refusal or legality.check_planned(view, begins_between=begins_between)
         if (refusal := refusal or legality.check_program(view) or legality.check_nvrtc(kernel)) is not None:
             return refusal
         program, loops, streamed = view.program, view.loops, {b.name for b in view.streamed()}
@@ -102,7 +108,7 @@ class Work:
         inner = [[view.by_name[name] for name in names if name not in view.centres] for names in loops.inner]
         numbers = [states_of(value.op, pivoted=True) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
-        reference, weights = view.reference, view.weights()
+        weights = view.weights()
         cast_weights = {b.name for b in view.cast_weights()}
         casts = [n for n in vectors if not cast_weights.isdisjoint(view.by_name[n].args)]
         moved = [*program.moved_inputs, *(output.buffer for output in program.outputs)]
@@ -115,7 +121,8 @@ class Work:
             tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
             sum(cost_of(view.by_name[name], name in rough) for name in casts),
             view.lanes,
-            not view.begins_with_vectors(reference),
+            is_any_width,
+            begins_between or (is_any_width and not any(_are_multiples([s], split.sizes) for s in view.unknown_sizes)),
             view.alike,
             bool(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
@@ -131,3 +138,16 @@ class Work:
             max(1, split.width),
             split.segment_count,
         )
+
+
+def _begins_between(view: View, sizes: Sizes) -> bool:
+    """Whether rows are copied ahead that likely begin between two vectors."""
+    if not view.streamed():
+        return False
+    multiples = view.begins_with_vectors(view.reference)
+    return multiples is None or not _are_multiples(multiples, sizes)
+
+
+def _are_multiples(parameters: list[str], sizes: Sizes) -> bool:
+    """Whether parameters are likely multiples of 16."""
+    return all(sizes.number(parameter) % ALIGNMENT_BYTES == 0 for parameter in parameters)

@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 
@@ -17,19 +17,23 @@ import torch
 
 from weft.backends.abi import Abi, Launch
 from weft.backends.binary import ALIGNMENT_BYTES, Binary, Job, Variant
-from weft.backends.listed import backend_of
+from weft.backends.listed import backend_of, render
 from weft.backends.source import Source
-from weft.errors import BuildError
+from weft.errors import BuildError, Refusal
 from weft.ir.interpret import sizes_of
 from weft.options import Options
 from weft.plan.kernel import Kernel
+from weft.plan.schedules import elsewhere
 from weft.runtime.gpu import builds, driver
 from weft.runtime.gpu.workspace import Workspace
+from weft.target import Target
 
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT = 4096
 _VARIANT_LIMIT = 6
 """Binaries of one kernel, after which one for tensors that start anywhere is enough."""
+_OTHERS_LIMIT = 4
+"""Of schedules that are planned for calls that a kernel has no place for."""
 
 _CallKey = tuple[int | tuple[bool, ...], ...]
 
@@ -99,7 +103,8 @@ class Call:
 
 
 class GpuFunction:
-    """A GPU kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like."""
+    """A GPU kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like.
+    others: of the same program under other schedules, which do the calls that this one has no place for."""
 
     def __init__(self, kernel: Kernel, source: Source, options: Options) -> None:
         self.kernel, self.source, self.options = kernel, source, options
@@ -108,6 +113,7 @@ class GpuFunction:
         self._calls: dict[_CallKey, Call] = {}
         self._lock = Lock()
         self._told = set[str]()
+        self.others, self._sought = list[GpuFunction](), 0
 
     @cached_property
     def abi(self) -> Abi:
@@ -164,9 +170,14 @@ class GpuFunction:
         self, device: torch.device, variant: Variant, parameters: Sequence[int], sm_margin: int
     ) -> Call | None:
         """None if a function would have to be built or loaded while a CUDA graph is captured, which the driver does not
-        allow, or if sizes are beyond what a launch can have."""
-        sizes = sizes_of(self.kernel.program, parameters)
-        if (refusal := backend_of(self.kernel).check_sizes(self.kernel, sizes)) is not None:
+        allow, or if sizes are beyond what a launch can have, of this kernel and of any that can take its place."""
+        if (refusal := self.check_sizes(parameters)) is not None:
+            if (other := self._elsewhere(device, parameters)) is not None:
+                try:
+                    return other._make_call(device, other._variant(variant), parameters, sm_margin)
+                except BuildError as error:
+                    _LOG.info("%s", error)
+                    self.others.remove(other)
             self._tell(f"with these sizes: it {refusal.message} (have {refusal.have}, limit {refusal.limit}).")
             return None
         with self._lock:
@@ -187,6 +198,24 @@ class GpuFunction:
             if 0 not in (grid := self.abi.grid(launch, numbers, launch.resident(one.clusters, units, sm_margin)))
         ]
         return Call(device, Workspace.of(self.abi, numbers), tuple(starts), tuple(parameters))
+
+    def check_sizes(self, parameters: Sequence[int]) -> Refusal | None:
+        """A call with these parameters can be made."""
+        return backend_of(self.kernel).check_sizes(self.kernel, sizes_of(self.kernel.program, parameters))
+
+    def _elsewhere(self, device: torch.device, parameters: Sequence[int]) -> GpuFunction | None:
+        """A kernel under another schedule that has place for such a call, if there is one."""
+        with self._lock:
+            found = [other for other in self.others if other.check_sizes(parameters) is None]
+            if not found and self._sought < _OTHERS_LIMIT:
+                self._sought += 1
+                hints = dict(zip(self.kernel.program.parameters, parameters, strict=True))
+                if (schedule := elsewhere(self.kernel, Target.current(device), hints)) is not None:
+                    kernel = replace(self.kernel, schedule=schedule)
+                    found = [GpuFunction(kernel, render(kernel), self.options)]
+                    _LOG.info("kernel %s, for calls like that of %s: %s", kernel.name, hints, schedule)
+                    self.others += found
+        return found[0] if found and found[0].check_sizes(parameters) is None else None
 
     def _load(self, variant: Variant, device: torch.device) -> tuple[Loaded, ...]:
         """Its functions on a device. Raises BuildError."""

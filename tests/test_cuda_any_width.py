@@ -1,0 +1,108 @@
+"""Kernels in CUDA C++ whose width is known at run time only: how they are planned, and that they are right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.cuda_kernels import of_any_width, planned_for
+from tests.on_host.kernels import Machine, check
+from tests.test_cuda_choice import needs_nvrtc, split_of
+from tests.test_cuda_on_host import is_right
+from tools.swept import TARGET
+from weft.backends.binary import Job, Variant
+from weft.backends.cuda import choice, legality, resources
+from weft.backends.cuda.backend import BACKEND
+from weft.backends.cuda.candidates import candidates
+from weft.backends.cuda.launches import shared_bytes
+from weft.backends.cuda.view import View
+from weft.backends.cuda.work import Work
+from weft.backends.listed import render
+from weft.errors import Refusal
+from weft.ir.parser import parse
+from weft.plan.schedules import schedule_for
+from weft.plan.split import Split
+
+pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
+
+# plans
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("layer_norm_backward", 24576), ("softmax_forward", 50257), ("rms_norm_forward", 30001)]
+)
+def test_kernels_of_any_width_are_planned_for_the_likely_one(name: str, columns: int) -> None:
+    """By the time of that one, and shared memory as it is laid out, for as many columns as there is place for."""
+    kernel, split, _ = planned_for(name, (4096, columns))
+    known, unknown = Work.of(split_of(name, 4096, columns)), Work.of(split)
+    assert isinstance(known, Work)
+    assert unknown == replace(known, is_any_width=True, alike=8)
+    assert known.is_early == (columns % 8 != 0)
+    assert schedule_for(split) == kernel.schedule
+    (least, us) = (
+        min(choice.times_of(s, each).all for each in candidates(s)) for s in (split_of(name, 4096, columns), split)
+    )
+    assert 0.99 * least <= us <= 1.2 * least
+    for schedule in candidates(split)[::23]:
+        made = replace(kernel, schedule=schedule)
+        assert View(made).stage_bytes == resources.stage_bytes(unknown, schedule)
+        assert shared_bytes(made) <= resources.shared_bytes(unknown, schedule)
+        assert BACKEND.check_sizes(made, {"n": columns, "s0": columns}) is None
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("name", "columns"), [("layer_norm_backward", 24576), ("layer_norm_forward", 30001)])
+def test_what_is_planned_for_any_width_does_not_spill(name: str, columns: int) -> None:
+    kernel, _, _ = planned_for(name, (4096, columns))
+    (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {"s0": columns}), 90))
+    assert first.usage.spill_bytes == 0
+
+
+def test_rows_that_likely_begin_with_vectors_need_a_row_reduction() -> None:
+    """As those do that are known to."""
+    body = "  input x: bf16 [m:s0, n:1]\n  double: bf16{m, n} = add(x, x)\n  output y: bf16 [m:s0, n:1] = double\n"
+    program = parse(f"program p(s0)\n  dim m = 4096\n  dim n = s0\n{body}end\n")
+    found = [Work.of(Split.of(program, ("m",), ("n",), TARGET, {"s0": columns})) for columns in (20000, 20001)]
+    assert isinstance(found[0], Refusal)
+    assert found[0].rule == "cuda_rows"
+    assert isinstance(found[1], Work)
+
+
+# threads that are fibers of this machine
+
+
+@pytest.mark.parametrize("apart", ["s1", 1040, 1042])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_rows_of_any_width_may_be_any_distance_apart(cluster: int, apart: int | str) -> None:
+    kernel = of_any_width(apart, cluster=cluster, warps=4, vectors=2)
+    for columns, distance in ((640, 640), (640, 656), (640, 641), (641, 656), (1021, 1023), (1024, 1040)):
+        distance = distance if isinstance(apart, str) else apart
+        x = torch.randint(-64, 64, (8, distance)).float()[:, :columns]
+        is_right(
+            kernel, [x], (columns, distance) if apart == "s1" else (columns,), machines=[Machine(3), Machine(1, 1)]
+        )
+
+
+PLANNED = [
+    ("layer_norm_backward", 2056), ("layer_norm_backward", 2048), ("layer_norm_backward", 4099),
+    ("rms_norm_backward", 8192), ("softmax_forward", 4104), ("softmax_forward", 13001), ("layer_norm_forward", 1001),
+    ("layer_norm_forward", 6008), ("cross_entropy_forward", 2048), ("thunder_layer_norm_backward", 1016),
+]  # fmt: skip
+"""Workloads with likely widths."""
+
+
+@pytest.mark.parametrize("early", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "likely"), PLANNED)
+def test_what_is_planned_for_a_likely_width_is_right_for_all_that_it_has_place_for(
+    name: str, likely: int, early: int
+) -> None:
+    kernel, _, fields = planned_for(name, (1000, likely))
+    view = View(kernel)
+    widest = view.most_columns(divisible=False)
+    assert likely <= (widest if likely % 16 else view.most_columns(divisible=True))
+    fields["chunks"] = min(fields["chunks"], 4)
+    for columns in {2, 64, likely, min(likely - 3, widest), widest, (widest + 7) // 16 * 16}:
+        assert legality.check_width(view, {"n": columns, "s0": columns}) is None
+        check(name, (21, columns), early=early, any_width=True, machines=[Machine(2, columns)], **fields)
