@@ -122,7 +122,7 @@ def is_right(
             torch.testing.assert_close(mine, right_one, rtol=close[0], atol=close[1], equal_nan=True)
 
 
-@pytest.mark.parametrize("columns", [1, 5, 640, 1023])
+@pytest.mark.parametrize("columns", [1, 5, 640, 1021, 1024])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> None:
     kernel = of_any_width(cluster=cluster, warps=4, vectors=2)

@@ -177,7 +177,7 @@ class GpuFunction:
                     return other._make_call(device, other._variant(variant), parameters, sm_margin)
                 except BuildError as error:
                     _LOG.info("%s", error)
-                    self.others.remove(other)
+                    self.others = [each for each in self.others if each is not other]
             self._tell(f"with these sizes: it {refusal.message} (have {refusal.have}, limit {refusal.limit}).")
             return None
         with self._lock:
