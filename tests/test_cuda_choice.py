@@ -217,6 +217,21 @@ def test_tiles_come_behind_where_a_block_has_place_for_one_more(name: str, colum
     assert not behind
 
 
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward", "layer_norm_forward"])
+@pytest.mark.parametrize("columns", [12288, 24576, 32768, 35535])
+def test_shared_memory_is_counted_as_it_is_laid_out(name: str, columns: int) -> None:
+    """Of whatever is planned: a kernel that a block has no place for cannot be started."""
+    split = split_of(name, 1335, columns)
+    work, found = Work.of(split), candidates(split)
+    assert isinstance(work, Work)
+    for schedule in {schedule.but(stages=0): schedule for schedule in found[:: max(1, len(found) // 60)]}.values():
+        kernel = Kernel(split.program, schedule)
+        needed = shared_bytes(kernel)
+        gathered = 4 * resources.FINISH_COLUMNS * schedule.warps * (schedule.finish == "same")  # where stages were
+        assert needed <= resources.shared_bytes(work, schedule) <= needed + gathered + 1024
+        assert BACKEND.supports(kernel) is None
+
+
 @pytest.mark.parametrize(
     ("name", "columns"), [("layer_norm_forward", 35535), ("layer_norm_forward", 41496), ("softmax_backward", 16384)]
 )

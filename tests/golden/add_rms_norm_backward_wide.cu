@@ -48,10 +48,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 196608);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 190592);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<3, 56832, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 195072, barriers + 6, rank);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 189056, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -104,7 +104,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 18432; };
       const int before = beginning(dy_at(first_row));
-      const w::Planes<float, lanes, 4> weight_tile{weight_memory, thread_vectors * threads};
+      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;

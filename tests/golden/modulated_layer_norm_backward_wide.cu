@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 47104);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 45184);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<2, 17408, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 45056, barriers + 4, rank);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 43136, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -112,7 +112,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
       const int before = beginning(dy_at(first_row));
-      const w::Planes<float, lanes, 4> scale_tile{scale_memory, thread_vectors * threads};
+      const w::Planes<float, lanes, 4> scale_tile{scale_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;

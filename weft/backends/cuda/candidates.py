@@ -87,8 +87,10 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
     if resources.wanted_registers(work, schedule) > most:
         return None
     place = resources.most_shared_bytes(schedule.blocks, split.target)
-    place -= resources.shared_bytes(work, schedule)
-    stages = min(MOST_STAGES, place // (resources.stage_bytes(work, schedule) + 16))
+    left = place - resources.shared_bytes(work, schedule)
+    stages = min(MOST_STAGES, left // resources.stage_bytes(work, schedule))
+    while stages >= 1 and resources.shared_bytes(work, schedule.but(stages=stages)) > place:
+        stages -= 1
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None
     return schedule.but(stages=stages)

@@ -58,9 +58,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
     weights = 0
     if schedule.weights == "shared":
-        vectors = (schedule.vectors + work.is_any_width) * schedule.threads
-        if work.shifts_weights(schedule):
-            vectors = place_vectors(work, schedule) + 3
+        vectors = place_vectors(work, schedule) + (3 if work.shifts_weights(schedule) else 1)
         weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
     stages = schedule.stages * stage_bytes(work, schedule)
     numbers = max(1, work.numbers) * schedule.rows_per_tile

@@ -181,7 +181,7 @@ class Vectors(Statements):
         """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
         line, name, is_shared = self.out.line, buffer.name, self.schedule.weights == "shared"
         if is_shared:
-            vectors = "own + 2" if self.shifts_weights else "thread_vectors * threads"
+            vectors = "own + 2" if self.shifts_weights else "own"
             planes = f"w::Planes<{C_TYPES[self.kept_dtype(buffer)]}, lanes, {self.weight_piece(buffer)}>"
             line(f"const {planes} {name}_tile{{{name}_memory, {vectors}}};")
         else:

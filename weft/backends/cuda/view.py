@@ -213,8 +213,7 @@ class View(KernelView[CudaSchedule]):
 
     def weight_bytes(self, buffer: Buffer) -> int:
         """Of a weight in shared memory."""
-        threads = self.schedule.threads
-        vectors = self.own_vectors + 3 if self.shifts_weights else -(-(self.own_vectors + 1) // threads) * threads
+        vectors = self.own_vectors + (3 if self.shifts_weights else 1)
         return rounded_up(vectors * self.lanes * itemsize(self.kept_dtype(buffer)))
 
     def kept_dtype(self, buffer: Buffer) -> str:
