@@ -183,6 +183,13 @@ def test_a_mean_and_what_differs_from_it_come_of_one_pass(columns: int, fields: 
     is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
 
 
+@pytest.mark.parametrize("columns", [12, 40, 532, 1100])
+def test_threads_without_elements_have_no_pivot(columns: int) -> None:
+    """Of a warp that has few vectors, or of rows that have."""
+    kernel = spread_of("f32", columns, warps=8, vectors=2, stages=2)
+    is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
+
+
 @pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
 def test_moments_of_float64(fields: dict[str, Any]) -> None:
     kernel = spread_of("f64", 1003, **fields | {"finish": "none"})

@@ -86,7 +86,8 @@ struct Moments {
     T sum = sums[0], spread = squares[0];
 #pragma unroll
     for (int i = 1; i < chains; ++i) sum += sums[i], spread += squares[i];
-    const T common = middle(from_warp(pivot, 0), from_warp(pivot, 11), from_warp(pivot, 22)), shift = pivot - common;
+    const T first = from_warp(pivot, 0), own = count > 0 ? pivot : first;  // if any thread has elements, the first one has
+    const T common = middle(first, from_warp(own, 11), from_warp(own, 22)), shift = own - common;
     found[0] = fma(count, shift, sum);
     found[1] = fma(shift, fma(count, shift, 2 * sum), spread);
     found[2] = count;
