@@ -41,6 +41,16 @@ struct Parts {
   }
 };
 
+/// Of another thread of the warp.
+template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
+  return {from_mask(x.centre, mask), from_mask(x.sum, mask)};
+}
+template <class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane); }
+template <class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
+  return {from_lane(x.centre, lane), from_lane(x.sum, lane)};
+}
+
 /// The sum of a row's elements, and that of squared differences from their mean, in one pass: of differences from a
 /// pivot, which is the middle one of three elements of the thread's own, so that little is lost where elements are large
 /// and close together (Chan, Golub and LeVeque, 1979). In the end what all threads have together.
@@ -86,8 +96,8 @@ struct Moments {
     T sum = sums[0], spread = squares[0];
 #pragma unroll
     for (int i = 1; i < chains; ++i) sum += sums[i], spread += squares[i];
-    const T first = from_warp(pivot, 0), own = count > 0 ? pivot : first;  // if any thread has elements, the first one has
-    const T common = middle(first, from_warp(own, 11), from_warp(own, 22)), shift = own - common;
+    const T first = from_lane(pivot, 0), own = count > 0 ? pivot : first;  // if any thread has elements, the first one has
+    const T common = middle(first, from_lane(own, 11), from_lane(own, 22)), shift = own - common;
     found[0] = fma(count, shift, sum);
     found[1] = fma(shift, fma(count, shift, 2 * sum), spread);
     found[2] = count;
@@ -98,7 +108,6 @@ struct Moments {
   T total() const { return squares[0]; }
 
  private:
-  static T from_warp(T x, int lane) { return __shfl_sync(~0u, x, lane); }
   template <int lanes>
   static T pivot_of(const T (&numbers)[lanes]) {
     const T found = lanes < 3 ? numbers[0] : middle(numbers[0], numbers[1], numbers[lanes < 3 ? 0 : 2]);
@@ -107,16 +116,6 @@ struct Moments {
   /// Of three, so that one that is far from all others is no pivot.
   static T middle(T x, T y, T z) { return maximum(minimum(x, y), minimum(maximum(x, y), z)); }
 };
-
-/// Of another thread of the warp.
-template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
-template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
-  return {from_mask(x.centre, mask), from_mask(x.sum, mask)};
-}
-template <class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane); }
-template <class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
-  return {from_lane(x.centre, lane), from_lane(x.sum, lane)};
-}
 
 /// Of so many threads of the warp next to each other, by each of them.
 template <class Op, int threads = WARP, class T>
