@@ -75,6 +75,7 @@ def test_a_row_of_any_length_compiles(sizes: str) -> None:
     assert binary.usage.spill_bytes == 0
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("sizes", ["columns", "rows and columns"])
 def test_rows_and_columns_of_any_length_compile(sizes: str) -> None:
     for kernel in kernels(BACKWARD, sizes):
