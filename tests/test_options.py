@@ -27,6 +27,7 @@ CAN_BE: dict[str, list[tuple[Any, Any]]] = {
     "mix_order": [(True, True), (False, False), ("1", True), ("0", False)],
     "race": [(True, True), (False, False), ("1", True), ("0", False)],
     "remat": [(True, True), (False, False), ("1", True), ("0", False)],
+    "exact_widths": [(0, 0), (8, 8), ("8", 8)],
 }
 CANNOT_BE: dict[str, list[Any]] = {
     "strict": ["no", "yes", 2, "", []],
@@ -42,6 +43,7 @@ CANNOT_BE: dict[str, list[Any]] = {
     "mix_order": ["yes", "", 2, []],
     "race": ["yes", "", 2, []],
     "remat": ["yes", "", 2, []],
+    "exact_widths": [-1, "all", 1.5, True],
 }
 OPTIONS = [field.name for field in fields(Options)]
 

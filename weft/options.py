@@ -62,8 +62,9 @@ class Options:
     whether rows and columns may be reduced in one kernel; max_reads: the most buffers that such a kernel may read, a
     weight counting as much as a matrix, or 0 for any number: TorchInductor's ``mix_order_reduction`` and
     ``mix_order_reduction_max_reads``, for comparison with it. remat: whether values that PyTorch keeps for a backward
-    are computed again where that moves fewer bytes and keeps no more. logs: what is printed to standard error, names
-    of ``weft/logs.py``."""
+    are computed again where that moves fewer bytes and keeps no more. exact_widths: how many widths, the first that are
+    met, have kernels of their own where the columns of a GPU kernel are known at run time only. logs: what is printed
+    to standard error, names of ``weft/logs.py``."""
 
     strict: bool = False
     cache_dir: str = ""
@@ -78,6 +79,7 @@ class Options:
     max_reads: int = 0
     mix_order: bool = True
     remat: bool = True
+    exact_widths: int = 4
 
     @property
     def mixed_order(self) -> MixedOrder:
@@ -90,8 +92,8 @@ class Options:
 
         A graph from the cache raises nothing that ``strict`` would raise; regions whose kernels ``cxx`` cannot compile
         are not in it; ``check`` and ``sm_margin`` travel in its launches. Kernels are found by their text: where they
-        are kept and how many are built side by side is another matter. ``tuned`` matters as far as there is a table of
-        measurements, whose digest keys have.
+        are kept, how many are built side by side and for how many widths is another matter. ``tuned`` matters as far as
+        there is a table of measurements, whose digest keys have.
         """
         return self.strict, self.cxx, self.check, self.sm_margin, self.race, self.mixed_order, self.remat
 
@@ -233,6 +235,11 @@ _SETTINGS = {
         _switch,
         "what is kept for a backward is computed again where that pays (remat, WEFT_REMAT) or not, 1 or 0, not {!r}",
         "WEFT_REMAT",
+    ),
+    "exact_widths": _Setting(
+        _number,
+        "the widths that have kernels of their own (exact_widths, WEFT_EXACT_WIDTHS) are a number, not {!r}",
+        "WEFT_EXACT_WIDTHS",
     ),
 }
 """Of every option."""

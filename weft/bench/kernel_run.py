@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -28,7 +29,8 @@ thousands exceeds."""
 
 
 class KernelRun:
-    """A kernel bound to tensors, one a buffer. Raises BuildError, and LaunchError where tensors do not fit."""
+    """A kernel bound to tensors, one a buffer, under its own schedule whatever the width. Raises BuildError, and
+    LaunchError where tensors do not fit."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class KernelRun:
         check_tensors(kernel, inputs, outputs, parameters)
         self.kernel, self.inputs, self.outputs = kernel, inputs, outputs
         self._calls = backend_of(kernel).calls
-        self.function: Any = self._calls.load_function(kernel, render(kernel), options)
+        self.function: Any = self._calls.load_function(kernel, render(kernel), replace(options, exact_widths=0))
         self._fitting = Fitting.of(inputs, outputs, parameters, self._calls.bind(inputs, outputs, parameters))
 
     def __call__(self) -> None:

@@ -55,14 +55,12 @@ def runner_up(
 
 
 def elsewhere(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
-    """What to take for calls that a kernel has no place for: the schedule with the shortest predicted time for these,
-    of its own backend and of those that have one for whatever is planned; None if none of them can be written. hints:
-    the sizes of a call."""
-    own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
-    able = (backend for backend in backends_of(target.kind) if backend is own or backend.serves_all)
+    """What to take for calls of sizes that a kernel was not planned for: the schedule with the shortest predicted time
+    for these, of any backend; None if none of them can be written. hints: the sizes of a call."""
+    part = Split.of_kernel(kernel, target, hints)
     kernels = [
         made
-        for backend in able
+        for backend in backends_of(target.kind)
         if (schedule := backend.choose(part)) is not None
         and backend.supports(made := replace(kernel, schedule=schedule), target) is None
     ]

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from weft.backends.binary import Job, Variant
-from weft.backends.listed import backends_on
+from weft.backends.listed import backends_on, render
 from weft.backends.resource_usage import ResourceUsage, most_of
 from weft.backends.source import Source
 from weft.options import Options
+from weft.plan.exact import exact, widths_of
 from weft.plan.kernel import Kernel
 from weft.runtime import compile_workers, launcher
 from weft.runtime.gpu import builds
@@ -31,6 +32,7 @@ def build_all(
     """Functions with the variant that is expected, compiled for the current device, and the launcher beside them.
     Raises BuildError."""
     jobs = _jobs(kernels, sources, hints)
+    _begin_exact(kernels, hints, options)
     functions = [load_function(job.kernel, job.source, options) for job in jobs]
     with ThreadPoolExecutor(max_workers=1) as beside:
         beside.submit(launcher.load, options)
@@ -49,6 +51,18 @@ def begin(
 ) -> None:
     """Compile workers begin with binaries."""
     builds.begin(_jobs(kernels, sources, hints), options, planned, hints)
+
+
+def _begin_exact(kernels: Sequence[Kernel], hints: Sequence[Mapping[str, int]], options: Options) -> None:
+    """Compile workers begin with what the first calls will ask for of kernels whose rows are of any width."""
+    if options.exact_widths == 0:
+        return
+    with suppress(Exception):
+        given = [(kernel, known) for kernel, known in zip(kernels, hints, strict=True) if widths_of(kernel)]
+        target = Target.current(torch.device("cuda", torch.cuda.current_device())) if given else None
+        found = [(made, known) for k, known in given if target and (made := exact(k, target, known)) is not None]
+        likely, sizes = [made for made, _ in found], [known for _, known in found]
+        builds.begin(_jobs(likely, list(map(render, likely)), sizes), options, target, sizes)
 
 
 def _jobs(kernels: Sequence[Kernel], sources: Sequence[Source], hints: Sequence[Mapping[str, int]]) -> list[Job]:
