@@ -27,6 +27,7 @@ sys.path.insert(0, str(HERE.parent))  # neither these pages nor the tests, of wh
 
 from docs.performance_fusion import fusion_page  # noqa: E402
 from docs.performance_readme import kernels_table, models_table, with_tables  # noqa: E402
+from docs.performance_rows import rows_page, wide_cells  # noqa: E402
 from docs.pictures import SOURCE, digest, source_of  # noqa: E402
 from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
@@ -40,7 +41,7 @@ NORMS = ("rms_norm_backward", "layer_norm_backward", "add_rms_norm_backward")
 ZOO = (
     *(f"h200_zoo_start_{number}" for number in range(1, 3)),
     "h200_zoo_race",
-    *(f"h200_zoo_training_{number}" for number in range(1, 10)),
+    *(f"h200_zoo_training_{number}" for number in range(1, 11)),
     "h200_zoo_race_2",
     *(f"h200_zoo_gradients{number}" for number in ("", "_2", "_3")),
     *(f"h200_zoo_start_{number}" for number in range(3, 5)),
@@ -188,17 +189,7 @@ Missed:
 
 {missedfew}
 
-## Wide rows with column sums
-
-`{commandsums}`
-
-{tablesums}
-
-Behind the figures stand TorchInductor, TorchInductor pipelined, Liger and Quack. Up to 16384 columns a row and two
-column sums fit the registers of a multiprocessor, up to 12288 three; of the modulated norm, whose sums at 16384 are of
-eight segments, one. The other sum is a second kernel, which reads one of the tensors again.
-
-{fusion}## Rows of 50257
+{rows}{fusion}## Rows of 50257
 
 `{commandwide}`, and with the number of columns known at run time only.
 
@@ -264,7 +255,7 @@ def results_of(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     """The page, and the cells that its picture shows: chosen ones and drawn ones."""
-    names = ("2p26", "2p25", "few_rows", "wide", "f16", "f32", "training")
+    names = ("2p26", "2p25", "few_rows", "f16", "f32", "training")
     names += ("softmax_50257", "softmax_50257_dynamic", "host_time", "compile_time")
     drawn = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("h200_drawn_*.json"))]
     found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in names}
@@ -298,8 +289,7 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         table25=table(found["2p25"]["cells"]),
         tablefew=few_table(found["few_rows"]["cells"]),
         missedfew=missed(found["few_rows"]),
-        commandsums=found["wide"]["command"],
-        tablesums=table(found["wide"]["cells"], tuple(NAMES)),
+        rows=rows_page(RESULTS),
         peers26=peers_table(found["2p26"]["cells"]),
         peers25=peers_table(found["2p25"]["cells"]),
         packages="Liger 0.8.5, Quack 0.6.5",
@@ -316,7 +306,8 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         norms=f"{product ** (1 / len(norms)):.0%}",
     )
     every = [cell for each in drawn for cell in each["cells"] if cell["us"]]
-    chosen = [*found["2p26"]["cells"], *found["wide"]["cells"]]
+    widest = max(cell["columns"] for cell in found["2p26"]["cells"])
+    chosen = [*found["2p26"]["cells"], *(cell for cell in wide_cells(RESULTS) if cell["columns"] > widest)]
     return page, chosen, [cell for cell in every if cell["group"] != "few rows"]
 
 
@@ -521,11 +512,11 @@ def plot(cells: list[dict[str, Any]], drawn: list[dict[str, Any]], source: str) 
     figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharey=True)
     for axis, end in zip(axes, ("forward", "backward"), strict=True):
         for name in dict.fromkeys(c["workload"] for c in cells if f"_{end}" in c["workload"]):
-            own = [c for c in cells if c["workload"] == name and c["us"]]
+            own = sorted((c for c in cells if c["workload"] == name and c["us"]), key=lambda c: c["columns"])
             axis.plot([c["columns"] for c in own], [c["us"]["copy"] / c["us"]["weft"] for c in own], "o-", label=name)
-            theirs = [c["us"]["copy"] / c["us"]["inductor"] for c in own]
+            theirs = [(c["columns"], c["us"]["copy"] / c["us"]["inductor"]) for c in own if "inductor" in c["us"]]
             color = axis.lines[-1].get_color()
-            axis.plot([c["columns"] for c in own], theirs, ":", color=color, alpha=0.6)
+            axis.plot(*zip(*theirs, strict=True), ":", color=color, alpha=0.6)
             points = [(c["columns"], c["us"]["copy"] / c["us"]["weft"]) for c in drawn if c["workload"] == name]
             axis.scatter(*zip(*points, strict=True) if points else ((), ()), s=9, color=color, alpha=0.7)
         axis.set(
