@@ -275,7 +275,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion, "DEVICE", "cpu")
     monkeypatch.setattr(fusion, "cells_of", lambda part, seed: cells[part])
     monkeypatch.setattr(fusion, "medians_us", lambda runs, *_: [10.0 + i for i, run in enumerate(runs) if run() or 1])
-    monkeypatch.setattr(fusion, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(fusion, "processes", InThisProcess)
     monkeypatch.setattr(fusion, "require_gpu", lambda parser: None)
     monkeypatch.setattr(fusion, "machine", lambda device: {"gpu": "none"})
     for name in ("synchronize", "empty_cache"):

@@ -53,7 +53,7 @@ def test_what_spills_is_said_and_is_an_error(
 ) -> None:
     """Where all kernels spill 8 bytes, whatever their schedule."""
     monkeypatch.setattr(many_loads, "usages", lambda *_: [ResourceUsage(255, 8, 0, 8)])
-    monkeypatch.setattr(many_loads, "ProcessPoolExecutor", SameProcess)
+    monkeypatch.setattr(many_loads, "processes", SameProcess)
     file = tmp_path / "found.json"
     assert many_loads.main(["--regions", "1", "--seed", "2", "--target", "h200", "--json", str(file)]) == 1
     said = capsys.readouterr().out

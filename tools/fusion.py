@@ -19,10 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from torch import Tensor
 
 from tools.arguments import require_gpu
 from tools.fusion_cells import SEED, Cell, case_of, cells_of, compared, plans_of, program_of
+from tools.processes import processes
 from tools.ptxas_sweep import used
 from weft.backends.listed import render
 from weft.bench.correctness import check_candidate, poison_of, reference
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head = {"command": " ".join(["python -m tools.fusion", *sys.argv[1:]])}
     head |= {"machine": machine(DEVICE), "versions": versions(options)}
     one = partial(measured, options=options, rounds=given.rounds, lock=tempfile.mkdtemp(), ends=ends)
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+    with processes(given.processes) as pool:
         futures = {pool.submit(one, cell): place for place, cell in enumerate(cells)}
         for done in as_completed(futures):
             if (result := done.result()) is not None:
@@ -229,7 +229,7 @@ class PlanRun:
             kernel()
 
 
-def offline(cells: Sequence[Cell], processes: int) -> int:
+def offline(cells: Sequence[Cell], count: int) -> int:
     """Compiles the kernels of all plans that would be measured; the exit status is 1 if one cannot be."""
     target, failed, kernels = Target.named("h200"), 0, dict[str, str]()
     for cell in cells:
@@ -237,7 +237,7 @@ def offline(cells: Sequence[Cell], processes: int) -> int:
         plans = dict([*found.items()][:1]) if cell.part == "over" else compared(cell, found)
         for name, each in plans.items():
             kernels |= {str(kernel): f"{cell.name} {cell.rows}x{cell.columns}, {name}" for kernel in each.kernels}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with processes(count) as pool:
         archs = [target.architecture] * len(kernels)
         for where, usage in zip(kernels.values(), pool.map(used, kernels, archs, chunksize=2), strict=True):
             if isinstance(usage, str) or any(each["spill_bytes"] for each in usage):

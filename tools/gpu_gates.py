@@ -21,11 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -39,6 +37,7 @@ from torch._inductor.utils import fresh_cache
 from tools.arguments import add_workloads, require_gpu
 from tools.gpu_bars import BACKWARDS, FORWARDS, OTHERS, Cell, columns_of, line, report
 from tools.gpu_drawn import drawn
+from tools.processes import processes
 from weft import target
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
@@ -138,12 +137,8 @@ def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
         ends=ends,
         is_unknown=given.unknown,
     )
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
-        try:
-            yield from (cell for cell in pool.map(one, cells) if cell is not None)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with processes(given.processes) as pool:
+        yield from (cell for cell in pool.map(one, cells) if cell is not None)
 
 
 def _measure_alone(

@@ -20,9 +20,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from torch import Tensor
 from tools.arguments import add_workloads, require_gpu
 from tools.gpu_cells import WIDEST, Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_drawn import FEW_COLUMNS, FEW_ROWS, drawn
+from tools.processes import processes
 from tools.swept import CLUSTER_COLUMNS, COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import choice as clusters
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     capability = torch.cuda.get_device_capability()
     wanted = [(kernel for kernel in (*found[part], others.get(part)) if kernel is not None) for part in found]
     texts = [(str(kernel), 10 * capability[0] + capability[1]) for kernels in wanted for kernel in kernels]
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+    with processes(given.processes) as pool:
         made, lines = pool.map(_compile, texts, chunksize=4), list[dict[str, Any]]()
         with given.csv.open("w", newline="") as file:
             columns = CLUSTER_COLUMNS if given.backend == "cuda" else COLUMNS

@@ -11,16 +11,15 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
 from tools.drawn_regions import drawn_region
+from tools.processes import processes
 from tools.ptxas_sweep import usages
 from weft.backends.listed import supports
 from weft.backends.resource_usage import ResourceUsage, most_of
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file for the figures of every kernel")
     given = parser.parse_args(arguments)
     every = list(product(range(given.seed, given.seed + given.regions), given.target))
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool:
+    with processes(given.processes) as pool:
         made = pool.map(compiled_region, *zip(*every, strict=True), chunksize=2)
         found = list(track(made, "compiling", total=len(every)))
     kernels = [kernel for some in found if not isinstance(some, str) for kernel in some]

@@ -12,9 +12,7 @@ import csv
 import os
 import random
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from rich.progress import track
 from tools.arguments import add_workloads
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
+from tools.processes import processes
 from tools.swept import COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
 from weft.backends.listed import backend_of, render
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = [Target.named(name) for name in given.target]
     found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most, targets))
     archs = [target.architecture for target, *_ in found]
-    with ProcessPoolExecutor(given.processes, mp_context=get_context("spawn")) as pool, given.csv.open("w") as file:
+    with processes(given.processes) as pool, given.csv.open("w") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         made = pool.map(used, [str(kernel) for *_, kernel in found], archs, chunksize=2)
