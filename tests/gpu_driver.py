@@ -14,7 +14,7 @@ from weft.backends.listed import backend_of
 from weft.backends.resource_usage import ResourceUsage
 from weft.backends.triton.backend import TritonBackend
 from weft.options import Options
-from weft.runtime import launch
+from weft.runtime import calibration, launch
 from weft.runtime.counters import counters
 from weft.runtime.gpu import builds, calls, driver, function
 from weft.target import Target
@@ -71,7 +71,7 @@ def played_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(driver, "programs_per_unit", lambda *_: PER_UNIT)
     monkeypatch.setattr(driver, "max_clusters", lambda *_: played.most_clusters)
     monkeypatch.setattr(driver, "ensure_context", lambda _: None)
-    monkeypatch.setattr(function, "Target", SimpleNamespace(current=lambda _: Target.named("h200")))
+    monkeypatch.setattr(calibration, "as_known", lambda *_: Target.named("h200"))
     for module in (calls, function):
         monkeypatch.setattr(module, "architecture_of", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)

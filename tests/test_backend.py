@@ -289,7 +289,7 @@ def test_fuse_keeps_the_name_and_strict_mode_names_the_users_line() -> None:
 
 
 def test_an_unknown_option_names_the_known_ones() -> None:
-    known = "build_threads, cache_bytes, cache_dir, check, cxx, logs, max_reads"
+    known = "build_threads, cache_bytes, cache_dir, check, cxx, exact_widths, logs, max_reads"
     with pytest.raises(ValueError, match=f"unknown option colour; weft knows {known}"):
         Options.read({"colour": 1})
     with pytest.raises(ValueError, match="unknown option colour"):
@@ -383,6 +383,7 @@ IN_KEYS = {"strict": True, "cxx": "other-g++", "check": "always", "sm_margin": 3
     "remat": False,
 }
 NOT_IN_KEYS = {"cache_dir": "a", "cache_bytes": 7, "build_threads": 3, "logs": "plan", "tuned": False}
+NOT_IN_KEYS |= {"exact_widths": 0}
 """Options with other values than their defaults, where there is no table of measured schedules."""
 
 

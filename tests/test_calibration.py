@@ -208,6 +208,20 @@ def test_a_gpu_with_fitted_constants_is_not_measured(
     assert measured == []
 
 
+@pytest.mark.parametrize("name", ["NVIDIA L4", "NVIDIA H200"])
+def test_kernels_of_ranks_do_not_wait_for_each_other(
+    name: str, options: Options, measured: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plug_in(monkeypatch, name)
+    assert calibration.as_known(CUDA, options).exclusive
+    assert measured == []
+    monkeypatch.setattr(calibration, "is_distributed", lambda: True)
+    assert not calibration.as_known(CUDA, options).exclusive
+    found = calibration.at_hand(CUDA, options)
+    assert not found.exclusive
+    assert calibration.as_known(CUDA, options) == found
+
+
 def test_each_model_is_measured_by_itself(
     options: Options, measured: list[Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import often
 from tests.cuda_kernels import of_any_width, planned_for
 from tests.on_host.kernels import Machine, check
 from tests.test_cuda_choice import needs_nvrtc, split_of
@@ -91,10 +92,11 @@ PLANNED = [
     ("layer_norm_forward", 6008), ("cross_entropy_forward", 2048), ("thunder_layer_norm_backward", 1016),
 ]  # fmt: skip
 """Workloads with likely widths."""
+OFTEN = [PLANNED[number] for number in (2, 3, 5, 6, 9)]
 
 
 @pytest.mark.parametrize("early", [0, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "likely"), PLANNED)
+@pytest.mark.parametrize(("name", "likely"), often(PLANNED, OFTEN))
 def test_what_is_planned_for_a_likely_width_is_right_for_all_that_it_has_place_for(
     name: str, likely: int, early: int
 ) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
+from tests.cases import often
 from tests.cuda_kernels import ROWS_OF_EXPONENTIALS, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import build, launches
@@ -114,8 +116,14 @@ def test_columns_of_run_time_are_one_a_lane() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("finish", ["same", "separate"])
-@pytest.mark.parametrize(("columns", "warps"), [(8191, 8), (8192, 8), (16383, 8), (16384, 8), (16384, 16), (65536, 16)])
+@pytest.mark.parametrize(
+    ("columns", "warps", "finish"),
+    often(
+        [*product([8191, 8192, 16383, 16384], [8], ["same", "separate"]), (16384, 16, "same"), (16384, 16, "separate"),
+         (65536, 16, "same"), (65536, 16, "separate")],
+        [(8191, 8, "separate"), (8192, 8, "same"), (16384, 16, "separate"), (16384, 8, "same")],
+    ),
+)  # fmt: skip
 def test_a_finish_of_wide_tasks_compiles(columns: int, warps: int, finish: str) -> None:
     vectors, shape = -(-columns // (64 * 32 * warps)), (512, columns)
     compiled(kernel_of("layer_norm_backward", shape, cluster=8, warps=warps, vectors=vectors, finish=finish)[1], 90)
@@ -203,8 +211,14 @@ def exchanges(kernel: Kernel) -> list[str]:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(512, 2048), (77, 5003)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    often(
+        [*product([(512, 2048), (77, 5003)], [torch.float32, torch.bfloat16])],
+        [((512, 2048), torch.float32), ((77, 5003), torch.bfloat16)],
+    ),
+    ids=str,
+)
 @pytest.mark.parametrize("name", ROWS_OF_EXPONENTIALS)
 def test_sums_of_exponentials_compile(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
     wide: dict[str, Any] = {"cluster": 2, "warps": 8, "vectors": 4}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from subprocess import CalledProcessError
 from typing import Any
 
 import pytest
 import torch
 
+from tests.cases import often
 from tests.cuda_header import bit_patterns, rows
 from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
@@ -33,10 +35,15 @@ def test_a_workload_has_equal_bits(name: str, shape: tuple[int, int]) -> None:
     check(name, shape, cluster=2 if shape[1] % 2 == 0 else 1, warps=2, vectors=2, stages=3, chunks=4)
 
 
-@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "modulated_layer_norm_backward"])
-@pytest.mark.parametrize("columns", [1001, pytest.param(1002, marks=pytest.mark.slow), 2056])
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    often(
+        [*product(["layer_norm_forward", "layer_norm_backward", "modulated_layer_norm_backward"], [1001, 1002, 2056])],
+        [("layer_norm_forward", 1001), ("layer_norm_backward", 2056), ("modulated_layer_norm_backward", 1001)],
+    ),
+)
 @pytest.mark.parametrize("way", list(SOME))
-def test_a_schedule_has_equal_bits(way: str, columns: int, name: str) -> None:
+def test_a_schedule_has_equal_bits(way: str, name: str, columns: int) -> None:
     check(name, (14, columns), **SOME[way], chunks=4)
 
 

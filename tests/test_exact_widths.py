@@ -172,7 +172,6 @@ def test_workers_begin_with_the_likely_width(driver: Driver, tmp_path: Path, mon
     begun = list[Job]()
     monkeypatch.setattr(builds, "begin", lambda jobs, *_: begun.extend(jobs))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(Target, "current", lambda _: TARGET)
     kernel, hints = kernel_of(), {"s0": 24576, "s1": 300, "s2": 24576}
     for count in (0, 4):
         options = Options.read({"cache_dir": tmp_path, "exact_widths": count}, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -32,17 +32,11 @@ def target_of(device: torch.device, subject: str, options: Options | None = None
     if device.type not in devices():
         return _no_backend(subject, device.type)
     try:
-        found = calibration.at_hand(device, options or Options.read())
+        return calibration.at_hand(device, options or Options.read())
     except (ValueError, BuildError) as error:
         message = " ".join(str(error).split())
         warn_once(f"weft: the model is left to TorchInductor: {message}")
         return Refusal("no_backend", subject, message, torch.cuda.get_device_name(device), "NVIDIA GPUs from 8.0")
-    return replace(found, exclusive=not is_distributed())
-
-
-def is_distributed() -> bool:
-    """Whether kernels that communicate may run beside ours: waiting for such a kernel would wait for another rank."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def check_device(planned: Plan, machine: Target) -> Refusal | None:

@@ -29,7 +29,7 @@ from weft.integration.rewrite import rewrite
 from weft.integration.roundings import keep_roundings
 from weft.integration.sizes import symbol_hints
 from weft.logs import turn_on
-from weft.machines import is_distributed, target_of
+from weft.machines import target_of
 from weft.options import Options
 from weft.runtime import calibration, compile_workers, head_start, launch, launcher, tuning
 from weft.runtime.build import find_compiler
@@ -158,7 +158,7 @@ class WeftPass(CustomGraphPass):
         are for a model of CPU as well, kernels that failed are left out, and beside kernels of other ranks none may
         wait."""
         own = (package_digest(), self.options.of_graph, tuning.digest(self.options), Target.current().name)
-        return (*own, calibration.digest(self.options), failed_digests(), is_distributed())
+        return (*own, calibration.digest(self.options), failed_digests(), calibration.is_distributed())
 
 
 def check_ahead_of_time() -> Refusal | None:

@@ -52,13 +52,25 @@ def at_hand(device: torch.device, options: Options) -> Target:
     """The machine that a device is, as far as it is known; a GPU of a model without fitted constants is measured now if
     it never was. Raises ValueError for a device that weft has no kernels for, and BuildError for a GPU that Triton
     cannot compile for."""
+    known = as_known(device, options)
+    if known.kind == "cpu" or known.measured:
+        return known
+    found = _measured_once(Target.current(device), device, options)
+    return known if found is None else applied(known, found)
+
+
+def as_known(device: torch.device, options: Options) -> Target:
+    """The same, but nothing is measured. Raises ValueError."""
     known = Target.current(device)
     if known.kind == "cpu":
         return known
-    found = kept(known, options)
-    if found is None and not known.measured:
-        found = _measured_once(known, device, options)
+    found, known = kept(known, options), replace(known, exclusive=not is_distributed())
     return known if found is None else applied(known, found)
+
+
+def is_distributed() -> bool:
+    """Whether kernels that communicate may run beside ours: waiting for such a kernel would wait for another rank."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def applied(known: Target, found: Calibration) -> Target:

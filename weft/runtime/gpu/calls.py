@@ -19,7 +19,7 @@ from weft.backends.source import Source
 from weft.options import Options
 from weft.plan.exact import exact, widths_of
 from weft.plan.kernel import Kernel
-from weft.runtime import compile_workers, launcher
+from weft.runtime import calibration, compile_workers, launcher
 from weft.runtime.gpu import builds
 from weft.runtime.gpu.function import GpuFunction, architecture_of
 from weft.runtime.layout import Fitting
@@ -59,8 +59,10 @@ def _begin_exact(kernels: Sequence[Kernel], hints: Sequence[Mapping[str, int]], 
         return
     with suppress(Exception):
         given = [(kernel, known) for kernel, known in zip(kernels, hints, strict=True) if widths_of(kernel)]
-        target = Target.current(torch.device("cuda", torch.cuda.current_device())) if given else None
-        found = [(made, known) for k, known in given if target and (made := exact(k, target, known)) is not None]
+        if not given:
+            return
+        target = calibration.as_known(torch.device("cuda", torch.cuda.current_device()), options)
+        found = [(made, known) for k, known in given if (made := exact(k, target, known)) is not None]
         likely, sizes = [made for made, _ in found], [known for _, known in found]
         builds.begin(_jobs(likely, list(map(render, likely)), sizes), options, target, sizes)
 

@@ -27,7 +27,7 @@ from weft.plan.exact import exact, widths_of
 from weft.plan.kernel import Kernel
 from weft.plan.schedules import elsewhere
 from weft.plan.tuned import key_of
-from weft.runtime import tuning
+from weft.runtime import calibration, tuning
 from weft.runtime.gpu import builds, driver
 from weft.runtime.gpu.workspace import Workspace
 from weft.runtime.misses import without_miss
@@ -136,8 +136,9 @@ class GpuFunction:
         self._binaries[job.variant, job.architecture] = binaries
 
     def built(self) -> list[dict[str, Binary]]:
-        """What was compiled so far, of each variant by name of the function."""
-        return list(self._binaries.values())
+        """What was compiled so far, others included, of each variant by name of the function."""
+        others = [*self.others, *(each for each in self.exact.values() if each is not None)]
+        return [*self._binaries.values(), *(binaries for other in others for binaries in other.built())]
 
     def binaries(self, variant: Variant, architecture: int) -> dict[str, Binary]:
         """What was compiled for calls of a variant, by name of the function; compiled if it was not. Raises
@@ -219,7 +220,7 @@ class GpuFunction:
         with self._lock:
             is_new = width not in self.exact and len(self.exact) < self.options.exact_widths
             if is_new and not torch.cuda.is_current_stream_capturing():
-                target = Target.current(device)
+                target = self._target(device)
                 is_measured = key_of(self.kernel, target) in tuning.load(self.options)
                 kernel = None if is_measured else exact(self.kernel, target, self._named(parameters))
                 self.exact[width] = None if kernel is None else self._made(kernel, variant, device, parameters)
@@ -231,7 +232,7 @@ class GpuFunction:
             found = [other for other in self.others if other.check_sizes(parameters) is None]
             if not found and self._sought < _OTHERS_LIMIT and not torch.cuda.is_current_stream_capturing():
                 self._sought += 1
-                schedule = elsewhere(self.kernel, Target.current(device), self._named(parameters))
+                schedule = elsewhere(self.kernel, self._target(device), self._named(parameters))
                 kernel = None if schedule is None else replace(self.kernel, schedule=schedule)
                 made = None if kernel is None else self._made(kernel, variant, device, parameters)
                 found = [] if made is None else [made]
@@ -259,9 +260,13 @@ class GpuFunction:
 
         if (used := built(kernel)) is None:
             return None
-        kernel = without_miss(kernel, used, Target.current(device), hints, built)[0]
+        kernel = without_miss(kernel, used, self._target(device), hints, built)[0]
         _LOG.info("kernel %s, for calls like that of %s: %s", kernel.name, hints, kernel.schedule)
         return made[kernel]
+
+    def _target(self, device: torch.device) -> Target:
+        """What others are planned for."""
+        return calibration.as_known(device, self.options)
 
     def _named(self, parameters: Sequence[int]) -> dict[str, int]:
         return dict(zip(self.kernel.program.parameters, parameters, strict=True))
