@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from tests.cuda_kernels import of_any_width
 from tests.gpu_driver import Driver, played_driver  # noqa: F401
 from weft.backends.binary import Job
 from weft.backends.listed import render
@@ -27,7 +28,7 @@ from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 from weft.plan.tuned import key_of
 from weft.runtime import tuning
-from weft.runtime.gpu import builds, calls
+from weft.runtime.gpu import builds, calls, others
 from weft.runtime.gpu.function import GpuFunction
 from weft.target import Target
 
@@ -100,13 +101,23 @@ def test_the_first_widths_have_kernels_of_their_own(
     kernel = kernel_of()
     run = function_of(kernel, tmp_path, exact_widths=2)
     assert all(calls_of(run, 24576, 24576, 5001, 700, 5001))
-    assert list(run.exact) == [(24576, 24576), (5001, 5001)]
+    assert list(run.others.exact_widths) == [(24576, 24576), (5001, 5001)]
     assert all(calls_of(run, 24576, rows=7))
     programs = [specialised(kernel.program, {"s0": w, "s2": w}) for w in (24576, 5001)]
     assert [job.kernel.program for job in driver.jobs] == [*programs, kernel.program]
     assert len([r for r in caplog.records if "for calls like" in r.message]) == 2
     names = [words[2:5] for _, _, _, words, _ in driver.started]
     assert names[0][-3:] == (24576, 300, 24576) or driver.started[0][3][-3:] == (24576, 300, 24576)
+
+
+def test_what_is_planned_for_wider_rows_has_no_kernels_of_one_width(driver: Driver, tmp_path: Path) -> None:
+    kernel = of_any_width(warps=4, vectors=2)
+    run = function_of(kernel, tmp_path, exact_widths=1)
+    assert all(run(DEVICE, [0, 0, 0], [width], 0) for width in (1024, 4096, 4000, 1000))
+    assert len(run.others.exact_widths) == 1
+    assert len(run.others.wider) == 1
+    assert [job.kernel.program == kernel.program for job in driver.jobs] == [False, True, True]
+    assert len(run.built()) == 3
 
 
 @pytest.mark.parametrize("options", [{"exact_widths": 0}, {}])
@@ -148,6 +159,22 @@ def test_what_cannot_be_built_for_a_width_runs_as_before(
     assert len(tried) == 2
 
 
+def test_a_plan_that_fails_leaves_a_width_to_the_kernel(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("planned to fail")
+
+    monkeypatch.setattr(others, "exact", broken)
+    kernel = kernel_of()
+    assert all(calls_of(function_of(kernel, tmp_path), 24576, 24576, 5001))
+    assert {job.kernel for job in driver.jobs} == {kernel}
+    told = [record.message for record in caplog.records if "planned to fail" in record.message]
+    assert told == [
+        f"kernel {kernel.name}: none is made for rows like {(width, width)}: planned to fail" for width in (24576, 5001)
+    ]
+
+
 def test_a_miss_gives_way_to_its_runner_up(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, spilling = kernel_of(), list[Kernel]()
     run = function_of(kernel, tmp_path)
@@ -162,7 +189,7 @@ def test_a_miss_gives_way_to_its_runner_up(driver: Driver, tmp_path: Path, monke
 
     monkeypatch.setattr(builds, "binaries", binaries)
     assert all(calls_of(run, 24576))
-    (taken,) = run.exact.values()
+    (taken,) = run.others.exact_widths.values()
     assert taken is not None
     assert taken.kernel.program == spilling[0].program
     assert taken.kernel.schedule != spilling[0].schedule

@@ -77,11 +77,11 @@ def test_wider_rows_are_done_by_other_kernels(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert all(run(DEVICE, [0, 0], [columns], 0) for columns in widths)
-    assert 1 <= len(run.others) < 4
+    assert 1 <= len(run.others.wider) < 4
     assert {job.kernel.program for job in driver.jobs} == {run.kernel.program}
-    assert run.others[-1].kernel.schedule.backend == "triton"
+    assert run.others.wider[-1].kernel.schedule.backend == "triton"
     told = [record.message for record in caplog.records if "for calls like" in record.message]
-    assert len(told) == len(run.others)
+    assert len(told) == len(run.others.wider)
     assert told[0].startswith(f"kernel q, for calls like that of {{'s0': {2 * PLACE}}}: ")
     assert run.repeat(DEVICE, [0, 0], [2 * PLACE], 0), "the launcher makes such a call again"
 
@@ -91,7 +91,7 @@ def test_rows_have_less_place_where_vectors_begin_before_them(driver: Driver) ->
     assert [run.check_sizes([PLACE - less]) is None for less in (0, 1, 2, 3)] == [True, False, False, True]
     for less in (0, 1, 3):
         assert run(DEVICE, [0, 0, 0], [PLACE - less], 0)
-    assert len(run.others) == 1
+    assert len(run.others.wider) == 1
 
 
 def test_there_are_only_so_many_other_kernels(driver: Driver) -> None:
@@ -99,8 +99,8 @@ def test_there_are_only_so_many_other_kernels(driver: Driver) -> None:
     run = function(of_any_width(warps=4, vectors=2))
     with pytest.warns(UserWarning, match=r"on ATen with these sizes: it has rows that are wider .* limit 1024\)"):
         done = [run(DEVICE, [0, 0, 0], [4000 * 2**power], 0) for power in range(6)]
-    assert 1 <= len(run.others) <= 4
-    assert done == [True] * len(run.others) + [False] * (6 - len(run.others))
+    assert 1 <= len(run.others.wider) <= 4
+    assert done == [True] * len(run.others.wider) + [False] * (6 - len(run.others.wider))
 
 
 def test_nothing_is_built_elsewhere_while_a_graph_is_captured(driver: Driver) -> None:

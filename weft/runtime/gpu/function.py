@@ -17,28 +17,20 @@ import torch
 
 from weft.backends.abi import Abi, Launch
 from weft.backends.binary import ALIGNMENT_BYTES, Binary, Job, Variant
-from weft.backends.listed import backend_of, render, supports
-from weft.backends.resource_usage import ResourceUsage, most_of
+from weft.backends.listed import backend_of, render
 from weft.backends.source import Source
 from weft.errors import BuildError, Refusal
 from weft.ir.interpret import sizes_of
 from weft.options import Options
-from weft.plan.exact import exact, widths_of
 from weft.plan.kernel import Kernel
-from weft.plan.schedules import elsewhere
-from weft.plan.tuned import key_of
-from weft.runtime import calibration, tuning
 from weft.runtime.gpu import builds, driver
+from weft.runtime.gpu.others import Like, Others
 from weft.runtime.gpu.workspace import Workspace
-from weft.runtime.misses import without_miss
-from weft.target import Target
 
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT = 4096
 _VARIANT_LIMIT = 6
 """Binaries of one kernel, after which one for tensors that start anywhere is enough."""
-_OTHERS_LIMIT = 4
-"""Of schedules that are planned for calls that a kernel has no place for."""
 _CAPTURED = (
     "in a CUDA graph: no call like this one was made before the capture. Call the function once with the same sizes "
     "and alignment first."
@@ -113,8 +105,7 @@ class Call:
 
 class GpuFunction:
     """A GPU kernel: its binaries by what they rely on, what is loaded by device, and calls by what they are like.
-    others: of the same program under other schedules, which do the calls that this one has no place for. exact: by
-    width, of calls whose rows are as wide as that; None where there is none."""
+    others: kernels that do some calls in place of this one."""
 
     def __init__(self, kernel: Kernel, source: Source, options: Options) -> None:
         self.kernel, self.source, self.options = kernel, source, options
@@ -123,8 +114,8 @@ class GpuFunction:
         self._calls: dict[_CallKey, Call] = {}
         self._lock = Lock()
         self._told = set[str]()
-        self.others, self._sought = list[GpuFunction](), 0
-        self.exact, self._widths = dict[tuple[int, ...], GpuFunction | None](), widths_of(kernel)
+        alone = replace(options, exact_widths=0)
+        self.others = Others(kernel, options, lambda other: GpuFunction(other, render(other), alone))
 
     @cached_property
     def abi(self) -> Abi:
@@ -137,8 +128,7 @@ class GpuFunction:
 
     def built(self) -> list[dict[str, Binary]]:
         """What was compiled so far, others included, of each variant by name of the function."""
-        others = [*self.others, *(each for each in self.exact.values() if each is not None)]
-        return [*self._binaries.values(), *(binaries for other in others for binaries in other.built())]
+        return [*self._binaries.values(), *(each for other in self.others.made() for each in other.built())]
 
     def binaries(self, variant: Variant, architecture: int) -> dict[str, Binary]:
         """What was compiled for calls of a variant, by name of the function; compiled if it was not. Raises
@@ -183,11 +173,11 @@ class GpuFunction:
     ) -> Call | None:
         """None if a function would have to be built or loaded while a CUDA graph is captured, which the driver does not
         allow, or if sizes are beyond what a launch can have, of this kernel and of any that can take its place."""
-        if (other := self._exact(device, variant, parameters)) is not None:
+        call, refusal = Like(device, architecture_of(device), variant, tuple(parameters)), self.check_sizes(parameters)
+        other = self.others.exact(call) or (None if refusal is None else self.others.elsewhere(call))
+        if other is not None:
             return other._make_call(device, other._variant(variant), parameters, sm_margin)
-        if (refusal := self.check_sizes(parameters)) is not None:
-            if (other := self._elsewhere(device, variant, parameters)) is not None:
-                return other._make_call(device, other._variant(variant), parameters, sm_margin)
+        if refusal is not None:
             limit = f"with these sizes: it {refusal.message} (have {refusal.have}, limit {refusal.limit})."
             self._tell(_CAPTURED if torch.cuda.is_current_stream_capturing() else limit)
             return None
@@ -210,66 +200,6 @@ class GpuFunction:
     def check_sizes(self, parameters: Sequence[int]) -> Refusal | None:
         """A call with these parameters can be made."""
         return backend_of(self.kernel).check_sizes(self.kernel, sizes_of(self.kernel.program, parameters))
-
-    def _exact(self, device: torch.device, variant: Variant, parameters: Sequence[int]) -> GpuFunction | None:
-        """The kernel for calls whose rows are as wide as in this one, if it has one: the first widths that are met do,
-        but not of a kernel whose schedule was measured."""
-        if not self._widths:
-            return None
-        width = tuple(n for name, n in self._named(parameters).items() if name in self._widths)
-        with self._lock:
-            is_new = width not in self.exact and len(self.exact) < self.options.exact_widths
-            if is_new and not torch.cuda.is_current_stream_capturing():
-                target = self._target(device)
-                is_measured = key_of(self.kernel, target) in tuning.load(self.options)
-                kernel = None if is_measured else exact(self.kernel, target, self._named(parameters))
-                self.exact[width] = None if kernel is None else self._made(kernel, variant, device, parameters)
-            return self.exact.get(width)
-
-    def _elsewhere(self, device: torch.device, variant: Variant, parameters: Sequence[int]) -> GpuFunction | None:
-        """A kernel under another schedule that has place for such a call, if there is one."""
-        with self._lock:
-            found = [other for other in self.others if other.check_sizes(parameters) is None]
-            if not found and self._sought < _OTHERS_LIMIT and not torch.cuda.is_current_stream_capturing():
-                self._sought += 1
-                schedule = elsewhere(self.kernel, self._target(device), self._named(parameters))
-                kernel = None if schedule is None else replace(self.kernel, schedule=schedule)
-                made = None if kernel is None else self._made(kernel, variant, device, parameters)
-                found = [] if made is None else [made]
-                self.others += found
-        return found[0] if found and found[0].check_sizes(parameters) is None else None
-
-    def _made(
-        self, kernel: Kernel, variant: Variant, device: torch.device, parameters: Sequence[int]
-    ) -> GpuFunction | None:
-        """A kernel that does calls like this one in place of the kernel, or what takes its place if it is a miss of the
-        model, compiled; None if it cannot be."""
-        if backend_of(kernel).check_sizes(kernel, sizes_of(kernel.program, parameters)) is not None:
-            return None
-        made, hints = dict[Kernel, GpuFunction](), self._named(parameters)
-
-        def built(some: Kernel) -> ResourceUsage | None:
-            if supports(some) is not None:
-                return None
-            function = made[some] = GpuFunction(some, render(some), self.options)
-            try:
-                return most_of(each.usage for each in function.binaries(variant, architecture_of(device)).values())
-            except BuildError as error:
-                _LOG.info("%s", error)
-                return None
-
-        if (used := built(kernel)) is None:
-            return None
-        kernel = without_miss(kernel, used, self._target(device), hints, built)[0]
-        _LOG.info("kernel %s, for calls like that of %s: %s", kernel.name, hints, kernel.schedule)
-        return made[kernel]
-
-    def _target(self, device: torch.device) -> Target:
-        """What others are planned for."""
-        return calibration.as_known(device, self.options)
-
-    def _named(self, parameters: Sequence[int]) -> dict[str, int]:
-        return dict(zip(self.kernel.program.parameters, parameters, strict=True))
 
     def _load(self, variant: Variant, device: torch.device) -> tuple[Loaded, ...]:
         """Its functions on a device. Raises BuildError."""
