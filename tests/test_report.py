@@ -317,7 +317,7 @@ def test_reading_does_not_change_what_was_given() -> None:
 
 
 def test_unknown_options_are_all_named() -> None:
-    known = "build_threads, cache_bytes, cache_dir, check, cxx, logs, max_reads"
+    known = "build_threads, cache_bytes, cache_dir, check, cxx, exact_widths, logs, max_reads"
     with pytest.raises(ValueError, match=f"unknown option colour, size; weft knows {known}"):
         Options.read({"size": 1, "strict": True, "colour": 2}, {})
 
