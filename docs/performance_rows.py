@@ -14,8 +14,8 @@ FILES = ("backward", "sums", "forward", "odd", "thunder", "peers")
 PAGE = """## Wide and odd rows
 
 Fractions of copy of 2^26 elements in bf16, a line a width. Beyond 8192 columns, and at many odd widths, these kernels
-are in CUDA C++ ([the note](notes/cuda.md)). The powers of two, three times these and 131072 were chosen; all other
-widths were drawn, evenly by their logarithm, when the code was finished.
+are in CUDA C++ ([the note](notes/cuda.md)). Powers of two, 12288 and 24576 were chosen; all other widths were drawn,
+evenly by their logarithm, when the code was finished.
 
 Backwards with column sums, of two and of three or more:
 

@@ -159,6 +159,25 @@ def test_what_cannot_be_built_for_a_width_runs_as_before(
     assert len(tried) == 2
 
 
+def test_what_cannot_be_built_for_other_tensors_is_done_by_the_kernel(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of()
+    run = function_of(kernel, tmp_path)
+    assert all(calls_of(run, 24576))
+    assert driver.jobs[-1].kernel != kernel
+
+    def binaries(job: Job, options: Options) -> Any:
+        if job.kernel != kernel:
+            raise BuildError("no")
+        return driver.binaries(job, options)
+
+    monkeypatch.setattr(builds, "binaries", binaries)
+    assert run(DEVICE, [2, 0], [24576, 300, 24576], 0)
+    assert driver.jobs[-1].kernel == kernel
+    assert run.others.exact_widths == {(24576, 24576): None}
+
+
 def test_a_plan_that_fails_leaves_a_width_to_the_kernel(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +223,10 @@ def test_workers_begin_with_the_likely_width(driver: Driver, tmp_path: Path, mon
         options = Options.read({"cache_dir": tmp_path, "exact_widths": count}, {})
         (run,) = calls.build_all([kernel], [render(kernel)], [hints], options)
         assert len(begun) == min(count, 1)
+    with monkeypatch.context() as measured:
+        measured.setattr(tuning, "load", lambda _: {key_of(kernel, TARGET): None})
+        calls.build_all([kernel], [render(kernel)], [hints], options)
+        assert len(begun) == 1
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     assert run(DEVICE, [0, 0], [24576, 300, 24576], 0)
     assert begun[0] in driver.jobs

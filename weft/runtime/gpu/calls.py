@@ -19,7 +19,8 @@ from weft.backends.source import Source
 from weft.options import Options
 from weft.plan.exact import exact, widths_of
 from weft.plan.kernel import Kernel
-from weft.runtime import calibration, compile_workers, launcher
+from weft.plan.tuned import key_of
+from weft.runtime import calibration, compile_workers, launcher, tuning
 from weft.runtime.gpu import builds
 from weft.runtime.gpu.function import GpuFunction, architecture_of
 from weft.runtime.layout import Fitting
@@ -62,7 +63,9 @@ def _begin_exact(kernels: Sequence[Kernel], hints: Sequence[Mapping[str, int]], 
         if not given:
             return
         target = calibration.as_known(torch.device("cuda", torch.cuda.current_device()), options)
-        found = [(made, known) for k, known in given if (made := exact(k, target, known)) is not None]
+        measured = tuning.load(options)
+        planned = ((exact(k, target, known), known) for k, known in given if key_of(k, target) not in measured)
+        found = [(made, known) for made, known in planned if made is not None]
         likely, sizes = [made for made, _ in found], [known for _, known in found]
         builds.begin(_jobs(likely, list(map(render, likely)), sizes), options, target, sizes)
 

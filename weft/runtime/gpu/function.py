@@ -176,7 +176,11 @@ class GpuFunction:
         call, refusal = Like(device, architecture_of(device), variant, tuple(parameters)), self.check_sizes(parameters)
         other = self.others.exact(call) or (None if refusal is None else self.others.elsewhere(call))
         if other is not None:
-            return other._make_call(device, other._variant(variant), parameters, sm_margin)
+            try:
+                return other._make_call(device, other._variant(variant), parameters, sm_margin)
+            except BuildError as error:
+                _LOG.info("%s", error)
+                self.others.forget(other)
         if refusal is not None:
             limit = f"with these sizes: it {refusal.message} (have {refusal.have}, limit {refusal.limit})."
             self._tell(_CAPTURED if torch.cuda.is_current_stream_capturing() else limit)

@@ -62,6 +62,12 @@ class Others(Generic[F]):
         """All of them."""
         return [*(each for each in [*self.exact_widths.values()] if each is not None), *self.wider]
 
+    def forget(self, other: F) -> None:
+        """One that cannot be built for a call, or loaded, does none from now on."""
+        with self._lock:
+            self.exact_widths = {width: None if each is other else each for width, each in self.exact_widths.items()}
+            self.wider = [each for each in self.wider if each is not other]
+
     def exact(self, call: Like) -> F | None:
         """The kernel for rows as wide as those of a call, if there is one: the first widths that are met have one, but
         not of a kernel whose schedule was measured."""
