@@ -53,18 +53,20 @@ EXACT_SHAPE = (40, 96)
 FORCED = 4
 """Schedules of a workload, drawn from all alternatives; several times as many in the slow group."""
 EARLY = {
-    "rms_norm_backward": (200, 101, 13),
+    "rms_norm_backward": (200, 101, 13, 121),
     "layer_norm_backward_bias": (100,),
     "modulated_layer_norm_backward": (200,),
     "add_rms_norm_forward": (101,),
-    "layer_norm_forward": (100,),
+    "layer_norm_forward": (100, 121),
     "softmax_forward": (13,),
 }
 """Columns of each, of bf16: rows begin in the middle of a sector, between two vectors, and anywhere."""
-EARLY_COLUMNS = {"backward": (200, 100, 101, 40, 13), "forward": (101, 40, 13)}
+EARLY_COLUMNS = {"backward": (200, 100, 101, 40, 13, 121), "forward": (101, 40, 13, 121)}
 """All of them. A forward's rows that begin with a vector are left as they are."""
 SECTOR = 16
 """Elements of bf16."""
+BEFORE = {121: 7}
+"""Columns that a tile has place for before its row, where these are a vector's and no sector's."""
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
@@ -245,7 +247,7 @@ def _early(name: str, columns: int, *, dynamic_rows: bool = False) -> str | None
     exact = interpret(program, given, sizes)
     start = replace(kernel.schedule, scheme="STREAM", remat="none", hoisted=False, stages=2, chunks=16)
     for rows, count, finish in ((1, 1, "separate"), (1, 3, "same"), (2, 2, "separate"), (4, 1, "same")):
-        pieces, each = in_pieces(columns + 15, count if columns > 64 else 1)
+        pieces, each = in_pieces(columns + BEFORE.get(columns, SECTOR - 1), count if columns > 64 else 1)
         streamed = replace(start, rows_per_tile=rows, pieces=pieces, piece_columns=each, finish=finish)
         streamed = replace(streamed, remat="inputs" if count == 3 else "none")
         at_once = replace(

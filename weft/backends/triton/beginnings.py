@@ -3,13 +3,14 @@
 What a GPU copies ahead goes past its first-level cache: a sector of memory that two warps share is read twice, and a
 row that begins between two vectors is not copied at all but loaded element by element. So programs take rows that begin
 at the same place of a sector, every second, fourth, eighth or sixteenth of them, and have their columns from the start
-of that sector on: up to a sector early, as early for all their rows, so that columns still lie on each other. What is
-not copied ahead passes through the first-level cache, and rows that begin with a vector are left as they are there.
+of that sector on: up to a sector early, as early for all their rows, so that columns still lie on each other; from the
+start of a vector on where a tile has no place for more. What is not copied ahead passes through the first-level cache,
+and rows that begin with a vector are left as they are there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
@@ -25,7 +26,7 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True)
 class Beginnings:
     """Rows begin at multiples of ``step`` columns behind the start of a sector, which has ``sector`` columns; a thread
-    loads ``vector`` at once. rows: of a segment, None if known at run time only."""
+    loads ``vector`` at once. A tile has columns from there on. rows: of a segment, None if known at run time only."""
 
     sector: int
     vector: int
@@ -46,6 +47,11 @@ class Beginnings:
     def splits_vectors(self) -> bool:
         """Whether rows begin between two vectors."""
         return self.step < self.vector
+
+    @property
+    def with_vectors(self) -> Beginnings:
+        """Columns from the start of a vector on, for tiles with no place for those of a sector."""
+        return replace(self, sector=self.vector)
 
 
 @lru_cache(maxsize=KEPT)
@@ -96,7 +102,10 @@ def early_rows(begins: Beginnings | None, width: int | None, schedule: TritonSch
     if schedule.rows_per_tile > 1 and (begins.rows is None or begins.rows < begins.phases):
         return None  # tiles without any row
     before_last = schedule.tile_columns - schedule.piece_columns
-    return begins if before_last <= width <= schedule.tile_columns - begins.most_early else None
+    for each in (begins, begins.with_vectors) if begins.splits_vectors else (begins,):
+        if before_last <= width <= schedule.tile_columns - each.most_early:
+            return each
+    return None
 
 
 def early_rows_of(kernel: TritonKernel) -> Beginnings | None:
