@@ -25,6 +25,8 @@ demo: $(VENV)/.installed  ## train a small model with weft, Inductor and eager; 
 
 # the processes share the cores: threads that wait for work leave them to others (8 % less time on two cores)
 test test-all check: export OMP_WAIT_POLICY = PASSIVE
+# and compile a module of Python once, also where the environment says that it is to be compiled in each
+test test-all check: export PYTHONDONTWRITEBYTECODE =
 
 # tests of tools, and of constants that tools have fitted, run where one of the files they are about has changed;
 # `make test CHANGED=` runs them all the same, as continuous integration does

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial, wraps
 from pathlib import Path
 from threading import Thread
@@ -55,6 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if needed else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module of tests is compiled by the first process that comes to it, and read by the others: ten seconds of each
+    where nothing has been compiled yet."""
+    if not isinstance(collector, pytest.Module) or "PYTEST_XDIST_WORKER" not in os.environ or sys.dont_write_bytecode:
+        return (yield)
+    with FileLock(f"{Options.read().cache_dir}.{collector.path.stem}.collected.lock"):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
