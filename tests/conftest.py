@@ -22,7 +22,7 @@ from torch._inductor import cpu_vec_isa
 
 from tests import only_triton
 from tests.changed import have_changed
-from tests.together import build_together
+from tests.together import build_together, build_what_is_asked_for_together
 from weft.backends import listed
 from weft.options import Options
 from weft.runtime import build, failures, launcher
@@ -90,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # a folder that weft creates: pytest's own may be writable by a group, which weft does not trust
         os.environ["WEFT_CACHE_DIR"] = folder
     _precompile_the_header_once()
+    build_what_is_asked_for_together()
     # a graph that a run before has left in Inductor's cache would never come to weft
     torch._inductor.config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False

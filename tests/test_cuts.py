@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.plan_cases import CPU, DATA, M, N, interpreted, program
+from tests.together import prepare
 from weft.ir.builder import Builder
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
@@ -55,9 +56,10 @@ def inputs_of(given: Program) -> list[Tensor]:
 CASES = [(6, 0, ()), (9, 4, ()), (9, 0, (3, 9)), (12, 5, (2, 7, 12)), (24, 20, (22,))]
 
 
+@pytest.mark.built_together(1)
 @pytest.mark.parametrize(("count", "row_sum", "column_sums"), CASES)
 def test_every_cut_computes_the_same(count: int, row_sum: int, column_sums: tuple[int, ...]) -> None:
-    given = tree(count, row_sum=row_sum, column_sums=column_sums)
+    given = replace(tree(count, row_sum=row_sum, column_sums=column_sums), name=f"tree_of_{count}_{row_sum}")
     inputs = inputs_of(given)
     whole = plan_split(given, M, N, CPU, {})
     assert isinstance(whole, Plan)
@@ -65,12 +67,15 @@ def test_every_cut_computes_the_same(count: int, row_sum: int, column_sums: tupl
     exact = interpret(given, inputs)
     found = cuts(given, M, {}, {})
     assert found
+    every: list[Plan] = []
     for way in found:
         assert [analyse(part, M).pass_count for part in way.programs] == [1, 1]
         assert all(len(part.inputs) < count for part in way.programs)
         kernels = tuple(scheduled(Split.of(part, M, N, CPU, {})) for part in way.programs)
         kinds = tuple(kind_of(part, N) for part in way.programs)
-        chosen = verify_plan(replace(whole, kernels=kernels, kinds=kinds, products=way.products), given)
+        every.append(verify_plan(replace(whole, kernels=kernels, kinds=kinds, products=way.products), given))
+    prepare(every)
+    for chosen in every:
         for mine, compiled, right in zip(
             interpreted(chosen, given, inputs), run_plan(chosen, given, inputs, (), Options.read()), exact, strict=True
         ):

@@ -13,6 +13,7 @@ from torch._inductor.utils import fresh_cache
 
 import weft
 from tests.cases import make_case
+from tests.together import prepare
 from tools import fusion_cells
 from weft.bench.correctness import reference, tensors_of
 from weft.bench.workloads import WORKLOADS
@@ -136,6 +137,7 @@ def test_every_partition_computes_the_same() -> None:
     for mixed_order, count in ((MixedOrder(), 1), (OFF, 5), (MixedOrder(max_reads=1), 5)):
         every = list(plans_of_split(case.program, *split, Target.named("cpu"), {}, mixed_order=mixed_order))
         assert len(every) == count
+        prepare(every)
         for each in every:
             found = run_plan(each, case.program, inputs, (), Options.read())
             for mine, right in zip(found, exact, strict=True):

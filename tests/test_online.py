@@ -50,7 +50,7 @@ def written_out(x: Tensor) -> Tensor:
 
 
 def program_of(fn: Callable[..., object], inputs: tuple[Tensor, ...]):  # type: ignore[no-untyped-def]
-    (region,) = capture(trace(fn, inputs).graph, "online").regions
+    (region,) = capture(trace(fn, inputs).graph, fn.__name__).regions
     return simplify(region.program), region
 
 

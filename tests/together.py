@@ -2,24 +2,29 @@
 
 Tests marked ``built_together`` are begun before the first of them in a module, as far as each comes without the kernel
 that it asks for. Those are compiled, several at a time, with the flags and the header of all kernels, and are in the
-cache when the tests run. A text that does not compile is left for the test of its kernels to find.
+cache when the tests run. A text that does not compile is left for the test of its kernels to find. So it is with the
+kernels that are asked for at once, of a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import wraps
 from unittest.mock import patch
 
+from weft.backends.listed import render
 from weft.backends.source import Source
 from weft.errors import BuildError
 from weft.options import Options
-from weft.runtime import build
+from weft.plan.kernel import Plan
+from weft.runtime import build, launch
 from weft.runtime.cache import Cache
 
 AT_A_TIME = 8
 """Kernels of one text."""
 Case = Callable[[], object]
+_AS_IT_IS = (build.library, build._compile_kernel)
 
 
 class Wanted(BaseException):
@@ -35,6 +40,32 @@ def build_together(cases: Iterable[tuple[Case, int]]) -> None:
         waiting = [(case, kernels - 1) for case, kernels in waiting if is_waiting(case, asked, options)]
         for batch in batches(list(asked.values())):
             keep(batch, options)
+
+
+def build_what_is_asked_for_together() -> None:
+    """Kernels that are asked for at once and go into the cache of all tests are compiled together from now on. A test
+    that changes how they are compiled has them compiled so."""
+    build_all, shared = build.build_all, Options.read().cache_dir
+    if hasattr(build_all, "__wrapped__"):  # pytest ran in this process before
+        return
+
+    @wraps(build_all)
+    def built(sources: Sequence[Source], options: Options) -> dict[str, bytes]:
+        if options.cache_dir == shared and (build.library, build._compile_kernel) == _AS_IT_IS:
+            store = Cache(options.cache_dir, options.cache_bytes)
+            unique = {source.digest: source for source in sources}.values()
+            for batch in batches([source for source in unique if store.find(key_of(source, options)) is None]):
+                if len(batch) > 1:
+                    keep(batch, options)
+        return build_all(sources, options)
+
+    build.build_all = built
+
+
+def prepare(plans: Iterable[Plan]) -> None:
+    """Ask for the kernels of plans at once, before the first of them runs."""
+    kernels = [kernel for plan in plans for kernel in plan.kernels]
+    launch.prepare(kernels, [render(kernel) for kernel in kernels], Options.read())
 
 
 def is_waiting(case: Case, asked: dict[str, Source], options: Options) -> bool:
