@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from tests.exact_inputs import exact_inputs
 from weft.backends.cuda.choice import chosen
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
 from weft.ir.parser import parse
-from weft.ir.program import Buffer
+from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
 from weft.plan.kernel import Kernel
 from weft.plan.planner import SplitPasses, cut_split, splits
@@ -115,18 +116,26 @@ def kernel_of(
     name: str, shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16, *, dynamic: bool = False, **fields: Any
 ) -> tuple[Case, CudaKernel]:
     """All of a workload that is one pass, under the first split with row reductions."""
+    case, program, rows, columns = _one_pass(name, shape, dtype, dynamic)
+    segments = segments_of(program, rows)
+    ordered = (*segments, *(r for r in rows if r not in segments))
+    chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 64, "finish": "same"} | fields
+    if not any(loops_of(program, rows, columns).outer):
+        chosen["finish"] = "none"
+    return case, Kernel(program, CudaSchedule("CLUSTER", ordered, columns, segments, **chosen))
+
+
+@cache
+def _one_pass(
+    name: str, shape: tuple[int, int], dtype: torch.dtype, dynamic: bool
+) -> tuple[Case, Program, tuple[str, ...], tuple[str, ...]]:
+    """Its case, its program, and the rows and columns of that; a workload is traced once for all schedules."""
     case = make_case(name, exact_inputs(name, shape, dtype, "cpu", 3), dynamic)
     for rows, columns in splits(case.program):
         found = cut_split(case.program, rows, columns, {})
         if not isinstance(found, SplitPasses) or len(found.passes.programs) != 1 or not columns or not rows:
             continue
         (program,) = found.passes.programs
-        loops = loops_of(program, rows, columns)
-        if any(loops.inner):
-            segments = segments_of(program, rows)
-            ordered = (*segments, *(r for r in rows if r not in segments))
-            chosen = {"rows_per_tile": 1, "stages": 2, "chunks": 64, "finish": "same"} | fields
-            if not any(loops.outer):
-                chosen["finish"] = "none"
-            return case, Kernel(program, CudaSchedule("CLUSTER", ordered, columns, segments, **chosen))
+        if any(loops_of(program, rows, columns).inner):
+            return case, program, rows, columns
     raise ValueError(f"{name} has no such split")
