@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def often(every: Iterable[Any], kept: Sequence[Any]) -> list[Any]:
     several parameters."""
     alone = ((each if isinstance(each, tuple) else (each,)) for each in every)
     return [pytest.param(*each, marks=() if each in kept or each[0] in kept else pytest.mark.slow) for each in alone]
+
+
+def checkered(first: Iterable[Any], second: Iterable[Any], of: int = 2) -> list[Any]:
+    """Pairs of two parameters: one in ``of`` is for every run of the tests, so that each value of either is there, and
+    the rest for those of everything."""
+    return [
+        pytest.param(a, b, marks=() if (i + j) % of == 0 else pytest.mark.slow)
+        for (i, a), (j, b) in product(enumerate(first), enumerate(second))
+    ]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from tests.cases import often
 from tests.region_checks import Function, checked, names, only, refusal, rows, text_of, traced
 from weft.capture.growth import Growth
 from weft.capture.regions import capture
@@ -35,7 +36,7 @@ def test_a_product_between_two_norms_makes_two_regions() -> None:
     assert set(first.outputs) < set(second.inputs)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", often(range(12), range(4)))
 def test_a_way_outside_is_looked_for_where_there_may_be_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In graphs of products, norms and sums of these at random, as in all that follows."""
     draw, search, grown = random.Random(seed), Growth._has_path_outside, list[Growth]()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import checkered
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of, of_rows
 from tests.test_cuda_kernels import compiled, needs_nvrtc
 from weft.backends.cuda import launches
@@ -64,12 +65,11 @@ def named(lines: list[str]) -> set[str]:
     return set(re.findall(r"(?<![\w.:])[A-Za-z_]\w*", "\n".join(lines)))
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("columns", [1001, 2048])
-@pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
-def test_what_is_held_of_a_tile_is_what_its_second_part_takes_from_the_first(
-    name: str, columns: int, rows: int
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "tile"), checkered(WORKLOADS_OF_ROWS, [(1, 1001), (2, 2048), (2, 1001), (1, 2048)], of=4), ids=str
+)
+def test_what_is_held_of_a_tile_is_what_its_second_part_takes_from_the_first(name: str, tile: tuple[int, int]) -> None:
+    rows, columns = tile
     _, kernel = kernel_of(name, (515, columns), **BEHIND, rows_per_tile=rows)
     assert launches.supports(kernel) is None
     tiles = Tiles.of(kernel)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cases import often
+from tests.cases import checkered
 from tests.cuda_header import bit_patterns, rows
 from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
@@ -29,21 +29,17 @@ def of_few_warps(way: str, warps: int) -> dict[str, Any]:
     return QUEUED[way] | {"warps": warps}
 
 
-@pytest.mark.parametrize("shape", [(12, 1040), (11, 515)], ids=str)
-@pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
+@pytest.mark.parametrize(("name", "shape"), checkered(WORKLOADS_OF_ROWS, [(12, 1040), (11, 515)]), ids=str)
 def test_a_workload_has_equal_bits(name: str, shape: tuple[int, int]) -> None:
     check(name, shape, cluster=2 if shape[1] % 2 == 0 else 1, warps=2, vectors=2, stages=3, chunks=4)
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    often(
-        [*product(["layer_norm_forward", "layer_norm_backward", "modulated_layer_norm_backward"], [1001, 1002, 2056])],
-        [("layer_norm_forward", 1001), ("layer_norm_backward", 2056), ("modulated_layer_norm_backward", 1001)],
-    ),
-)
-@pytest.mark.parametrize("way", list(SOME))
-def test_a_schedule_has_equal_bits(way: str, name: str, columns: int) -> None:
+SHIFTED = [*product(["layer_norm_forward", "layer_norm_backward", "modulated_layer_norm_backward"], [1001, 1002, 2056])]
+
+
+@pytest.mark.parametrize(("way", "given"), checkered(SOME, SHIFTED, of=5), ids=str)
+def test_a_schedule_has_equal_bits(way: str, given: tuple[str, int]) -> None:
+    name, columns = given
     check(name, (14, columns), **SOME[way], chunks=4)
 
 
@@ -55,16 +51,14 @@ def test_tiles_may_overlap(name: str, shape: tuple[int, int], rows: int) -> None
     check(name, shape, cluster=2, warps=1, vectors=2, stages=3, lag=1, rows_per_tile=rows, chunks=3)
 
 
-@pytest.mark.parametrize("rows", [2, 5, 33])
-@pytest.mark.parametrize("way", list(QUEUED))
+@pytest.mark.parametrize(("way", "rows"), checkered(QUEUED, [2, 5, 33]))
 def test_every_tile_is_taken(way: str, rows: int) -> None:
     """Of fewer tiles than clusters, and of many more; of more clusters than are resident."""
     check("layer_norm_forward", (rows, 520), **of_few_warps(way, 1), chunks=7)
 
 
-@pytest.mark.parametrize("early", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize("way", list(QUEUED))
+@pytest.mark.parametrize(("way", "early"), checkered(QUEUED, [0, 3]))
 def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early: int) -> None:
     fields = of_few_warps(way, 1)
     check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields, weights="shared", chunks=5)
@@ -182,11 +176,10 @@ def spread_of(dtype: str, columns: int, **fields: Any) -> CudaKernel:
     return of_rows(body, columns, **fields)
 
 
-@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
-@pytest.mark.parametrize("columns", [1003, 2048])
-def test_a_mean_and_what_differs_from_it_come_of_one_pass(columns: int, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("way", "columns"), checkered(SOME, [1003, 2048]))
+def test_a_mean_and_what_differs_from_it_come_of_one_pass(way: str, columns: int) -> None:
     """As near to float64 as float32 allows, wherever the mean is and whatever element is the first one of a thread."""
-    kernel = spread_of("f32", columns, **fields | {"finish": "none"})
+    kernel = spread_of("f32", columns, **SOME[way] | {"finish": "none"})
     is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cases import often
+from tests.cases import checkered, often
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
 from tests.host_cuda import library
 from tests.test_cuda_kernels import compiled, needs_nvrtc
@@ -54,8 +54,11 @@ def test_tiles_are_queued_where_none_has_to_do_with_another(
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", [name for name in ALIKE if name not in ANYWHERE])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    checkered([name for name in ALIKE if name not in ANYWHERE], [torch.bfloat16, torch.float32]),
+    ids=str,
+)
 def test_weights_are_shifted_in_shared_memory_where_rows_begin_between_vectors(name: str, dtype: torch.dtype) -> None:
     wide: dict[str, Any] = {"cluster": 2, "warps": 4, "vectors": 4, "weights": "shared"}
     for columns in (2048, 2001):
@@ -70,8 +73,7 @@ def test_weights_are_shifted_in_shared_memory_where_rows_begin_between_vectors(n
 
 @needs_nvrtc
 @pytest.mark.parametrize("weights", ["registers", "shared"])
-@pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("columns", [2048, 1001])
+@pytest.mark.parametrize(("columns", "cluster"), checkered([2048, 1001], [1, 2]))
 def test_the_model_of_time_knows_which_tiles_are_queued(columns: int, cluster: int, weights: str) -> None:
     for name in WORKLOADS_OF_ROWS:
         _, kernel = kernel_of(name, (512, columns), warps=4, cluster=cluster, weights=weights)

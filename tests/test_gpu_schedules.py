@@ -13,6 +13,7 @@ from torch import fx
 from torch._inductor import inductor_prims
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.cases import checkered
 from tools.gpu_cells import Cell, parts_of
 from weft import compiler
 from weft.backends.listed import backend_of
@@ -270,8 +271,13 @@ def test_narrow_rows_are_taken_many_at_a_time(name: str, columns: int) -> None:
     assert chosen.rows_per_tile >= (16 if columns < 100 else 8)
 
 
-@pytest.mark.parametrize("columns", [300, 4136, 9000, 15040, 17064, 29160, 32776, 41400, 48960, 61600, 65536])
-@pytest.mark.parametrize("name", ["layer_norm_forward", "rms_norm_forward", "softmax_forward", "rms_norm_backward"])
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    checkered(
+        ["layer_norm_forward", "rms_norm_forward", "softmax_forward", "rms_norm_backward"],
+        [300, 4136, 9000, 15040, 17064, 29160, 32776, 41400, 48960, 61600, 65536],
+    ),
+)
 def test_a_row_in_registers_is_there_whole(name: str, columns: int) -> None:
     split = split_of(name, columns, 2**26 // columns)
     held = [s for s in candidates(split, 1.5) if s.scheme in ("ONE_SHOT", "STREAM")]

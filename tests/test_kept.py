@@ -17,6 +17,7 @@ from torch._inductor import config as inductor_config
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import weft
+from tests.cases import checkered
 from weft.integration import kept, partitioner
 from weft.integration.partitioner import Exchanges, Partitioner
 
@@ -95,19 +96,18 @@ def test_normalised_rows_are_computed_again_from_the_stream() -> None:
         torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients_of_weft_are_right_with_and_without(dynamic: bool) -> None:
+@pytest.mark.parametrize(("dynamic", "remat"), checkered([False, True], [False, True]))
+def test_gradients_of_weft_are_right_with_and_without(dynamic: bool, remat: bool) -> None:
     torch.manual_seed(1)
     model, x = Blocks(), torch.randn(ROWS, COLUMNS)
     model.double()(x.double()).backward()
     expected = gradients(model)
     model.float()
-    for remat in (True, False):
-        torch._dynamo.reset()
-        model.zero_grad()
-        torch.compile(model, backend="weft", dynamic=dynamic, options={"remat": remat})(x).backward()
-        for mine, exact in zip(gradients(model), expected, strict=True):
-            torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-3)
+    torch._dynamo.reset()
+    model.zero_grad()
+    torch.compile(model, backend="weft", dynamic=dynamic, options={"remat": remat})(x).backward()
+    for mine, exact in zip(gradients(model), expected, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-3)
 
 
 def test_what_a_matrix_product_reads_stays() -> None:

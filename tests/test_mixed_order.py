@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 import weft
-from tests.cases import make_case
+from tests.cases import checkered, make_case
 from tests.together import prepare
 from tools import fusion_cells
 from weft.bench.correctness import reference, tensors_of
@@ -109,8 +109,7 @@ def test_the_chosen_plan_is_the_least_predicted_of_all_partitions(name: str, sum
     assert str(chosen) in map(str, found)
 
 
-@pytest.mark.parametrize("options", [{}, {"mix_order": False}, {"max_reads": 2}])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "options"), checkered(NAMES, [{}, {"mix_order": False}, {"max_reads": 2}]))
 def test_results_and_counters_of_each_option(name: str, options: dict[str, Any]) -> None:
     workload = WORKLOADS[name]
     inputs = tuple(workload.make_inputs((192, 96), torch.float32, "cpu"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cases import often
+from tests.cases import checkered, often
 from tests.plan_cases import (
     COLUMNS,
     CPU,
@@ -55,8 +55,7 @@ OFTEN = often(TARGETS, (*CPUS, "h200"))
 # backward workloads on every target
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.parametrize(("name", "target"), checkered(BACKWARDS, TARGETS))
 def test_a_backward_is_one_kernel_of_the_bytes_counted_by_hand(name: str, target: str) -> None:
     given = workload(name, COLUMNS)
     chosen = planned(given, target, s0=ROWS)

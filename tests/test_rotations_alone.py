@@ -11,6 +11,7 @@ from torch import Tensor
 
 import weft
 from tests.assembly_slots import slots_of
+from tests.cases import often
 from tests.region_checks import checked, only, rows, traced
 from tests.test_assembly import compiled_graph, integers, rewritten, same
 from tests.test_rotations import halves
@@ -267,7 +268,7 @@ def test_other_sums_stay(change: tuple[str, str]) -> None:
     assert unrolled(program) is program
 
 
-@pytest.mark.parametrize("function", [turned, shared, packed, stacked])
+@pytest.mark.parametrize("function", often([turned, shared, packed, stacked], [turned, packed]))
 def test_training(function: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
     """With the products and the attention around them, in bfloat16, against float64."""
     torch._dynamo.reset()

@@ -27,7 +27,7 @@ from weft.target import Target
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed; it has wheels for Linux only"
 )
-OF_RUN_TIME_ROWS = NAMES[1::2]
+OF_RUN_TIME_ROWS = NAMES[1::4]
 """Workloads whose kernels of any number of rows are run each time, as ``tests/triton_kernels.py`` has them."""
 SLOW = pytest.mark.slow
 FUZZ_MINUTES = 0.06

@@ -70,7 +70,7 @@ BEFORE = {121: 7}
 LIMITS = (2**31, 2, 1)
 """Programs of a persistent launch at the most."""
 LAID_OUT = ("rms_norm_backward", "cross_entropy_forward", "modulated_layer_norm_backward", "gelu_backward_bias")
-OF_RUN_TIME_ROWS = NAMES[1::2]
+OF_RUN_TIME_ROWS = NAMES[1::4]
 """Backwards, forwards and sums; others in the slow group."""
 IN_ONE_KERNEL = patch.object(planner, "fitting", lambda part, *_: [part])
 """Rows and columns, whether that takes longer or not."""
