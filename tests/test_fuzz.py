@@ -18,7 +18,7 @@ from weft.ir.program import Program
 
 Patch = pytest.MonkeyPatch
 KINDS = ("programs", "functions", "modules")
-MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "0.2")) / len(KINDS)
+MINUTES = float(os.environ.get("WEFT_FUZZ_MINUTES", "0.3")) / len(KINDS)
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 """Processes for the cores that no other tests run on: more of them would only take longer to start."""
 

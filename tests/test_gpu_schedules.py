@@ -432,6 +432,7 @@ def test_a_kernel_that_fewer_fit_of_than_planned_gives_way_to_what_is_faster_the
         assert misses.is_missed(capped, ResourceUsage(64, 8, 0, 0), H200)
 
 
+@pytest.mark.only_triton
 def test_a_runner_up_waits_for_no_other_program_beside_kernels_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(gpu_schedules, "runner_up", lambda kernel, target, *_: seen.append(target.exclusive))

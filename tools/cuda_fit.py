@@ -9,7 +9,6 @@ fit and described apart.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import statistics
@@ -20,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from tools.gpu_cells import Cell, parts_of
-from tools.swept import CLUSTER_FIELDS, CLUSTERS_FIT, CLUSTERS_TIMED, TARGET
+from tools.gpu_cells import Cell
+from tools.swept import CLUSTERS_FIT, CLUSTERS_TIMED, TARGET, read_clusters
 from weft.backends.cuda.cost import Constants, fitted_constants, times_us
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.work import Work
@@ -36,7 +35,7 @@ SHARES = {
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
-    "ready": (0.3, 1.2),
+    "held": (0.1, 100.0),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1
@@ -45,8 +44,6 @@ AMONG = 2.0
 """How much more errors count by which schedules of a kernel differ than the one that they have in common: what is
 chosen depends on those alone."""
 LEFT_OUT = 4
-WORDS = ("weights", "tile", "finish")
-"""Fields of a schedule that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def points_of(files: Sequence[Path]) -> list[Point]:
     """What was timed, right, and spilled nothing."""
     found: list[Point] = []
-    for path in files:
-        with path.open() as file:
-            for row in csv.DictReader(file):
-                if not row["us"] or row["wrong"] or int(row["spill_bytes"]):
-                    continue
-                cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
-                split = parts_of(cell, TARGET)[row["part"]]
-                work = Work.of(split)
-                fixed = {key: row[key] if key in WORDS else int(row[key]) for key in CLUSTER_FIELDS[1:]}
-                schedule = CudaSchedule(row["scheme"], *split.dims, **fixed)  # type: ignore[arg-type]
-                if isinstance(work, Work):
-                    found.append(Point(cell, row["part"], work, schedule, float(row["us"]), float(row["copy_us"])))
+    for cell, split, schedule, row in read_clusters(files):
+        work = Work.of(split)
+        if row["us"] and not row["wrong"] and not int(row["spill_bytes"]) and isinstance(work, Work):
+            found.append(Point(cell, row["part"], work, schedule, float(row["us"]), float(row["copy_us"])))
     best: dict[tuple[Cell, str], float] = {}
     for point in found:
         key = point.cell, point.part

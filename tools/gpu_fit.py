@@ -70,6 +70,7 @@ WAYS = (
     "ONE_SHOT_SPLIT",
     "POINTWISE",
     "STREAM",
+    "STREAM_SPLIT",
     "STREAM_TILES",
     "STREAM_ONCE",
     "STREAM_ROWS",

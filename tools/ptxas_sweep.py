@@ -2,7 +2,9 @@
 FILE``; no GPU.
 
 The kernels are drawn as those of ``tools.gpu_sweep`` are, for targets in turn, with lines of the same form but
-no times. ``tools/ptxas_fit.py`` finds the weights of ``weft/backends/triton/resources.py`` from both.
+no times. ``tools/ptxas_fit.py`` finds the weights of ``weft/backends/triton/resources.py`` from both. With ``--backend
+cuda`` schedules of CUDA C++ are drawn whose registers may be too few, of those with the shortest predicted times;
+``tools/cuda_registers.py`` fits to them.
 """
 
 from __future__ import annotations
@@ -22,14 +24,25 @@ from tools.arguments import add_workloads
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.processes import processes
-from tools.swept import COLUMNS, TARGET, line
+from tools.swept import CLUSTER_COLUMNS, COLUMNS, TARGET, line
 from weft.backends.binary import Job, Variant
+from weft.backends.cuda import candidates as clusters
+from weft.backends.cuda import choice, resources
+from weft.backends.cuda.registers import wanted_registers
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
 from weft.backends.listed import backend_of, render
 from weft.backends.resource_usage import ResourceUsage
 from weft.bench.workloads import WORKLOADS
 from weft.errors import BuildError
 from weft.plan.kernel import Kernel, parse_kernel
+from weft.plan.split import Split
 from weft.target import TARGETS, Target
+
+NEAR = (0.75, 1.2)
+"""Of the registers that there are, what a thread of a drawn CUDA C++ kernel is predicted to want."""
+FIRST = 100
+"""By predicted time, those that are drawn of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=10, help="schedules of a kernel")
     gpus = [name for name in TARGETS if Target.named(name).kind == "gpu"]
     parser.add_argument("--target", nargs="+", choices=gpus, default=[TARGET.name], help="to take in turn")
+    parser.add_argument("--backend", choices=("triton", "cuda"), default="triton", help="whose schedules")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
-    targets = [Target.named(name) for name in given.target]
-    found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most, targets))
+    targets, is_cuda = [Target.named(name) for name in given.target], given.backend == "cuda"
+    drawn = near_the_limit if is_cuda else drawn_kernels
+    found = list(drawn(given.seed, given.workload, given.cells, given.most, targets))
     archs = [target.architecture for target, *_ in found]
     with processes(given.processes) as pool, given.csv.open("w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, CLUSTER_COLUMNS if is_cuda else COLUMNS, lineterminator="\n")
         writer.writeheader()
         made = pool.map(used, [str(kernel) for *_, kernel in found], archs, chunksize=2)
         for (_, cell, part, place, kernel), arch, usage in track(
@@ -75,6 +90,32 @@ def drawn_kernels(
             for place, schedule in enumerate(drawn_schedules(split, most, draw)):
                 own = schedule.but(register_cap=0)  # of what ptxas takes by itself the weights are
                 yield target, cell, part, place, Kernel(split.program, own)
+
+
+def near_the_limit(
+    seed: int, workloads: Sequence[str], count: int, most: int, targets: Sequence[Target] = (TARGET,)
+) -> Iterator[tuple[Target, Cell, str, int, Kernel]]:
+    """The same of CUDA C++."""
+    draw = random.Random(seed)
+    for cell in drawn_cells(seed, workloads, count, elements=(2**24, 2**26), wide=0.7):
+        target = draw.choice(targets)
+        for part, split in parts_of(cell, target).items():
+            found = _near_the_limit(split)
+            for place, schedule in draw.sample(found, min(most, len(found))):
+                yield target, cell, part, place, Kernel(split.program, schedule)
+
+
+def _near_the_limit(split: Split) -> list[tuple[int, CudaSchedule]]:
+    work, (least, slack) = Work.of(split), NEAR
+    if not isinstance(work, Work):
+        return []
+
+    def share(schedule: CudaSchedule) -> float:
+        most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
+        return wanted_registers(work, schedule) / most
+
+    found = sorted(clusters.candidates(split, slack), key=lambda each: choice.times_of(split, each).all)
+    return [(place, each) for place, each in enumerate(found[:FIRST]) if share(each) >= least]
 
 
 def used(text: str, arch: int) -> list[dict[str, int]] | str:

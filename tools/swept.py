@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu_cells import Cell, parts_of
+from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.triton.demand import Demand
 from weft.backends.triton.schedule import TritonSchedule
 from weft.plan.schedule import Schedule
@@ -37,6 +38,8 @@ CLUSTER_FIELDS = (
     ),
 )
 """Of schedules of CUDA C++."""
+CLUSTER_WORDS = ("weights", "tile", "finish")
+"""Those that are no numbers."""
 
 
 FIGURES = ("arch", "registers", "spill_bytes", "shared_bytes", "us", "copy_us", "wrong", "failure")
@@ -52,10 +55,14 @@ TIMED, COMPILED = SWEEPS / "h200_schedules.csv", SWEEPS / "ptxas.csv"
 """Schedules timed on an H200 by ``tools.gpu_sweep``; kernels compiled for other GPUs by ``tools.ptxas_sweep``."""
 CLUSTERS_TIMED = SWEEPS / "h200_clusters.csv"
 """Schedules of CUDA C++ kernels timed on an H200."""
+CLUSTERS_COMPILED = SWEEPS / "cuda_ptxas.csv"
+"""Schedules of CUDA C++ kernels compiled for an H200 by ``tools.ptxas_sweep --backend cuda``."""
 FITS = Path(str(resources.files("weft.plan"))) / "calibration" / "schedules"
 """What the package reads of what is fitted to them."""
 CLUSTERS_FIT = FITS.parent / "clusters" / "h200.json"
 """The same of CUDA C++."""
+CLUSTERS_REGISTERS = CLUSTERS_FIT.with_name("registers.json")
+"""Weights of registers of CUDA C++ kernels, of any GPU."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,19 @@ class Swept:
     @property
     def place(self) -> int:
         return int(self.figures["place"])
+
+
+def read_clusters(files: Sequence[Path]) -> Iterator[tuple[Cell, Split, CudaSchedule, dict[str, str]]]:
+    """Kernels in CUDA C++ of some files that were compiled, with their lines."""
+    for path in files:
+        with path.open() as file:
+            for row in csv.DictReader(file):
+                if not row["registers"]:
+                    continue
+                cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
+                split = parts_of(cell, TARGET)[row["part"]]
+                fixed: dict[str, Any] = {k: row[k] if k in CLUSTER_WORDS else int(row[k]) for k in CLUSTER_FIELDS[1:]}
+                yield cell, split, CudaSchedule(row["scheme"], *split.dims, **fixed), row  # type: ignore[arg-type]
 
 
 def line(cell: Cell, part: str, place: int, schedule: Schedule) -> dict[str, Any]:

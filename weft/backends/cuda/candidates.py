@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import product
 
 from weft.backends.cuda import resources
+from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule, Memory
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
@@ -32,13 +33,14 @@ LEAST_AHEAD = 2
 
 
 @lru_cache(maxsize=KEPT)
-def candidates(split: Split) -> tuple[CudaSchedule, ...]:
-    """All of them, none if no such kernel is written or it would not fit."""
+def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
+    """All of them, none if no such kernel is written or it would not fit. slack: times as many registers as there are
+    that a thread may want."""
     work = Work.of(split)
-    return tuple(_candidates(split, work)) if isinstance(work, Work) else ()
+    return tuple(_candidates(split, work, slack)) if isinstance(work, Work) else ()
 
 
-def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
+def _candidates(split: Split, work: Work, slack: float) -> Iterator[CudaSchedule]:
     target, base = split.target, CudaSchedule("CLUSTER", *split.dims)
     finishes: tuple[Finish, ...] = ("none",)
     if work.finishes:
@@ -62,15 +64,13 @@ def _candidates(split: Split, work: Work) -> Iterator[CudaSchedule]:
                     vectors=vectors,
                     weights=weights,
                 )
-                made = _with_stages(plain, split, work)
-                if made is None:
+                most = slack * resources.most_registers(warps, blocks, target)
+                if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
                     continue
                 made = made.but(chunks=chunk_count(made, split, work))
+                others = (_holding(made, work), _lagging(made, split, work))
                 yield made
-                if (holding := _holding(made, split, work)) is not None:
-                    yield holding
-                if (lagging := _lagging(made, split, work)) is not None:
-                    yield lagging
+                yield from (each for each in others if each is not None and wanted_registers(work, each) <= most)
 
 
 def _places(work: Work) -> tuple[Memory, ...]:
@@ -82,10 +82,7 @@ def _places(work: Work) -> tuple[Memory, ...]:
 
 
 def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
-    """As many as there is place for; None if there is too little of it, or of registers."""
-    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-    if resources.wanted_registers(work, schedule) > most:
-        return None
+    """As many as there is place for; None if there is too little of it."""
     place = resources.most_shared_bytes(schedule.blocks, split.target)
     left = place - resources.shared_bytes(work, schedule)
     stages = min(MOST_STAGES, left // resources.stage_bytes(work, schedule))
@@ -100,8 +97,7 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     """The same, if a block has place for a tile whose row reductions are under way beside the others."""
     made = schedule.but(lag=1)
     place = resources.most_shared_bytes(schedule.blocks, split.target)
-    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-    if resources.wanted_registers(work, made) > most or schedule.warps * schedule.cluster == 1 or not work.exchanges:
+    if schedule.warps * schedule.cluster == 1 or not work.exchanges:
         return None
     while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
         made = made.but(stages=made.stages - 1)
@@ -110,13 +106,9 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     return made
 
 
-def _holding(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
-    """The same with row tiles in registers, if they are read more than once, and a thread has place for them."""
-    if work.loads == len(work.copied):
-        return None
-    made = schedule.but(tile="registers")
-    most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-    return made if resources.wanted_registers(work, made) <= most else None
+def _holding(schedule: CudaSchedule, work: Work) -> CudaSchedule | None:
+    """The same with row tiles in registers, if they are read more than once."""
+    return None if work.loads == len(work.copied) else schedule.but(tile="registers")
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from weft.backends.cuda import resources
 from weft.backends.cuda.candidates import candidates
 from weft.backends.cuda.cost import Times, constants, times_us
+from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.work import Work
 from weft.errors import Refusal
@@ -52,7 +53,7 @@ def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
 
     def share(schedule: CudaSchedule) -> float:
         most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-        return resources.wanted_registers(work, schedule) / most
+        return wanted_registers(work, schedule) / most
 
     worst = max((share(each) for each in tried if isinstance(each, CudaSchedule)), default=math.inf)
     return next((s for s in ranked(split) if s not in tried and share(s) <= CLEARLY_FEWER * worst), None)
@@ -70,7 +71,7 @@ def resources_of(split: Split, schedule: CudaSchedule) -> Resources:
     """What a kernel is predicted to hold."""
     work = _work(split)
     most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-    registers = min(most, math.ceil(resources.wanted_registers(work, schedule)))
+    registers = min(most, math.ceil(wanted_registers(work, schedule)))
     return Resources(registers, 0, resources.shared_bytes(work, schedule), "model")
 
 

@@ -17,10 +17,6 @@ BLOCK_BYTES = 1024
 """Of shared memory, that the system takes of each block (CUDA Programming Guide, from compute capability 8.0 on)."""
 FINISH_COLUMNS = 128
 """Of a task of the finish, at the most."""
-EDGE_REGISTERS = 25
-"""That the first and the last vector of a row take where rows begin between two and loops are unrolled."""
-LAG_REGISTERS = 6
-"""That a thread has of a tile whose row reductions are under way."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
@@ -79,23 +75,6 @@ def most_registers(warps: int, blocks: int, target: Target) -> int:
     registers, for the same number of warps. warps: that compute."""
     each = target.registers // SCHEDULERS // (-(-blocks * (warps + 1) // SCHEDULERS) * WARP_THREADS)
     return min(MOST_REGISTERS, each // REGISTER_GRAIN * REGISTER_GRAIN)
-
-
-def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
-    """That a thread wants without spilling any."""
-    own = schedule.vectors * work.lanes
-    kept = own * work.sums + work.partials * schedule.rows_per_tile
-    if schedule.weights == "registers":
-        kept += own * sum(work.weights) / 4
-    shared = sum(work.kept) * (schedule.weights == "shared")
-    vector = work.lanes * ((sum(work.copied) + shared) / 4 + len(work.written))
-    rows = schedule.rows_per_tile
-    found = 30 + kept + 1.2 * vector + 3 * rows + 2 * (rows > 1) * len(work.copied) * rows
-    found += schedule.lag * (LAG_REGISTERS + 2 * len(work.copied) * rows)
-    if schedule.tile == "registers":
-        found += rows * own * sum(work.copied) / 4
-    edges = 1 + work.is_any_width  # any vector may be the last one
-    return found + EDGE_REGISTERS * edges * (work.is_early and work.keeps_columns(schedule))
 
 
 def resident_clusters(schedule: CudaSchedule, target: Target) -> int:

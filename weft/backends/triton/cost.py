@@ -262,7 +262,7 @@ def way_of(schedule: TritonSchedule, work: Work, demand: Demand) -> str:
         case "COLUMN" if schedule.finish == "none":
             return "COLUMN_WHOLE"
         case scheme:
-            return scheme
+            return scheme + splits
 
 
 def programs_of(work: Work, schedule: TritonSchedule) -> int:

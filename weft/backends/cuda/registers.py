@@ -1,0 +1,57 @@
+"""Registers that a thread of a CUDA C++ kernel wants, so that ptxas spills none: what it has, each with a weight.
+
+The weights are fitted to kernels that were compiled, at shapes drawn at random, under schedules near the limit: whether
+something was spilled says more than how many registers a kernel was given, since ptxas takes what there is to load
+ahead (``tools/cuda_registers.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources as files
+
+from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.work import Work
+
+WORD_BYTES = 4
+
+
+def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
+    """Of a thread."""
+    weights = fitted_weights()
+    return sum(weights[name] * count for name, count in counts(work, schedule).items())
+
+
+def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
+    """What a thread has, by names that weights have. sums, weights, tile: words that it keeps from row to row, or
+    for a row tile. partials: numbers of row reductions. loads, stores: words of a vector that is computed with, of a
+    row. vectors: that loops are unrolled for, and steps of row reductions in them. picks: elements of a row that are
+    taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges, edge_rows:
+    code for the first and the last vector of a row, twice where any of a thread may be the last one."""
+    rows, own = schedule.rows_per_tile, schedule.vectors * work.lanes
+    shared, early = schedule.weights == "shared", work.is_early and work.keeps_columns(schedule)
+    edges = (1 + work.is_any_width) * early
+    return {
+        "thread": 1,
+        "sums": own * work.sums,
+        "weights": own * sum(work.weights) / WORD_BYTES * (not shared),
+        "tile": rows * own * sum(work.copied) / WORD_BYTES * (schedule.tile == "registers"),
+        "partials": work.partials * rows,
+        "loads": work.lanes * (sum(work.copied) + sum(work.kept) * shared) / WORD_BYTES,
+        "stores": work.lanes * len(work.written),
+        "vectors": schedule.vectors,
+        "steps": schedule.vectors * work.partials,
+        "picks": work.picks,
+        "lag": schedule.lag,
+        "lag_rows": schedule.lag * len(work.copied) * rows,
+        "edges": edges,
+        "edge_rows": edges * rows,
+    }
+
+
+@cache
+def fitted_weights() -> dict[str, float]:
+    """Of what ``counts`` counts."""
+    file = files.files("weft.plan") / "calibration" / "clusters" / "registers.json"
+    return json.loads(file.read_text())
