@@ -44,6 +44,8 @@ gpu-test: $(VENV)/.installed  ## run the tests that need a CUDA device
 
 SANITIZED = $(BIN)/python -m pytest -q -p no:cacheprovider tests/gpu/test_cuda_kernels.py
 
+# a kernel runs twice, not twenty times: what is looked for is in every run
+gpu-sanitize: export WEFT_TEST_RUNS = 1
 gpu-sanitize: $(VENV)/.installed  ## run kernels in CUDA C++ under compute-sanitizer
 	compute-sanitizer --tool memcheck --error-exitcode 9 $(SANITIZED)
 	WEFT_TEST_EVERY_LANE=1 compute-sanitizer --tool racecheck --error-exitcode 9 $(SANITIZED)

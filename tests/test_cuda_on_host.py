@@ -75,6 +75,14 @@ def test_rows_may_be_unequally_far_apart(columns: int) -> None:
     assert refusal.rule == "cuda_beginnings"
 
 
+@pytest.mark.parametrize("columns", [5, 519, 1683])
+@pytest.mark.parametrize(("cluster", "warps"), [(1, 5), (2, 6), (4, 7)])
+def test_edges_may_be_of_any_warp(cluster: int, warps: int, columns: int) -> None:
+    """As where a scheduler has one warp less than others; some blocks have no column of the narrowest row."""
+    check("layer_norm_backward", (11, columns), cluster=cluster, warps=warps, vectors=2, chunks=3, finish="same")
+    check("layer_norm_forward", (11, columns), cluster=cluster, warps=warps, vectors=2, chunks=3, tile="registers")
+
+
 @pytest.mark.parametrize("early", [1, 3])
 @pytest.mark.parametrize("name", ["rms_norm_backward", "softmax_forward", "layer_norm_forward"])
 def test_tensors_may_start_anywhere(name: str, early: int) -> None:

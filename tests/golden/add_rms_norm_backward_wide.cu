@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=6 blocks=2 vectors=2 stages=3 chunks=30 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=12 blocks=1 vectors=2 stages=3 chunks=30 weights=shared lag=0 tile=registers
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -29,9 +29,9 @@
 //   output out1: bf16 [n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(224, 2)
+extern "C" __global__ void __launch_bounds__(416, 1)
 weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ dresidual, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 6;
+  constexpr int lanes = 8, cluster = 4, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 18432;
@@ -48,10 +48,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 98432);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 190592);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 29184, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 96896, barriers + 6, rank);
+  w::Ring<3, 56832, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 189056, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -60,7 +60,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 87552);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 170496);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -83,9 +83,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4864, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 18874368);
-              ring.copy(9728 + r * 4864, dresidual_at(row + r) + begin, dresidual_at(row + r) + end, dresidual + 18874368);
-              ring.copy(19456 + r * 4864, x_at(row + r) + begin, x_at(row + r) + end, x + 18874368);
+              ring.copy(0 + r * 9472, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 18874368);
+              ring.copy(18944 + r * 9472, dresidual_at(row + r) + begin, dresidual_at(row + r) + end, dresidual + 18874368);
+              ring.copy(37888 + r * 9472, x_at(row + r) + begin, x_at(row + r) + end, x + 18874368);
             }
           }
           ring.copied();
@@ -131,7 +131,6 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         for (int r = 0; r < tile_rows; ++r) {
           rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
         }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* dresidual_stage[tile_rows];
@@ -139,11 +138,14 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4864, dy_at(row + r), begin);
-          dresidual_stage[r] = ring.row(9728 + r * 4864, dresidual_at(row + r), begin);
-          x_stage[r] = ring.row(19456 + r * 4864, x_at(row + r), begin);
+          dy_stage[r] = ring.row(0 + r * 9472, dy_at(row + r), begin);
+          dresidual_stage[r] = ring.row(18944 + r * 9472, dresidual_at(row + r), begin);
+          x_stage[r] = ring.row(37888 + r * 9472, x_at(row + r), begin);
         }
         ring.next();
+        w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
+        w::Vector<w::bf16, lanes> dresidual_row[tile_rows][thread_vectors];
+        w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r < end_row) {
@@ -154,7 +156,28 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                dy_row[r][k] = dy_tile;
+                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
+                dresidual_row[r][k] = dresidual_tile;
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                x_row[r][k] = x_tile;
+              }
+            }
+          }
+        }
+        ring.release();
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          if (row + r < end_row) {
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::kept(dy_row[r][k]);
+                const auto x_tile = w::kept(x_row[r][k]);
                 const auto weight_vector = weight_tile.at(vector);
                 float sum_block[lanes];
                 #pragma unroll
@@ -196,9 +219,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const int column = (first + vector) * lanes - before;
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                const auto dy_tile = w::kept(dy_row[r][k]);
+                const auto dresidual_tile = w::kept(dresidual_row[r][k]);
+                const auto x_tile = w::kept(x_row[r][k]);
                 const auto weight_vector = weight_tile.at(vector);
                 float out0_lanes[lanes];
                 #pragma unroll
@@ -219,7 +242,6 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
             }
           }
         }
-        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -245,14 +267,13 @@ weft_add_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16*
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) { return beginning(dy + part * 18432); };
-  const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
     constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
-      const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
-      const bool exists = thread < task_columns && column < columns;
+      const int begin = static_cast<int>(task) * task_columns, column = begin + threadIdx.x;
+      const bool exists = column < min(begin + task_columns, columns);
       const float sum_1 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_1_partial, chunks, padded, begins, begin, columns);
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_1);
       if (exists) {

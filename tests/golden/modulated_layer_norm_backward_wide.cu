@@ -291,15 +291,14 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int64_t segment, int part) { return beginning(dy + segment * 4194304 + part * 32768); };
-  const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
     constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
       const int64_t segment = task / blocks;
-      const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
-      const bool exists = thread < task_columns && column < columns;
+      const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + threadIdx.x;
+      const bool exists = column < min(begin + task_columns, columns);
       const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
       const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);

@@ -26,6 +26,8 @@ pytestmark = [
     pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing"),
 ]
 BF16, F32 = torch.bfloat16, torch.float32
+RUNS = int(os.environ.get("WEFT_TEST_RUNS", "20"))
+"""Of a kernel, which all have the same bits."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,7 +41,7 @@ def _for_racecheck() -> Iterator[None]:
 
 
 def check(name: str, shape: tuple[int, int], dtype: torch.dtype = BF16, *, early: int = 0, **fields: Any) -> None:
-    """Equal bits, also of twenty runs more. early: elements that tensors start behind a multiple of 16 bytes."""
+    """Equal bits, also of more runs. early: elements that tensors start behind a multiple of 16 bytes."""
     case, kernel = kernel_of(name, shape, dtype, **fields)
     given = exact_inputs(name, shape, dtype, "cuda", 3)
     parameters = case.parameters_for(given)
@@ -52,12 +54,12 @@ def check(name: str, shape: tuple[int, int], dtype: torch.dtype = BF16, *, early
 def results(
     kernel: CudaKernel, inputs: list[torch.Tensor], parameters: tuple[int, ...] = ()
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The outputs of a kernel, of which every run has the same bits, and what they should be."""
+    """The outputs of a kernel, which are the same bits whenever it runs again, and what they should be."""
     outputs = output_tensors(kernel.program, parameters, inputs[0].device)
     run = KernelRun(kernel, inputs, outputs, parameters, Options.read({}))
     run.run_poisoned()
     first = [t.clone() for t in outputs]
-    for _ in range(20):
+    for _ in range(RUNS):
         run()
     assert all(torch.equal(bits(a), bits(b)) for a, b in zip(first, outputs, strict=True))
     right = interpret(kernel.program, [on_cpu(t) for t in inputs], parameters)
@@ -119,6 +121,14 @@ def test_a_lane_may_have_several_columns_of_the_finish(columns: int, finish: str
 @pytest.mark.parametrize("columns", [5003, 16384])
 def test_a_row_may_be_shared_by_a_cluster(cluster: int, columns: int) -> None:
     check("rms_norm_backward", (260, columns), cluster=cluster, warps=4, vectors=1, stages=2)
+
+
+@pytest.mark.parametrize("columns", [5, 519, 1683, 5003])
+@pytest.mark.parametrize(("cluster", "warps"), [(1, 5), (2, 6), (4, 7)])
+def test_edges_may_be_of_any_warp(cluster: int, warps: int, columns: int) -> None:
+    """As where a scheduler has one warp less than others; some blocks have no column of the narrowest row."""
+    check("layer_norm_backward", (515, columns), cluster=cluster, warps=warps, vectors=4, finish="same")
+    check("layer_norm_forward", (515, columns), cluster=cluster, warps=warps, vectors=4, tile="registers")
 
 
 @pytest.mark.parametrize("early", [1, 3])

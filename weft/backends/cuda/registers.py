@@ -30,8 +30,8 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
     taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges, edge_rows:
     code for the first and the last vector of a row, twice where any of a thread may be the last one."""
     rows, own = schedule.rows_per_tile, schedule.vectors * work.lanes
-    shared, early = schedule.weights == "shared", work.is_early and work.keeps_columns(schedule)
-    edges = (1 + work.is_any_width) * early
+    shared, is_ragged = schedule.weights == "shared", work.is_early or work.is_any_width
+    edges = (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
     return {
         "thread": 1,
         "sums": own * work.sums,
