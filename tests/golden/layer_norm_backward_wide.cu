@@ -102,7 +102,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
     }
   }
   else {
-    const int thread = early ? w::edges_aside<warps, cluster>(rank, (columns - 1) / lanes - (cluster - 1) * own) : threadIdx.x;
+    const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
@@ -313,13 +313,14 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) { return beginning(dy + w::first_row<apart>(part, chunks) * 50257); };
+  const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
     constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
-      const int begin = static_cast<int>(task) * task_columns, column = begin + threadIdx.x;
-      const bool exists = column < min(begin + task_columns, columns);
+      const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
+      const bool exists = thread < task_columns && column < columns;
       const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial, parts, padded, begins, begin, columns);
       const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial, parts, padded, begins, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=2 blocks=4 vectors=4 stages=2 chunks=3 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=3 blocks=4 vectors=3 stages=2 chunks=3 weights=shared lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -37,9 +37,9 @@
 //   output out2: bf16 [m0:32768, n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(96, 4)
+extern "C" __global__ void __launch_bounds__(128, 4)
 weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 16, warps = 2;
+  constexpr int lanes = 8, cluster = 16, warps = 3;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 32768;
@@ -56,7 +56,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 45184);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 46208);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
   w::Ring<2, 17408, warps, w::Eviction::last> ring(memory, barriers);
   w::Exchange<cluster, warps, 4, 2> exchange(memory + 43136, barriers + 4, rank);
@@ -291,14 +291,15 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int64_t segment, int part) { return beginning(dy + segment * 4194304 + part * 32768); };
+  const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
     constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
       const int64_t segment = task / blocks;
-      const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + threadIdx.x;
-      const bool exists = column < min(begin + task_columns, columns);
+      const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
+      const bool exists = thread < task_columns && column < columns;
       const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
       const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);

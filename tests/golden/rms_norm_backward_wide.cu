@@ -232,13 +232,14 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) { return beginning(dy + part * 65536); };
+  const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
     constexpr int wide = 4, task_columns = 32 * wide;
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
-      const int begin = static_cast<int>(task) * task_columns, column = begin + threadIdx.x;
-      const bool exists = column < min(begin + task_columns, columns);
+      const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
+      const bool exists = thread < task_columns && column < columns;
       const float sum_1 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_1_partial, chunks, padded, begins, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_1);
       if (exists) {

@@ -163,19 +163,6 @@ struct Ring {
   static constexpr uint32_t PART = 16384;  // bytes of one instruction
 };
 
-// the threads of a block
-
-/// Warps of a block are of four schedulers in turn. The one that copies, behind those that compute, has little to do, so
-/// that the others of its scheduler have more of it. Threads are numbered from one of these on, so that it has the first
-/// vector of a row, or the last one in the last block of a cluster: where these are no whole ones they take longer, and
-/// all wait for them.
-template <int warps, int cluster>
-inline int edges_aside(int rank, int last) {
-  constexpr int threads = WARP * warps, aside = warps % 4;
-  const int edge = rank == 0 ? 0 : rank == cluster - 1 ? max(last, 0) % threads / WARP : aside;
-  return (threadIdx.x + WARP * (edge + warps - aside)) % threads;
-}
-
 // the rows of a chunk
 
 /// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`

@@ -112,7 +112,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each = work.lanes * operations + known.access * moves
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges)
-    begun += known.edge * work.is_early * (work.passes + len(work.written)) * rows * min(2, schedule.vectors)
+    edges = (1 if is_held else work.passes) + len(work.written)
+    begun += known.edge * work.is_early * edges * rows * min(2, schedule.vectors)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * -(-crowd * schedule.warps // resources.SCHEDULERS)
     wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks

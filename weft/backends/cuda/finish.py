@@ -83,10 +83,10 @@ class Finish(Statements):
                     line(f"const int64_t segment = {'task / blocks' if has_columns else 'task'};")
                 if has_columns:
                     block = "task % blocks" if loop.kept else "task"
-                    line(f"const int begin = static_cast<int>({block}) * task_columns, column = begin + threadIdx.x;")
-                    line("const bool exists = column < min(begin + task_columns, columns);")
+                    line(f"const int begin = static_cast<int>({block}) * task_columns, column = begin + thread;")
+                    line("const bool exists = thread < task_columns && column < columns;")
                 else:
-                    line("const int column = threadIdx.x;")
+                    line("const int column = thread;")
                 for conditions, some in groupby(loop.body, self._conditions):
                     with self.guarded(conditions):
                         for statement in some:

@@ -12,7 +12,6 @@ from weft.backends.c_expressions import C_TYPES
 from weft.backends.cuda.finish import Finish, gather_bytes
 from weft.backends.cuda.launches import BARRIER, COUNTER, Layout, has_grid_sync, lowered
 from weft.backends.cuda.printer import Printer
-from weft.backends.cuda.resources import SCHEDULERS
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import View
 from weft.backends.source import Source, Writer, entry_of
@@ -111,20 +110,11 @@ class _Function(Printer):
         with self.out.block("if (threadIdx.x >= threads)"):
             self.producer(producer)
         with self.out.block("else"):
-            line(f"const int thread = {self._thread()};")
+            line("const int thread = threadIdx.x;")
             self.consumers(consumers)
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
                 self._finish(phase, schedule.warps)
-
-    def _thread(self) -> str:
-        """Which one of those that compute a thread is: where rows begin between vectors, edges are of the warp that has
-        a scheduler with fewest others."""
-        warps = self.schedule.warps
-        if self.alike == 1 or warps <= SCHEDULERS or warps % SCHEDULERS == 0:
-            return "threadIdx.x"
-        last = "(columns - 1) / lanes - (cluster - 1) * own"
-        return f"early ? w::edges_aside<warps, cluster>(rank, {last}) : threadIdx.x"
 
     def write_finish(self, nest: Nest, warps: int) -> None:
         self.out.line(f"constexpr int warps = {warps};")
@@ -133,6 +123,7 @@ class _Function(Printer):
             self.out.line(f"constexpr int lanes = {self.lanes};")
             self._early()
             self._begins(gathers=True)
+        self.out.line("const int thread = threadIdx.x;")
         if shared := gather_bytes(self, nest, warps):
             self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
         self._finish(nest, warps)
