@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Cell = Mapping[str, Any]
-FILES = ("backward", "sums", "forward", "odd", "thunder", "peers")
+FILES = ("backward", "sums", "forward", "odd", "thunder", "peers", "quack")
 """Of ``benchmarks/results``, behind ``h200_rows_``."""
 
 PAGE = """## Wide and odd rows
@@ -50,6 +50,12 @@ Times of others over weft's:
 
 {peers}
 
+Beside Quack 0.6.5 (with CuTe DSL 4.7.1):
+
+`{commands[quack]}`
+
+{quack}
+
 What the bars of those commands say is missed:
 
 {missed}
@@ -61,7 +67,7 @@ def rows_page(folder: Path) -> str:
     """The section; its last line is empty. folder: of the files."""
     found = {name: json.loads((folder / f"h200_rows_{name}.json").read_text()) for name in FILES}
     cells = {name: list[Cell](each["cells"]) for name, each in found.items()}
-    missed = dict.fromkeys(line for name in FILES[:-1] for line in found[name]["missed"])
+    missed = dict.fromkeys(line for name in FILES[:-2] for line in found[name]["missed"])
     return PAGE.format(
         commands={name: each["command"] for name, each in found.items()},
         backward=fractions(cells["backward"] + cells["sums"]),
@@ -69,6 +75,7 @@ def rows_page(folder: Path) -> str:
         odd=fractions(cells["odd"]),
         thunder=by_width(cells["thunder"], lambda cell: f"{of_copy(cell)} ({over(cell, 'inductor')})"),
         peers=peers(cells["peers"]),
+        quack=peers(cells["quack"]),
         missed="\n".join(f"- {line}" for line in missed),
     )
 
