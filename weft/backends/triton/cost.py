@@ -261,8 +261,10 @@ def way_of(schedule: TritonSchedule, work: Work, demand: Demand) -> str:
             return "LOOP" + splits
         case "COLUMN" if schedule.finish == "none":
             return "COLUMN_WHOLE"
+        case "STREAM" if splits and early_rows(demand.begins, demand.width, schedule) is None:
+            return "STREAM_SPLIT"
         case scheme:
-            return scheme + splits
+            return scheme
 
 
 def programs_of(work: Work, schedule: TritonSchedule) -> int:
