@@ -16,7 +16,6 @@ from torch._inductor.virtualized import V
 import weft
 from tests.refusal_builders import (
     CPU,
-    GPU,
     STARTS_ONLY,
     compiled,
     cut_of,
