@@ -33,6 +33,14 @@ def kernel_of(columns: int, rows: int) -> Kernel:
     return Kernel(split.program, schedule_for(split))
 
 
+def by_triton(columns: int, rows: int) -> Kernel:
+    """What that backend alone takes."""
+    split = split_of(rows, columns)
+    chosen = backend_named("triton").choose(split)
+    assert isinstance(chosen, TritonSchedule)
+    return Kernel(split.program, chosen)
+
+
 def us(kernel: Kernel) -> float:
     return estimate(kernel, H200, {}).predicted_us
 
@@ -40,8 +48,7 @@ def us(kernel: Kernel) -> float:
 @needs_nvrtc
 def test_a_kernel_that_spills_gives_way_to_the_best_of_all_backends() -> None:
     """Rows of 11541 columns in registers, by Triton, or streamed through shared memory, in CUDA C++."""
-    kernel = kernel_of(11541, 5814)
-    assert isinstance(kernel.schedule, TritonSchedule)
+    kernel = by_triton(11541, 5814)
     own = backend_named("triton").runner_up(kernel, H200, {}, 0, [kernel.schedule])
     assert own is not None
     tried = list[Kernel]()
@@ -84,7 +91,7 @@ def test_a_kernel_in_cuda_gives_way_to_triton_where_that_is_faster_than_its_next
 
 @needs_nvrtc
 def test_what_only_takes_more_registers_gives_way_to_what_is_faster_than_it_then() -> None:
-    kernel = kernel_of(11541, 5814)
+    kernel = by_triton(11541, 5814)
     with_many = backend_named("triton").us_with(split_of(5814, 11541), kernel.schedule, 255)
     other = runner_up(kernel, H200, {}, 255, [kernel.schedule])
     assert other is None or us(Kernel(kernel.program, other)) < with_many

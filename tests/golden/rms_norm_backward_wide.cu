@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=2 chunks=21 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 blocks=1 vectors=4 stages=2 chunks=15 weights=shared lag=0 tile=registers
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -26,14 +26,14 @@
 //   output out1: bf16 [n:1] = cast_4
 // end
 
-extern "C" __global__ void __launch_bounds__(160, 3)
+extern "C" __global__ void __launch_bounds__(288, 1)
 weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 16, warps = 4;
+  constexpr int lanes = 8, cluster = 8, warps = 8;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 21;
+  constexpr int64_t chunks = 15;
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -44,10 +44,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 69632);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 168064);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 33792, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 67584, barriers + 4, rank);
+  w::Ring<2, 66560, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 166016, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -56,6 +56,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 133120);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -77,8 +78,8 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
               const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 8448, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
-              ring.copy(16896 + r * 8448, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
+              ring.copy(0 + r * 16640, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
+              ring.copy(33280 + r * 16640, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
             }
           }
           ring.copied();
@@ -96,14 +97,14 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = beginning(dy_at(first_row));
-      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
         }
       }
       float sum_1[thread_vectors][lanes];
@@ -123,17 +124,18 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         for (int r = 0; r < tile_rows; ++r) {
           rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
         }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 8448, dy_at(row + r), begin);
-          x_stage[r] = ring.row(16896 + r * 8448, x_at(row + r), begin);
+          dy_stage[r] = ring.row(0 + r * 16640, dy_at(row + r), begin);
+          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r), begin);
         }
         ring.next();
+        w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
+        w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r < end_row) {
@@ -144,8 +146,27 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                dy_row[r][k] = dy_tile;
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto weight_vector = w::kept(weight_tile[k]);
+                x_row[r][k] = x_tile;
+              }
+            }
+          }
+        }
+        ring.release();
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          if (row + r < end_row) {
+            #pragma unroll
+            for (int k = 0; k < thread_vectors; ++k) {
+              const int vector = thread + k * threads;
+              const int column = (first + vector) * lanes - before;
+              if (has_vector(k, vector, column)) {
+                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                const auto dy_tile = w::kept(dy_row[r][k]);
+                const auto x_tile = w::kept(x_row[r][k]);
+                const auto weight_vector = weight_tile.at(vector);
                 float sum_block[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -186,9 +207,9 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
               const int column = (first + vector) * lanes - before;
               if (has_vector(k, vector, column)) {
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto weight_vector = w::kept(weight_tile[k]);
+                const auto dy_tile = w::kept(dy_row[r][k]);
+                const auto x_tile = w::kept(x_row[r][k]);
+                const auto weight_vector = weight_tile.at(vector);
                 float out0_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -206,7 +227,6 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
             }
           }
         }
-        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -226,7 +246,7 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   constexpr int warps = 8;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 21;
+  constexpr int64_t chunks = 15;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

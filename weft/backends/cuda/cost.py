@@ -38,24 +38,25 @@ _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 class Constants:
     """bandwidth: of the target's copy bandwidth. issue_ns: of an operation on an element in a warp's scheduler;
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile
-    in a warp, operations; edge: of the first and of the last vector of a thread, where rows may begin between two;
-    shift: of one of weights that is shifted for each row. pick_ns: for an element that is picked by its index;
-    exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of a cluster that is sent
-    to a block. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the stages
-    that they wait for; power: memory and these. uneven: by how much longer the slowest cluster takes for its bytes
-    than all on average, where they take no tiles from a queue. start_us: of a launch. tail: tiles that end after
-    memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at the beginning and
-    the end. behind_us: of the end of a tile that comes behind, after the last one. gather_us: of a finish for each
-    column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
-    cached: time of bytes of partial sums, as a part of that of copying as many; again: of bytes that are copied for
-    another row too. held: of a kernel whose row tiles are in registers, how much longer it takes than one whose are
-    not."""
+    in a warp, operations, and row: of each of its rows; edge: of the first and of the last vector of a thread, where
+    rows may begin between two; shift: of one of weights that is shifted for each row. pick_ns: for an element that
+    is picked by its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of
+    a cluster that is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power:
+    the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
+    cluster takes for its bytes than all on average, where they take no tiles from a queue. start_us: of a launch.
+    tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
+    busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
+    gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
+    of one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of copying as many;
+    again: of bytes that are copied for another row too. held: of a kernel whose row tiles are in registers, how much
+    longer it takes than one whose are not."""
 
     bandwidth: float
     issue_ns: float
     latency_ns: float
     access: float
     overhead: float
+    row: float
     edge: float
     shift: float
     pick_ns: float
@@ -111,7 +112,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
     each = work.lanes * operations + known.access * moves
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
-    begun = known.overhead * (1 + work.exchanges)
+    begun = known.overhead * (1 + work.exchanges) + known.row * rows
     edges = (1 if is_held else work.passes) + len(work.written)
     begun += known.edge * work.is_early * edges * rows * min(2, schedule.vectors)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
