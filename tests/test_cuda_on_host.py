@@ -77,8 +77,8 @@ def test_rows_may_be_unequally_far_apart(columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [5, 519, 1683])
 @pytest.mark.parametrize(("cluster", "warps"), [(1, 5), (2, 6), (4, 7)])
-def test_edges_may_be_of_any_warp(cluster: int, warps: int, columns: int) -> None:
-    """As where a scheduler has one warp less than others; some blocks have no column of the narrowest row."""
+def test_blocks_may_have_numbers_of_warps_that_are_no_powers_of_two(cluster: int, warps: int, columns: int) -> None:
+    """Some blocks have no column of the narrowest row."""
     check("layer_norm_backward", (11, columns), cluster=cluster, warps=warps, vectors=2, chunks=3, finish="same")
     check("layer_norm_forward", (11, columns), cluster=cluster, warps=warps, vectors=2, chunks=3, tile="registers")
 
