@@ -35,7 +35,6 @@ SHARES = {
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
-    "held": (1e-3, 0.1),
 }
 """Where that is too far."""
 NEAR, FLOOR = 0.12, 0.1

@@ -48,8 +48,7 @@ class Constants:
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
     gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
     of one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of copying as many;
-    again: of bytes that are copied for another row too. held: of a kernel whose row tiles are in registers, how much
-    longer it takes than one whose are not."""
+    again: of bytes that are copied for another row too."""
 
     bandwidth: float
     issue_ns: float
@@ -75,7 +74,6 @@ class Constants:
     barrier_us: float
     cached: float
     again: float
-    held: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
@@ -144,8 +142,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         each = -(-parts // (schedule.warps if schedule.finish == "same" else many))
         ends_us += known.gather_us * work.sums * turns * -(-each // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
-    both_us = together(memory_us, tiles_us, known.power) * (1 + known.held * is_held)
-    return Times(both_us + ends_us, ends_us, memory_us, tiles_us)
+    return Times(together(memory_us, tiles_us, known.power) + ends_us, ends_us, memory_us, tiles_us)
 
 
 @lru_cache(maxsize=16)
