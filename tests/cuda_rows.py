@@ -7,20 +7,21 @@ from dataclasses import dataclass
 
 from tests.cuda_header import THREADS
 
-APART = (2, 4, 8)
+APART = (1, 2, 4, 8)
 """How far rows are apart that begin at one place between two vectors."""
-WORDS = 5
+WORDS = 6
 """Of a part in a list of them."""
 TEXT = """
 /// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, the first row of them, the
-/// end of them, a row that begins alike.
+/// end of them, how far they are apart, a row that begins alike.
 template <int apart>
 inline void list_parts(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk) {
-  int64_t* to = out + chunk * (apart + 1) * 5;
+  int64_t* to = out + chunk * (apart + 1) * 6;
   const int64_t first = w::first_part<apart>(chunk, chunks), last = w::last_part<apart>(chunk, chunks);
-  for (int64_t part = first; part <= last && part <= first + apart; ++part, to += 5) {
+  for (int64_t part = first; part <= last && part <= first + apart; ++part, to += 6) {
     const w::Rows own = w::rows_of<apart>(part, chunk, rows, chunks);
-    to[0] = part, to[1] = chunk, to[2] = own.first, to[3] = own.end, to[4] = w::first_row<apart>(part, chunks);
+    to[0] = part, to[1] = chunk, to[2] = own.first, to[3] = own.end, to[4] = own.stride;
+    to[5] = w::first_row<apart>(part, chunks);
   }
 }
 """
@@ -59,11 +60,13 @@ def places(chunks: int, apart: int) -> int:
     return chunks * (apart + 1) * WORDS
 
 
-def listed(words: Sequence[int], apart: int) -> list[Part]:
+def listed(words: Sequence[int]) -> list[Part]:
     """From what the text has written, over minus ones."""
     every = (words[i : i + WORDS] for i in range(0, len(words), WORDS))
     return [
-        Part(number, chunk, range(first, end, apart), like) for number, chunk, first, end, like in every if chunk >= 0
+        Part(number, chunk, range(first, end, stride), like)
+        for number, chunk, first, end, stride, like in every
+        if chunk >= 0
     ]
 
 
@@ -82,6 +85,12 @@ def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int) -> str | 
             return f"{part} begins as others do"
     for place in range(apart):
         own = [part.rows for part in parts if part.place == place and part.rows]
+        if apart == 1:
+            if own != [range(chunk, rows, chunks) for chunk in range(min(rows, chunks))]:
+                return f"{own} are not every so many rows"
+            continue
+        if any(each.step != apart for each in own):
+            return f"place {place}: {own} begin at other places"
         bounds = [place, *(each[-1] + apart for each in own)]
         if [each[0] for each in own] != bounds[:-1] or bounds[-1] != place + apart * len(range(place, rows, apart)):
             return f"place {place}: {own} are not each row once"

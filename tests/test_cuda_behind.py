@@ -128,8 +128,8 @@ def test_tiles_that_overlap_compile(name: str, columns: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "columns", "rows", "step"),
-    [("rms_norm_backward", 2048, 1, "1"), ("rms_norm_backward", 2048, 2, "tile_rows"),
-     ("layer_norm_forward", 1001, 1, "apart"), ("layer_norm_forward", 1001, 2, "tile_rows * apart"),
+    [("rms_norm_backward", 2048, 1, "stride"), ("rms_norm_backward", 2048, 2, "tile_rows * stride"),
+     ("layer_norm_forward", 1001, 1, "stride"), ("layer_norm_forward", 1001, 2, "tile_rows * stride"),
      ("softmax_forward", 1001, 1, "next_row"), ("layer_norm_forward", 2048, 2, "next_row")],
 )  # fmt: skip
 def test_the_second_part_of_a_tile_is_done_behind_the_first_one_of_the_next(
@@ -137,10 +137,8 @@ def test_the_second_part_of_a_tile_is_done_behind_the_first_one_of_the_next(
 ) -> None:
     """Also for the last tile, behind which there is none, and for no tile where a part of a chunk has no rows."""
     tiles = Tiles.of(kernel_of(name, (515, columns), **BEHIND, rows_per_tile=rows)[1])
-    loop = {
-        "1": "for (int64_t ahead = first_row; ; ++ahead) {",
-        "next_row": "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row) {",
-    }.get(step, f"for (int64_t ahead = first_row; ; ahead += {step}) {{")
+    ahead = "next_row = first_row; ; ahead = next_row" if step == "next_row" else f"; ahead += {step}"
+    loop = f"for (int64_t ahead = first_row{', ' if step == 'next_row' else '; '}{ahead}) {{"
     assert tiles.rest == [loop, "if (ahead >= end_row) break;", "held = fresh;"]
     assert tiles.first[0] == "const int64_t row = ahead;"
 
@@ -208,7 +206,7 @@ def test_a_stage_is_free_when_the_last_loop_over_its_columns_is_done(name: str, 
 def test_numbers_of_the_next_rows_are_loaded_in_the_first_part() -> None:
     tiles = Tiles.of(kernel_of("rms_norm_backward", (515, 1001), **BEHIND)[1])
     (line,) = (line for line in tiles.first if line.startswith("rstd_next = "))
-    assert line == "rstd_next = row + apart < end_row ? *rstd_at(row + apart) : float();"
+    assert line == "rstd_next = row + stride < end_row ? *rstd_at(row + stride) : float();"
     assert not any("_next" in line for line in tiles.second)
 
 

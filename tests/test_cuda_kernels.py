@@ -162,17 +162,13 @@ def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vect
     assert stages <= launches.shared_bytes(kernel) <= stages + 1024
 
 
-def test_rows_of_a_tile_that_do_not_exist_are_not_copied() -> None:
-    _, kernel = kernel_of("rms_norm_backward", (515, 2048), **SOME["several rows"])
+@pytest.mark.parametrize("columns", [2001, 2048])
+def test_rows_of_a_tile_that_do_not_exist_are_not_copied(columns: int) -> None:
+    _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if (row + r < end_row) {" in before
-    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows) {") == 2
-    _, kernel = kernel_of("rms_norm_backward", (515, 2001), **SOME["several rows"])
-    lines = [line.strip() for line in render(kernel).text.splitlines()]
-    before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if (row + r * apart < end_row) {" in before
-    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {") == 2
+    assert "if (row + r * stride < end_row) {" in before
+    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {") == 2
 
 
 def test_the_end_of_a_tensor_of_more_than_two_billion_elements_is_counted_in_64_bits() -> None:
@@ -241,7 +237,7 @@ def test_cross_entropy_passes_over_a_row_once_and_loads_one_element_by_its_addre
     assert "const float pick = w::pick(x_at(row), cast, columns);" in body_of(kernel)
     _, several = kernel_of("cross_entropy_forward", (515, 2048), torch.float32, **SOME["several rows"])
     (line,) = (line for line in body_of(several) if "w::pick" in line)
-    assert line == "pick[r] = row + r < end_row ? w::pick(x_at(row + r), cast[r], columns) : float();"
+    assert line == "pick[r] = row + r * stride < end_row ? w::pick(x_at(row + r * stride), cast[r], columns) : float();"
 
 
 def test_a_variance_comes_with_the_mean_in_one_pass() -> None:

@@ -22,7 +22,8 @@ Lists = Callable[[int, int, int], list[Part]]
 _CALLED = """
 extern "C" void list_all(int64_t* out, int64_t rows, int64_t chunks, int apart) {
   for (int64_t chunk = 0; chunk < chunks; ++chunk)
-    apart == 2 ? list_parts<2>(out, rows, chunks, chunk)
+    apart == 1 ? list_parts<1>(out, rows, chunks, chunk)
+    : apart == 2 ? list_parts<2>(out, rows, chunks, chunk)
     : apart == 4 ? list_parts<4>(out, rows, chunks, chunk)
     : list_parts<8>(out, rows, chunks, chunk);
 }
@@ -38,7 +39,7 @@ def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Lists:
     def call(rows: int, chunks: int, apart: int) -> list[Part]:
         words = (ctypes.c_int64 * places(chunks, apart))(*[-1] * places(chunks, apart))
         made.list_all(words, ctypes.c_int64(rows), ctypes.c_int64(chunks), apart)
-        return listed(list(words), apart)
+        return listed(list(words))
 
     return call
 
@@ -83,11 +84,18 @@ def test_a_chunk_has_a_part_more_for_each_place_that_begins_in_it(parts_of: List
         ([Part(0, 0, range(0, 4, 2), 0), Part(1, 0, range(1, 2, 2), 1)], "not each row once"),
         ([Part(0, 0, range(0, 4, 2), 0), Part(1, 0, range(3, 4, 2), 1)], "not each row once"),
         ([Part(0, 0, range(0, 6, 2), 0), Part(1, 0, range(1, 4, 2), 1)], "not each row once"),
+        ([Part(0, 0, range(0, 4, 2), 0), Part(1, 0, range(1, 4, 4), 1)], "begin at other places"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(parts: list[Part], wrong: str | None) -> None:
     found = finding(parts, 4, 1, 2)
     assert found is None if wrong is None else wrong in str(found)
+
+
+@pytest.mark.parametrize("second", [range(1, 4, 1), range(0, 4, 2), range(1, 2, 2)])
+def test_rows_that_are_not_every_so_many_are_found(second: range) -> None:
+    assert finding([Part(0, 0, range(0, 4, 2), 0), Part(1, 1, range(1, 4, 2), 0)], 4, 2, 1) is None
+    assert "every so many" in str(finding([Part(0, 0, range(0, 4, 2), 0), Part(1, 1, second, 0)], 4, 2, 1))
 
 
 def test_chunks_that_are_unequal_are_found() -> None:
@@ -116,11 +124,10 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     loop = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {"
     rows = "const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);"
-    plain = "const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;"
-    step = "row += apart" if apart > 1 else "++row"
+    plain = "const int64_t first_row = chunk, end_row = rows, stride = chunks;"
     assert lines.count(f"constexpr int apart = {apart};") == lines.count(loop) == lines.count(rows) == 2 * (apart > 1)
     assert lines.count(plain) == 2 * (apart == 1)
-    assert lines.count(f"for (int64_t row = first_row; row < end_row; {step}) {{") == 2
+    assert lines.count("for (int64_t row = first_row; row < end_row; row += stride) {") == 2
     place = "part" if apart > 1 else "chunk"
     assert f"w::store(sum_1_partial + {place} * padded + before + column, w::vector(sum_1[k]));" in lines
     assert launches.abi(kernel).partials[0].elements == (64 + apart - 1) * 8 * -(-(columns + 7) // 8)

@@ -70,11 +70,11 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+        const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 18432; };
         const auto dresidual_at = [&](int64_t row) { return dresidual + row * 18432; };
         const auto x_at = [&](int64_t row) { return x + row * 18432; };
-        for (int64_t row = first_row; row < end_row; ++row) {
+        for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
           const int before = beginning(dy_at(row));
           const int begin = max(first * lanes - before, 0);
@@ -90,7 +90,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+      const int64_t first_row = chunk, end_row = rows, stride = chunks;
       const auto dy_at = [&](int64_t row) { return dy + row * 18432; };
       const auto dresidual_at = [&](int64_t row) { return dresidual + row * 18432; };
       const auto x_at = [&](int64_t row) { return x + row * 18432; };
@@ -120,11 +120,11 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         const w::bf16* x_stage;
       } held, fresh;
       #pragma unroll 1
-      for (int64_t ahead = first_row; ; ++ahead) {
+      for (int64_t ahead = first_row; ; ahead += stride) {
         if (ahead < end_row) {
           const int64_t row = ahead;
           const float rstd_number = rstd_next;
-          rstd_next = row + 1 < end_row ? *rstd_at(row + 1) : float();
+          rstd_next = row + stride < end_row ? *rstd_at(row + stride) : float();
           w::Parts<w::Sum, float> sum_state;
           ring.wait_until_filled();
           const int begin = max(first * lanes - before, 0);

@@ -80,19 +80,19 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         const int64_t last = w::last_part<apart>(chunk, chunks);
         for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
           const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);
-          const int64_t first_row = own_rows.first, end_row = own_rows.end;
+          const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
-          for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {
+          for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
             ring.wait_until_free();
             #pragma unroll
             for (int r = 0; r < tile_rows; ++r) {
-              if (row + r * apart < end_row) {
-                const int before = beginning(dy_at(row + r * apart));
+              if (row + r * stride < end_row) {
+                const int before = beginning(dy_at(row + r * stride));
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
-                ring.copy(0 + r * 12800, dy_at(row + r * apart) + begin, dy_at(row + r * apart) + end, dy + 51463168);
-                ring.copy(25600 + r * 12800, x_at(row + r * apart) + begin, x_at(row + r * apart) + end, x + 51463168);
+                ring.copy(0 + r * 12800, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 51463168);
+                ring.copy(25600 + r * 12800, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 51463168);
               }
             }
             ring.copied();
@@ -107,7 +107,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
         const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);
-        const int64_t first_row = own_rows.first, end_row = own_rows.end;
+        const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
         const auto weight_at = [&](int64_t row) { return weight; };
@@ -132,14 +132,14 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         float mean_next[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = first_row + r * apart < end_row ? *mean_at(first_row + r * apart) : float();
+          mean_next[r] = first_row + r * stride < end_row ? *mean_at(first_row + r * stride) : float();
         }
         float rstd_next[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = first_row + r * apart < end_row ? *rstd_at(first_row + r * apart) : float();
+          rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
         }
-        for (int64_t row = first_row; row < end_row; row += tile_rows * apart) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
           float mean_number[tile_rows];
           float rstd_number[tile_rows];
           float mul[tile_rows];
@@ -151,11 +151,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            mean_next[r] = row + tile_rows * apart + r * apart < end_row ? *mean_at(row + tile_rows * apart + r * apart) : float();
+            mean_next[r] = row + tile_rows * stride + r * stride < end_row ? *mean_at(row + tile_rows * stride + r * stride) : float();
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = row + tile_rows * apart + r * apart < end_row ? *rstd_at(row + tile_rows * apart + r * apart) : float();
+            rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
           }
           ring.wait_until_filled();
           const w::bf16* dy_stage[tile_rows];
@@ -163,15 +163,15 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 12800, dy_at(row + r * apart), begin);
-            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * apart), begin);
+            dy_stage[r] = ring.row(0 + r * 12800, dy_at(row + r * stride), begin);
+            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * stride), begin);
           }
           ring.next();
           w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
           w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * apart < end_row) {
+            if (row + r * stride < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -191,7 +191,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           w::Parts<w::Sum, float> sum_1_state[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * apart < end_row) {
+            if (row + r * stride < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -248,7 +248,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * apart < end_row) {
+            if (row + r * stride < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -272,7 +272,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     const float add = mul_9 + sub_2;
                     out0_lanes[i] = add;
                   }
-                  w::store_row<out0_together>(out0_at(row + r * apart), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
               }
             }

@@ -80,19 +80,19 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
     if (threadIdx.x == threads) {
       for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
         const int64_t segment = next / chunks, chunk = next % chunks;
-        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+        const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
         const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
-        for (int64_t row = first_row; row < end_row; row += tile_rows) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r < end_row) {
-              const int before = beginning(dy_at(row + r));
+            if (row + r * stride < end_row) {
+              const int before = beginning(dy_at(row + r * stride));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4352, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
-              ring.copy(8704 + r * 4352, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
+              ring.copy(0 + r * 4352, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 33554432);
+              ring.copy(8704 + r * 4352, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 33554432);
             }
           }
           ring.copied();
@@ -104,7 +104,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
     const int thread = threadIdx.x;
     for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
       const int64_t segment = next / chunks, chunk = next % chunks;
-      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+      const int64_t first_row = chunk, end_row = rows, stride = chunks;
       const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
       const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
@@ -129,14 +129,14 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       float mean_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        mean_next[r] = first_row + r < end_row ? *mean_at(first_row + r) : float();
+        mean_next[r] = first_row + r * stride < end_row ? *mean_at(first_row + r * stride) : float();
       }
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = first_row + r < end_row ? *rstd_at(first_row + r) : float();
+        rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
       }
-      for (int64_t row = first_row; row < end_row; row += tile_rows) {
+      for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
         float mean_number[tile_rows];
         float rstd_number[tile_rows];
         float mul[tile_rows];
@@ -148,11 +148,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = row + tile_rows + r < end_row ? *mean_at(row + tile_rows + r) : float();
+          mean_next[r] = row + tile_rows * stride + r * stride < end_row ? *mean_at(row + tile_rows * stride + r * stride) : float();
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
+          rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         w::Parts<w::Sum, float> sum_1_state[tile_rows];
@@ -162,13 +162,13 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4352, dy_at(row + r), begin);
-          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r), begin);
+          dy_stage[r] = ring.row(0 + r * 4352, dy_at(row + r * stride), begin);
+          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r * stride), begin);
         }
         ring.next();
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
+          if (row + r * stride < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -226,7 +226,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
+          if (row + r * stride < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -251,7 +251,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const float add_1 = mul_11 + sub_2;
                   out0_lanes[i] = add_1;
                 }
-                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -67,19 +67,19 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+        const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
-        for (int64_t row = first_row; row < end_row; row += tile_rows) {
+        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r < end_row) {
-              const int before = beginning(dy_at(row + r));
+            if (row + r * stride < end_row) {
+              const int before = beginning(dy_at(row + r * stride));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 16640, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
-              ring.copy(33280 + r * 16640, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
+              ring.copy(0 + r * 16640, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 67108864);
+              ring.copy(33280 + r * 16640, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 67108864);
             }
           }
           ring.copied();
@@ -90,7 +90,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;
+      const int64_t first_row = chunk, end_row = rows, stride = chunks;
       const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
@@ -112,9 +112,9 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       float rstd_next[tile_rows];
       #pragma unroll
       for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = first_row + r < end_row ? *rstd_at(first_row + r) : float();
+        rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
       }
-      for (int64_t row = first_row; row < end_row; row += tile_rows) {
+      for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
         float rstd_number[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
@@ -122,7 +122,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = row + tile_rows + r < end_row ? *rstd_at(row + tile_rows + r) : float();
+          rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
         }
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
@@ -130,15 +130,15 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 16640, dy_at(row + r), begin);
-          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r), begin);
+          dy_stage[r] = ring.row(0 + r * 16640, dy_at(row + r * stride), begin);
+          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r * stride), begin);
         }
         ring.next();
         w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
         w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
+          if (row + r * stride < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -157,7 +157,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         w::Parts<w::Sum, float> sum_state[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
+          if (row + r * stride < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -200,7 +200,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
+          if (row + r * stride < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -222,7 +222,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                   const float mul_6 = rstd_number[r] * sub;
                   out0_lanes[i] = mul_6;
                 }
-                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -95,5 +95,5 @@ def test_every_row_is_of_one_part_of_a_chunk(apart: int) -> None:
     for count, chunks in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
         out = torch.full((places(chunks, apart),), -1, dtype=torch.int64, device="cuda")
         start(content, f"parts_{apart}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
-        found[count, chunks] = finding(listed(out.tolist(), apart), count, chunks, apart)
+        found[count, chunks] = finding(listed(out.tolist()), count, chunks, apart)
     assert {case: text for case, text in found.items() if text is not None} == {}

@@ -167,18 +167,20 @@ struct Ring {
 
 /// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`
 /// from each other, follow one another, first those of row 0. Chunks are equal shares of them; a chunk has a part for
-/// each place where rows of it begin, maybe an empty one, so that the parts of all are numbered by chunk + place.
-struct Rows { int64_t first, end; };
+/// each place where rows of it begin, maybe an empty one, so that the parts of all are numbered by chunk + place. Where
+/// all rows begin alike, each chunk has every so many of them, so that those under way lie next to each other.
+struct Rows { int64_t first, end, stride; };
 template <int apart>
 inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart * chunk / chunks; }
 template <int apart>
 inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
 template <int apart>
 inline Rows rows_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
+  if constexpr (apart == 1) return {chunk, rows, chunks};
   const int64_t place = part - chunk, each = (rows + apart - 1) / apart, before = place * each;
   const int64_t from = max(apart * each * chunk / chunks - before, 0ll);
   const int64_t to = min(apart * each * (chunk + 1) / chunks - before, each);
-  return {from * apart + place, min(rows, to * apart + place)};
+  return {from * apart + place, min(rows, to * apart + place), apart};
 }
 /// A row that begins as those of a part do.
 template <int apart>

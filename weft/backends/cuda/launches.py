@@ -20,7 +20,7 @@ from weft.lowering.nest import GridSync, Nest, Reduce, Send, Tasks
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns divisible early ragged own thread_vectors memory ring "
-    "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart own_rows "
+    "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart own_rows stride "
     "first_row end_row last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner "
     "segment chunk row r k i vector column before begin end kept wide task_columns blocks task exists barrier thread "
     "threadIdx blockIdx gridDim blockDim warpSize min max barriers"

@@ -77,11 +77,11 @@ class Printer(RowTiles):
                 head = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part)"
                 parts.enter_context(self.out.block(head))
                 line("const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);")
-                line("const int64_t first_row = own_rows.first, end_row = own_rows.end;")
+                line("const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;")
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){' * tile_rows' * self.several}, end_row = rows;")
             else:
-                line("const int64_t first_row = rows * chunk / chunks, end_row = rows * (chunk + 1) / chunks;")
+                line("const int64_t first_row = chunk, end_row = rows, stride = chunks;")
             for buffer in dict.fromkeys(addressed):
                 offset = self.offset(buffer)
                 at = f"{buffer.name} + {offset}" if offset else buffer.name
@@ -93,12 +93,9 @@ class Printer(RowTiles):
         if self.is_queued:
             head = "for (int64_t row = first_row, next_row; row < end_row; row = next_row)"
         else:
-            head = f"for (int64_t row = first_row; row < end_row; {self._next('row')})"
+            head = f"for (int64_t row = first_row; row < end_row; row += {self.step})"
         with self.out.block(head):
             yield
-
-    def _next(self, row: str) -> str:
-        return f"++{row}" if self.step == "1" else f"{row} += {self.step}"
 
     # the warps that compute
 
@@ -155,7 +152,7 @@ class Printer(RowTiles):
             for name, kind in held.items():
                 line(f"{kind} {name}{rows};")
         line("#pragma unroll 1")
-        head = f"for (int64_t ahead = first_row; ; {self._next('ahead')})"
+        head = f"for (int64_t ahead = first_row; ; ahead += {self.step})"
         if self.is_queued:
             head = "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row)"
         with self.out.block(head):

@@ -43,9 +43,8 @@ class RowTiles(Vectors):
 
     @property
     def step(self) -> str:
-        """From the first row of a tile to that of the next one."""
-        steps = ["tile_rows"] * self.several + ["apart"] * (self.apart > 1)
-        return " * ".join(steps) or "1"
+        """From the first row of a tile of a chunk to that of the next one."""
+        return "tile_rows * stride" if self.several else "stride"
 
     def slot(self, buffer: Buffer) -> str:
         offset = self.offsets[buffer.name]
