@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 blocks=1 vectors=4 stages=2 chunks=15 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=12 blocks=1 vectors=3 stages=3 chunks=15 weights=registers lag=0 tile=registers
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -26,9 +26,9 @@
 //   output out1: bf16 [n:1] = cast_4
 // end
 
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(416, 1)
 weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 8;
+  constexpr int lanes = 8, cluster = 8, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 65536;
@@ -44,10 +44,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 168064);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 202752);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 66560, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 166016, barriers + 4, rank);
+  w::Ring<3, 66560, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 199680, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -56,7 +56,6 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 133120);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -97,14 +96,14 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = beginning(dy_at(first_row));
-      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       float sum_1[thread_vectors][lanes];
@@ -166,7 +165,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
+                const auto weight_vector = w::kept(weight_tile[k]);
                 float sum_block[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -209,7 +208,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
+                const auto weight_vector = w::kept(weight_tile[k]);
                 float out0_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
