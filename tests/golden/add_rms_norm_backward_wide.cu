@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=4 warps=10 blocks=1 vectors=2 stages=3 chunks=30 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 blocks=3 vectors=3 stages=5 chunks=45 weights=registers lag=1 tile=shared
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -29,14 +29,13 @@
 //   output out1: bf16 [n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(352, 1)
+extern "C" __global__ void __launch_bounds__(128, 3)
 weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ dresidual, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 4, warps = 10;
+  constexpr int lanes = 8, cluster = 8, warps = 3;
   constexpr int threads = 32 * warps;
-  constexpr int tile_rows = 2;
   constexpr int columns = 18432;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 45;
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -48,10 +47,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 190336);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 73728);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 56832, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 189056, barriers + 6, rank);
+  w::Ring<5, 14592, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1, 4> exchange(memory + 72960, barriers + 10, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -60,7 +59,6 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 170496);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -75,19 +73,14 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         const auto dy_at = [&](int64_t row) { return dy + row * 18432; };
         const auto dresidual_at = [&](int64_t row) { return dresidual + row * 18432; };
         const auto x_at = [&](int64_t row) { return x + row * 18432; };
-        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+        for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
-              const int before = beginning(dy_at(row + r * stride));
-              const int begin = max(first * lanes - before, 0);
-              const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 9472, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 18874368);
-              ring.copy(18944 + r * 9472, dresidual_at(row + r * stride) + begin, dresidual_at(row + r * stride) + end, dresidual + 18874368);
-              ring.copy(37888 + r * 9472, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 18874368);
-            }
-          }
+          const int before = beginning(dy_at(row));
+          const int begin = max(first * lanes - before, 0);
+          const int end = min((first + own) * lanes - before, columns);
+          ring.copy(0, dy_at(row) + begin, dy_at(row) + end, dy + 18874368);
+          ring.copy(4864, dresidual_at(row) + begin, dresidual_at(row) + end, dresidual + 18874368);
+          ring.copy(9728, x_at(row) + begin, x_at(row) + end, x + 18874368);
           ring.copied();
         }
       }
@@ -104,144 +97,115 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 18432; };
       const int before = beginning(dy_at(first_row));
-      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       float sum_1[thread_vectors][lanes];
       w::fill(sum_1, 0.0f);
-      float rstd_next[tile_rows];
-      #pragma unroll
-      for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
-      }
-      for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
-        float rstd_number[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_number[r] = rstd_next[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
-        }
-        ring.wait_until_filled();
-        const w::bf16* dy_stage[tile_rows];
-        const w::bf16* dresidual_stage[tile_rows];
-        const w::bf16* x_stage[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
+      float rstd_next = first_row < end_row ? *rstd_at(first_row) : float();
+      struct Tile {
+        unsigned sent;
+        int64_t row;
+        float rstd_number;
+        const w::bf16* dy_stage;
+        const w::bf16* dresidual_stage;
+        const w::bf16* x_stage;
+      } held, fresh;
+      #pragma unroll 1
+      for (int64_t ahead = first_row; ; ahead += stride) {
+        if (ahead < end_row) {
+          const int64_t row = ahead;
+          const float rstd_number = rstd_next;
+          rstd_next = row + stride < end_row ? *rstd_at(row + stride) : float();
+          w::Parts<w::Sum, float> sum_state;
+          ring.wait_until_filled();
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 9472, dy_at(row + r * stride), begin);
-          dresidual_stage[r] = ring.row(18944 + r * 9472, dresidual_at(row + r * stride), begin);
-          x_stage[r] = ring.row(37888 + r * 9472, x_at(row + r * stride), begin);
-        }
-        ring.next();
-        w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
-        w::Vector<w::bf16, lanes> dresidual_row[tile_rows][thread_vectors];
-        w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                dy_row[r][k] = dy_tile;
-                const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage[r], column, columns, whole);
-                dresidual_row[r][k] = dresidual_tile;
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                x_row[r][k] = x_tile;
+          const auto* const dy_stage = ring.row(0, dy_at(row), begin);
+          const auto* const dresidual_stage = ring.row(4864, dresidual_at(row), begin);
+          const auto* const x_stage = ring.row(9728, x_at(row), begin);
+          ring.next();
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = w::kept(weight_tile[k]);
+              float sum_block[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float mul = cast * rstd_number;
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_2 = mul * mul_1;
+                const float mul_6 = cast_1 * mul;
+                sum_block[i] = mul_2;
+                sum_1[k][i] = sum_1[k][i] + mul_6;
               }
+              if (!whole) {
+                w::keep_inside<w::Sum>(sum_block, column, columns);
+              }
+              sum_state.add(sum_block);
             }
           }
+          float sum = sum_state.total();
+          const unsigned sent = exchange.template send<w::Sum>(sum);
+          fresh.sent = sent, fresh.row = row;
+          fresh.rstd_number = rstd_number, fresh.dy_stage = dy_stage, fresh.dresidual_stage = dresidual_stage, fresh.x_stage = x_stage;
         }
-        ring.release();
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
-                float sum_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul = cast * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_2 = mul * mul_1;
-                  const float mul_6 = cast_1 * mul;
-                  sum_block[i] = mul_2;
-                  sum_1[k][i] = sum_1[k][i] + mul_6;
-                }
-                if (!whole) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                }
-                sum_state[r].add(sum_block);
+        if (ahead != first_row) {
+          const auto& sent = held.sent;
+          const auto& row = held.row;
+          const auto& rstd_number = held.rstd_number;
+          const auto& dy_stage = held.dy_stage;
+          const auto& dresidual_stage = held.dresidual_stage;
+          const auto& x_stage = held.x_stage;
+          float sum;
+          exchange.template receive<w::Sum>(sent, sum);
+          const float div = sum / 18432.0f;
+          const float mul_3 = rstd_number * div;
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = w::kept(weight_tile[k]);
+              float out0_lanes[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_4 = cast * mul_3;
+                const float sub = mul_1 - mul_4;
+                const float mul_5 = rstd_number * sub;
+                const float cast_3 = w::cast<float>(dresidual_tile[i]);
+                const float add = mul_5 + cast_3;
+                out0_lanes[i] = add;
               }
+              w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
             }
           }
+          ring.release();
         }
-        float sum[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
-        exchange.template reduce<w::Sum>(sum);
-        float div[tile_rows];
-        float mul_3[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          div[r] = sum[r] / 18432.0f;
-          mul_3[r] = rstd_number[r] * div[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto dresidual_tile = w::kept(dresidual_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_4 = cast * mul_3[r];
-                  const float sub = mul_1 - mul_4;
-                  const float mul_5 = rstd_number[r] * sub;
-                  const float cast_3 = w::cast<float>(dresidual_tile[i]);
-                  const float add = mul_5 + cast_3;
-                  out0_lanes[i] = add;
-                }
-                w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
-              }
-            }
-          }
-        }
+        if (ahead >= end_row) break;
+        held = fresh;
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -261,7 +225,7 @@ weft_add_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16*
   constexpr int warps = 8;
   constexpr int columns = 18432;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 45;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

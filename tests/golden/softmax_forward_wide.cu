@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=15 blocks=2 vectors=7 stages=2 chunks=132 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=12 blocks=2 vectors=9 stages=2 chunks=132 weights=registers lag=0 tile=shared
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257
@@ -13,9 +13,9 @@
 //   output out0: bf16 [m:50257, n:1] = cast_1
 // end
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(416, 2)
 weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long long* counter) {
-  constexpr int lanes = 8, cluster = 2, warps = 15;
+  constexpr int lanes = 8, cluster = 2, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
@@ -27,9 +27,9 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 101392);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 101296);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 101344);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 101248);
   w::Ring<2, 50432, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 1, 2> exchange(memory + 100864, barriers + 4, rank);
   w::TileQueue<cluster, 4> queue(rows, counter, next_rows + 2, barriers + 6, rank);

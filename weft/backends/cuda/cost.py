@@ -39,12 +39,13 @@ class Constants:
     """bandwidth: of the target's copy bandwidth. issue_ns: of an operation on an element in a warp's scheduler;
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile
     in a warp, operations, and row: of each of its rows; edge: of the first and of the last vector of a thread, where
-    rows may begin between two; shift: of one of weights that is shifted for each row. copier: what the warp that
-    copies takes of the schedulers, in warps that compute. pick_ns: for an element that
+    rows may begin between two; shift: of one of weights that is shifted for each row. busiest: how much
+    the scheduler with the most warps of a block decides, the others the rest. pick_ns: for an element that
     is picked by its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of
     a cluster that is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power:
     the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
-    cluster takes for its bytes than all on average, where the rows of a chunk lie in one place of memory. start_us: of a launch.
+    cluster takes for its bytes than all on average, where the rows of a chunk lie in one place of memory;
+    held: by how much longer where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
     gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
@@ -59,7 +60,7 @@ class Constants:
     row: float
     edge: float
     shift: float
-    copier: float
+    busiest: float
     pick_ns: float
     exchange_ns: float
     arrival_ns: float
@@ -67,6 +68,7 @@ class Constants:
     stage_power: float
     power: float
     uneven: float
+    held: float
     start_us: float
     tail: float
     drain: float
@@ -116,7 +118,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     edges = (1 if is_held else work.passes) + len(work.written)
     begun += known.edge * work.is_early * edges * rows * min(2, schedule.vectors)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
-    warps = crowd * (schedule.warps + known.copier) / resources.SCHEDULERS
+    mean_warps, most_warps = schedule.warps / resources.SCHEDULERS, -(-schedule.warps // resources.SCHEDULERS)
+    warps = crowd * (mean_warps + known.busiest * (most_warps - mean_warps))
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * max(1.0, warps)
     wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks
     if schedule.warps * schedule.cluster > 1:
@@ -129,7 +132,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     in_parts = work.alike > 1 and work.keeps_columns(schedule)
-    moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.uneven * in_parts)
+    moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.uneven * in_parts + known.held * is_held)
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     held = 0 if is_held else 1 + schedule.lag
