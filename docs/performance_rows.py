@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 Cell = Mapping[str, Any]
-FILES = ("backward", "sums", "forward", "odd", "thunder", "peers", "quack")
+FILES = ("backward", "sums", "forward", "odd", "large", "thunder", "peers", "quack")
 """Of ``benchmarks/results``, behind ``h200_rows_``."""
 
 PAGE = """## Wide and odd rows
 
 Fractions of copy of 2^26 elements in bf16, a line a width. Beyond 8192 columns, and at many odd widths, these kernels
-are in CUDA C++ ([the note](notes/cuda.md)). Powers of two, 12288 and 24576 were chosen; all other widths were drawn,
-evenly by their logarithm, when the code was finished.
+are in CUDA C++ ([the note](notes/cuda.md)). Powers of two, 12288 and 24576 were chosen; all other widths were drawn
+when the code was finished.
 
 Backwards with column sums, of two and of three or more:
 
@@ -36,6 +36,12 @@ Odd widths, where rows begin anywhere between two vectors:
 `{commands[odd]}`
 
 {odd}
+
+Of 2^28 elements:
+
+`{commands[large]}`
+
+{large}
 
 The layer norm backward as Lightning Thunder traces it ([nvFuser's PR
 4663](https://github.com/NVIDIA/Fuser/pull/4663)), of 16384 rows, with TorchInductor's time over weft's:
@@ -73,6 +79,7 @@ def rows_page(folder: Path) -> str:
         backward=fractions(cells["backward"] + cells["sums"]),
         forward=fractions(cells["forward"]),
         odd=fractions(cells["odd"]),
+        large=fractions(cells["large"]),
         thunder=by_width(cells["thunder"], lambda cell: f"{of_copy(cell)} ({over(cell, 'inductor')})"),
         peers=peers(cells["peers"]),
         quack=peers(cells["quack"]),
