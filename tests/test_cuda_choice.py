@@ -47,7 +47,8 @@ def split_of(name: str, rows: int, columns: int, dtype: str = "bf16", target: Ta
 
 @cache
 def points() -> list[Point]:
-    return points_of([CLUSTERS_TIMED])
+    """Of every fourth shape."""
+    return points_of([CLUSTERS_TIMED], 4)
 
 
 # resources
@@ -92,7 +93,7 @@ def test_times_are_near_what_was_measured() -> None:
     known = constants(TARGET)
     near = [p for p in points() if p.slower < math.log(1.15)]
     errors = [abs(math.log(times_us(p.work, p.schedule, TARGET, known).all / p.us)) for p in near]
-    assert len(near) > 1000
+    assert len(near) > 500
     assert sum(error < math.log(1.1) for error in errors) >= 0.65 * len(errors)
     assert sum(error < math.log(1.25) for error in errors) >= 0.93 * len(errors)
 

@@ -83,14 +83,16 @@ class Swept:
         return int(self.figures["place"])
 
 
-def read_clusters(files: Sequence[Path]) -> Iterator[tuple[Cell, Split, CudaSchedule, dict[str, str]]]:
-    """Kernels in CUDA C++ of some files that were compiled, with their lines."""
+def read_clusters(files: Sequence[Path], every: int = 1) -> Iterator[tuple[Cell, Split, CudaSchedule, dict[str, str]]]:
+    """Kernels in CUDA C++ of some files that were compiled, with their lines. every: shapes of which those of one are
+    read."""
     for path in files:
+        places: dict[Cell, int] = {}
         with path.open() as file:
             for row in csv.DictReader(file):
-                if not row["registers"]:
-                    continue
                 cell = Cell(row["workload"], row["dtype"], int(row["rows"]), int(row["columns"]))
+                if places.setdefault(cell, len(places)) % every or not row["registers"]:
+                    continue
                 split = parts_of(cell, TARGET)[row["part"]]
                 fixed: dict[str, Any] = {k: row[k] if k in CLUSTER_WORDS else int(row[k]) for k in CLUSTER_FIELDS[1:]}
                 yield cell, split, CudaSchedule(row["scheme"], *split.dims, **fixed), row  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int before = beginning(dy_at(row + r * stride));
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
-                ring.copy(0 + r * 12800, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 51463168);
+                ring.copy(r * 12800, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 51463168);
                 ring.copy(25600 + r * 12800, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 51463168);
               }
             }
@@ -163,7 +163,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(0 + r * 12800, dy_at(row + r * stride), begin);
+            dy_stage[r] = ring.row(r * 12800, dy_at(row + r * stride), begin);
             x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * stride), begin);
           }
           ring.next();

@@ -90,7 +90,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
               const int before = beginning(dy_at(row + r * stride));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(0 + r * 4352, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 33554432);
+              ring.copy(r * 4352, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 33554432);
               ring.copy(8704 + r * 4352, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 33554432);
             }
           }
@@ -161,7 +161,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(0 + r * 4352, dy_at(row + r * stride), begin);
+          dy_stage[r] = ring.row(r * 4352, dy_at(row + r * stride), begin);
           x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r * stride), begin);
         }
         ring.next();

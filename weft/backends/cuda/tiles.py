@@ -48,7 +48,9 @@ class RowTiles(Vectors):
 
     def slot(self, buffer: Buffer) -> str:
         offset = self.offsets[buffer.name]
-        return f"{offset} + r * {self.slot_bytes(buffer)}" if self.several else str(offset)
+        if not self.several:
+            return str(offset)
+        return f"{offset} + " * (offset > 0) + f"r * {self.slot_bytes(buffer)}"
 
     def of_tile(self, statement: Statement) -> None:
         line = self.out.line
