@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 
 from tests.cases import often
+from tests.cuda_kernels import planned_for
 from tools.cuda_fit import Point, points_of
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.swept import CLUSTERS_TIMED, TARGET
@@ -109,6 +110,17 @@ def test_choices_lose_little() -> None:
         return chosen.us / min(p.us for p in own)
 
     assert statistics.geometric_mean(map(lost, kernels.values())) < 1.06
+
+
+def test_chunks_of_likely_widths_have_a_stride_as_those_of_known_ones_do() -> None:
+    """Memory takes longer where the rows of a chunk lie in one place, which a multiple of 16 has none of."""
+    known = split_of("rms_norm_backward", 2048, 32768)
+    (schedule, *_) = choice.ranked(known)
+    _, likely, _ = planned_for("rms_norm_backward", (2048, 32768))
+    _, odd, _ = planned_for("rms_norm_backward", (2048, 32761))
+    least = choice.times_of(known, schedule).memory
+    assert choice.times_of(likely, schedule).memory == pytest.approx(least, rel=0.01)
+    assert choice.times_of(odd, schedule).memory > 1.03 * least
 
 
 # choices

@@ -131,7 +131,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
-    in_parts = work.alike > 1 and work.keeps_columns(schedule)
+    in_parts = work.is_early and work.alike > 1 and work.keeps_columns(schedule)
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.uneven * in_parts + known.held * is_held)
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
