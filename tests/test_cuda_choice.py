@@ -94,7 +94,7 @@ def test_times_are_near_what_was_measured() -> None:
     known = constants(TARGET)
     near = [p for p in points() if p.slower < math.log(1.15)]
     errors = [abs(math.log(times_us(p.work, p.schedule, TARGET, known).all / p.us)) for p in near]
-    assert len(near) > 500
+    assert len(near) > 1000
     assert sum(error < math.log(1.1) for error in errors) >= 0.65 * len(errors)
     assert sum(error < math.log(1.25) for error in errors) >= 0.93 * len(errors)
 
