@@ -162,13 +162,17 @@ def test_shared_memory_has_place_for_stages_and_for_rows_that_begin_between_vect
     assert stages <= launches.shared_bytes(kernel) <= stages + 1024
 
 
-@pytest.mark.parametrize("columns", [2001, 2048])
-def test_rows_of_a_tile_that_do_not_exist_are_not_copied(columns: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "between", "steps"),
+    [(2001, "apart", "first_row, next_row; row < end_row; row = next_row"),
+     (2048, "stride", "first_row; row < end_row; row += tile_rows * stride")],
+)  # fmt: skip
+def test_rows_of_a_tile_that_do_not_exist_are_not_copied(columns: int, between: str, steps: str) -> None:
     _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["several rows"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     before = lines[: next(i for i, line in enumerate(lines) if line.startswith("ring.copy("))]
-    assert "if (row + r * stride < end_row) {" in before
-    assert lines.count("for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {") == 2
+    assert f"if (row + r * {between} < end_row) {{" in before
+    assert lines.count(f"for (int64_t row = {steps}) {{") == 2
 
 
 def test_the_end_of_a_tensor_of_more_than_two_billion_elements_is_counted_in_64_bits() -> None:

@@ -22,7 +22,7 @@ from tests.cuda_header import (
     rows,
     values,
 )
-from tests.cuda_rows import APART, finding, listed, parts_kernel, places
+from tests.cuda_rows import WAYS, finding, listed, parts_kernel, places
 from tests.triton_cases import COMPUTED
 from weft.backends.cuda import build
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
@@ -87,13 +87,13 @@ def test_reductions_in_one_pass(dtype: str, columns: int) -> None:
     assert {way: text for way, text in found.items() if text is not None} == {}
 
 
-@pytest.mark.parametrize("apart", APART)
-def test_every_row_is_of_one_part_of_a_chunk(apart: int) -> None:
+@pytest.mark.parametrize(("apart", "tile_rows"), WAYS)
+def test_every_row_is_of_one_part_of_a_chunk(apart: int, tile_rows: int) -> None:
     """As a GPU divides, too: see tests/test_cuda_rows.py."""
     content, _ = build.compiled(parts_kernel(), "parts", architecture(), {})
     found = dict[tuple[int, int], str | None]()
     for count, chunks in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
         out = torch.full((places(chunks, apart),), -1, dtype=torch.int64, device="cuda")
-        start(content, f"parts_{apart}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
-        found[count, chunks] = finding(listed(out.tolist()), count, chunks, apart)
+        start(content, f"parts_{apart}_{tile_rows}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
+        found[count, chunks] = finding(listed(out.tolist()), count, chunks, apart, tile_rows)
     assert {case: text for case, text in found.items() if text is not None} == {}

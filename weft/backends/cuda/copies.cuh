@@ -166,21 +166,41 @@ struct Ring {
 // the rows of a chunk
 
 /// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`
-/// from each other, follow one another, first those of row 0. Chunks are equal shares of them; a chunk has a part for
-/// each place where rows of it begin, maybe an empty one, so that the parts of all are numbered by chunk + place. Where
-/// all rows begin alike, each chunk has every so many of them, so that those under way lie next to each other.
-struct Rows { int64_t first, end, stride; };
+/// from each other, are taken together. A chunk has a part for each place where rows of it begin, maybe an empty one, so
+/// that the parts of all are numbered by chunk + place.
 template <int apart>
 inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart * chunk / chunks; }
 template <int apart>
 inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
-template <int apart>
-inline Rows rows_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
-  if constexpr (apart == 1) return {chunk, rows, chunks};
-  const int64_t place = part - chunk, each = (rows + apart - 1) / apart, before = place * each;
-  const int64_t from = max(apart * each * chunk / chunks - before, 0ll);
-  const int64_t to = min(apart * each * (chunk + 1) / chunks - before, each);
-  return {from * apart + place, min(rows, to * apart + place), apart};
+
+/// The row tiles of a part, by their first rows.
+struct PartTiles {
+  int64_t first;
+  int64_t left, in_turn, step;  // tiles until the next round, and of a round; from one to the next
+  int64_t round, from_round;  // the next round, and how far that behind it is from it
+
+  /// The next one, or what no row is.
+  int64_t next() {
+    if (--left > 0) return first += step;
+    first = round, left = in_turn, round += from_round;
+    return first;
+  }
+};
+/// Tiles of a place where rows begin are dealt out in rounds, each to the chunks that have rows of that place, so that
+/// what all chunks are at lies together. Rounds of all places have as many tiles for each chunk; what they leave is
+/// divided in equal shares, and comes first.
+template <int apart, int tile_rows>
+inline PartTiles tiles_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
+  const int64_t place = part - chunk, step = apart * tile_rows, tiles = (rows + step - 1) / step;
+  const int64_t common = min(chunks & -chunks, int64_t{apart});  // divisor of both; apart is a power of two
+  const int64_t each = apart / common, dealt = chunks / common, rest = tiles % dealt;
+  const int64_t from = max(chunk * each - place * dealt, 0ll), to = min((chunk + 1) * each - place * dealt, dealt);
+  const int64_t begin = max(apart * rest * chunk / chunks - place * rest, 0ll);
+  const int64_t end = min(apart * rest * (chunk + 1) / chunks - place * rest, rest);
+  const int64_t in_turn = max(to - from, 0ll), round = in_turn > 0 ? rest + from : tiles;
+  PartTiles found{place + begin * step, end - begin, in_turn, step, place + round * step, dealt * step};
+  if (begin >= end) found.left = 1, found.next();
+  return found;
 }
 /// A row that begins as those of a part do.
 template <int apart>

@@ -20,7 +20,7 @@ from weft.lowering.nest import GridSync, Nest, Reduce, Send, Tasks
 
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns divisible early ragged own thread_vectors memory ring "
-    "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart own_rows stride "
+    "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart tiles stride "
     "first_row end_row last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner "
     "segment chunk row r k i vector column before begin end kept wide task_columns blocks task exists barrier thread "
     "threadIdx blockIdx gridDim blockDim warpSize min max barriers"
@@ -73,7 +73,7 @@ class Layout(View):
         self.exchange_at = at
         at += schedule.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
         self.next_rows_at = at
-        at += 8 * schedule.stages * self.is_queued
+        at += 8 * schedule.stages * self.has_next_rows
         self.told_at = at
         at += 8 * schedule.queue_places * self.is_queued
         self.barriers_at = at

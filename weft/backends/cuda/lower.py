@@ -49,13 +49,21 @@ class CudaLowering(Lowering[CudaSchedule], View):
     def of_tile(self) -> Iterator[Statement]:
         moving = self.numbers()[1]
         loads = [load for buffer in moving for load in self.load(buffer)]
-        ahead = [Load(buffer.name, ahead=True) for buffer in moving]
-        if numbers := (*loads, *ahead, *self.scalars()):
+        if numbers := (*loads, *self.scalars()):
             yield EachRow(numbers)
         if self.schedule.tile == "registers":
             held = (statement for b in self.streamed() for statement in (Load(b.name), Hold(b.name)))
             yield ColumnLoop((EachRow(tuple(held)),))
-        yield from self.stages()
+        # numbers of the next tile are asked for when those of this one have been used: ptxas may have one scoreboard
+        # for both, and wait for either
+        ahead, is_asked = EachRow(tuple(Load(buffer.name, ahead=True) for buffer in moving)), not moving
+        for statement in self.stages():
+            if isinstance(statement, Reduce) and not is_asked:
+                yield ahead
+                is_asked = True
+            yield statement
+        if not is_asked:
+            yield ahead
 
     def recomputes(self, stage: int) -> bool:
         return stage > 0

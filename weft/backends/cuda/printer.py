@@ -41,8 +41,10 @@ class Printer(RowTiles):
                 with self._tiles():
                     if self.is_queued:
                         self.out.line(f"next_row = queue.next(){' * tile_rows' * self.several};")
+                    elif self.has_next_rows:
+                        self.out.line("next_row = tiles.next();")
                     self.out.line("ring.wait_until_free();")
-                    if self.is_queued:
+                    if self.has_next_rows:
                         self.out.line("ring.set_next_row(next_row);")
                     for copy in statement.body:
                         assert isinstance(copy, Copy)
@@ -76,8 +78,9 @@ class Printer(RowTiles):
                 line("const int64_t last = w::last_part<apart>(chunk, chunks);")
                 head = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part)"
                 parts.enter_context(self.out.block(head))
-                line("const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);")
-                line("const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;")
+                tile_rows = "tile_rows" if self.several else "1"
+                line(f"auto tiles = w::tiles_of<apart, {tile_rows}>(part, chunk, rows, chunks);")
+                line("const int64_t first_row = tiles.first, end_row = rows;")
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){' * tile_rows' * self.several}, end_row = rows;")
             else:
@@ -90,7 +93,7 @@ class Printer(RowTiles):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
-        if self.is_queued:
+        if self.has_next_rows:
             head = "for (int64_t row = first_row, next_row; row < end_row; row = next_row)"
         else:
             head = f"for (int64_t row = first_row; row < end_row; row += {self.step})"
@@ -128,7 +131,7 @@ class Printer(RowTiles):
                 self._overlapping(body, behind)
             case Tiles(body=(Tile(body=body),)):
                 with self._tiles():
-                    self._next_of_queue()
+                    self._next_row()
                     for each in body:
                         self.of_tile(each)
             case Keep(value=name):
@@ -136,9 +139,9 @@ class Printer(RowTiles):
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
-    def _next_of_queue(self) -> None:
-        """The row tile behind this one, which comes with the copies of this one."""
-        if self.is_queued:
+    def _next_row(self) -> None:
+        """The row tile behind this one, where that comes with the copies of this one."""
+        if self.has_next_rows:
             self.out.line("ring.wait_until_filled();")
             self.out.line("next_row = ring.next_row();")
 
@@ -153,12 +156,12 @@ class Printer(RowTiles):
                 line(f"{kind} {name}{rows};")
         line("#pragma unroll 1")
         head = f"for (int64_t ahead = first_row; ; ahead += {self.step})"
-        if self.is_queued:
+        if self.has_next_rows:
             head = "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row)"
         with self.out.block(head):
             with self.out.block("if (ahead < end_row)"):
                 line("const int64_t row = ahead;")
-                self._next_of_queue()
+                self._next_row()
                 for each in body:
                     self.of_tile(each)
                 each_row = "for (int r = 0; r < tile_rows; ++r) " if self.several else ""

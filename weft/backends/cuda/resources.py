@@ -61,7 +61,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.warps * numbers
-    queue = (schedule.stages + 2 * schedule.queue_places) * work.is_queued(schedule)
+    queue = schedule.stages * work.has_next_rows(schedule) + 2 * schedule.queue_places * work.is_queued(schedule)
     return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places + queue))
 
 

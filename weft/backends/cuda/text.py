@@ -78,7 +78,7 @@ class _Function(Printer):
         line(f"uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + {layout.barriers_at});")
         line("const int rank = w::rank_in_cluster<cluster>(), first = rank * own;")
         eviction = "last" if self.row_outputs() else "first"
-        more = ", next_rows" if self.is_queued else ""
+        more = ", next_rows" if self.has_next_rows else ""
         if more:
             line(f"int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + {layout.next_rows_at});")
         ring = f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}>"

@@ -118,7 +118,7 @@ class RowTiles(Vectors):
     def _arrive(self) -> None:
         """Where the vectors of each row are in shared memory."""
         line = self.out.line
-        if not self.is_queued:
+        if not self.has_next_rows:
             line("ring.wait_until_filled();")
         if self.several:
             if not self.keeps_columns:
@@ -162,9 +162,10 @@ class RowTiles(Vectors):
                         self._add_number(self.by_name[name])
                     case _:
                         raise AssertionError(f"nobody prints {statement}")
+        next_row = "next_row" if self.has_next_rows else f"row + {self.step}"
         for statement in body:
             if isinstance(statement, Load) and statement.ahead:
-                self.load_ahead(self.inputs[statement.buffer], "next_row" if self.is_queued else f"row + {self.step}")
+                self.load_ahead(self.inputs[statement.buffer], next_row)
 
     def _store_number(self, output: Output) -> None:
         once = self.once(output.buffer.dims, (*self.segments, *self.inside))

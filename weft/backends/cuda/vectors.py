@@ -44,7 +44,7 @@ class Vectors(Statements):
         """The rows of a tile. first: of them."""
         before = self.row
         if self.several:
-            self.row = f"{first} + r" if self.is_queued else f"{first} + r * stride"
+            self.row = f"{first} + r{self.between_rows}"
             self.out.line("#pragma unroll")
             with self.out.block("for (int r = 0; r < tile_rows; ++r)"):
                 yield

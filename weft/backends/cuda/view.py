@@ -170,6 +170,17 @@ class View(KernelView[CudaSchedule]):
         return not self.outer and not self.segments and self.apart == 1 and together
 
     @property
+    def has_next_rows(self) -> bool:
+        """Whether what comes with the copies of a row tile is the first row of the next one: the copying thread alone
+        knows which that is. Else tiles are equally far apart."""
+        return self.is_queued or self.apart > 1
+
+    @property
+    def between_rows(self) -> str:
+        """By how much rows of a tile are apart, as a factor."""
+        return "" if self.is_queued else " * apart" if self.apart > 1 else " * stride"
+
+    @property
     def apart(self) -> int:
         """How far the rows of a part of a chunk are apart: they begin at one place between two vectors, where a thread
         keeps something of its columns."""

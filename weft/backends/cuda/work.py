@@ -90,6 +90,10 @@ class Work:
         together = schedule.cluster == 1 or self.exchanges > 0
         return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule)) and together
 
+    def has_next_rows(self, schedule: CudaSchedule) -> bool:
+        """Whether a row tile comes with the first row of the next one."""
+        return self.is_queued(schedule) or (self.alike > 1 and self.keeps_columns(schedule))
+
     @staticmethod
     @lru_cache(maxsize=KEPT)
     def of(split: Split) -> Work | Refusal:
