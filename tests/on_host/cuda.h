@@ -24,6 +24,8 @@ void host_wait_for_threads(unsigned number, unsigned threads);
 void host_wait_for_cluster(unsigned threads);
 unsigned long long host_shuffle(unsigned long long word, int lane, int operation);
 void host_copy(unsigned to, unsigned long long from, unsigned bytes, unsigned barrier);
+void host_copy_element(unsigned to, unsigned long long from, unsigned bytes);
+void host_arrive_behind_elements(unsigned barrier);
 void host_send(unsigned to, unsigned long long word, unsigned bytes, unsigned barrier);
 unsigned long long host_add(unsigned long long* to, unsigned long long more);
 void host_sleep();
@@ -129,6 +131,9 @@ inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_ca
     u32 to, u64 from, u32 bytes, u32 barrier, u64) {
   host_copy(to, from, bytes, barrier);
 }
+
+inline void cp_async_ca_shared_global(u32 to, u64 from, u32 bytes) { host_copy_element(to, from, bytes); }
+inline void cp_async_mbarrier_arrive_shared_cta_b64(u32 barrier) { host_arrive_behind_elements(barrier); }
 
 enum : int { BF16, F16, E4M3, E5M2 };  // kinds of narrow floats
 inline double wide(u32 bits, int kind) { return host_wide(bits, kind); }

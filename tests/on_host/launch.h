@@ -27,6 +27,8 @@ struct Block {
   std::vector<Barrier> barriers;  // by the word of shared memory where each one is
   Meeting named[16];
 };
+/// A copy, or a word, on its way. sent: to another block.
+struct Transfer { unsigned to, barrier, bytes; const void* from; uint64_t word; bool sent; uint64_t priority; };
 /// A thread. It waits until a word is no longer a value. what: it is that it waits for, and a number of that.
 struct Lane {
   ucontext_t start;
@@ -35,6 +37,7 @@ struct Lane {
   const unsigned* word = nullptr;
   unsigned value = 0, number = 0;
   const char* what = "";
+  std::vector<Transfer> elements;  // that it copies, for which no barrier waits yet
 };
 struct Warp {
   Block* block;
@@ -45,8 +48,6 @@ struct Warp {
   uint64_t words[2][WARP];  // that lanes give each other, by turns
   Lane lane[WARP];
 };
-/// A copy, or a word, on its way. sent: to another block.
-struct Transfer { unsigned to, barrier, bytes; const void* from; uint64_t word; bool sent; uint64_t priority; };
 
 struct Launch {
   void (*entry)(const unsigned long long*);

@@ -4,6 +4,7 @@
 #include "launch.h"
 
 #include <cstring>
+#include <utility>
 
 namespace host {
 namespace {
@@ -127,6 +128,18 @@ uint64_t host_shuffle(uint64_t word, int from, int operation) {
 void host_copy(unsigned to, uint64_t from, unsigned bytes, unsigned barrier) {
   if (from % 16 || bytes % 16 || to % 16) fail("a copy of %u bytes is not of granules", bytes);
   begin({to, barrier, bytes, reinterpret_cast<const void*>(from)});
+}
+/// By the thread itself. Its barrier is known when it says that all have been asked for.
+void host_copy_element(unsigned to, uint64_t from, unsigned bytes) {
+  if ((bytes != 4 && bytes != 8) || from % bytes) fail("an element of %u bytes is copied", bytes);
+  if (&block_of(to, bytes) != warp->block) fail("an element is copied to another block");
+  memset(bytes_at(to), POISON, bytes);
+  lane->elements.push_back({to, 0, bytes, reinterpret_cast<const void*>(from)});
+}
+void host_arrive_behind_elements(unsigned place) {
+  Barrier& barrier = own_barrier(place);
+  for (Transfer& each : lane->elements) barrier.bytes += each.bytes, each.barrier = place;
+  for (std::vector<Transfer> asked = std::exchange(lane->elements, {}); const Transfer& each : asked) begin(each);
 }
 void host_send(unsigned to, uint64_t word, unsigned bytes, unsigned barrier) {
   begin({to, barrier, bytes, nullptr, word});

@@ -50,11 +50,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Load:
-    """Elements of an input into registers. ahead: those of the rows that come next, those of these rows are there."""
+    """Elements of an input into registers."""
 
     buffer: str
     piece: int = 0
-    ahead: bool = False
 
 
 @dataclass(frozen=True)

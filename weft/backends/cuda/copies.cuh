@@ -154,6 +154,22 @@ struct Ring {
           "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier), "l"(cache_policy<eviction>())
           : "memory");
   }
+  /// Begin to copy one element, which is complete for whoever waits until the stage is filled once ``numbers_copied``
+  /// was said. Loads of the threads that compute would have to wait for each other: ptxas has six scoreboards.
+  template <class T>
+  void copy_number(int offset, const T* from) const {
+    if constexpr (sizeof(T) < 4)
+      *reinterpret_cast<T*>(slot(offset)) = *from;
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(slot(offset))), "l"(address(from)),
+                   "n"(sizeof(T))
+                   : "memory");
+  }
+  void numbers_copied() const {
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(filled + 8 * stage) : "memory");
+  }
+  template <class T>
+  const T* number(int offset) const { return reinterpret_cast<const T*>(slot(offset)); }
   /// Where the first element of a row would be of which this block has those from ``begin`` on.
   template <class T>
   const T* row(int offset, const T* row, int begin) const {

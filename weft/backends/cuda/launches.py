@@ -28,7 +28,7 @@ _OURS = (
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
 DERIVED = (
-    *("_at", "_tile", "_stage", "_next", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
+    *("_at", "_tile", "_stage", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
     *("_state", "_block", "_row"),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""

@@ -36,34 +36,21 @@ class CudaLowering(Lowering[CudaSchedule], View):
         yield Columns()
         body = [load for buffer in self.weights() for load in self.load(buffer)]
         body += self.start_sums()
-        fixed, moving = self.numbers()
-        body += [load for buffer in fixed for load in self.load(buffer)]
-        if moving:
-            body.append(EachRow(tuple(Load(b.name, ahead=True) for b in moving)))
+        body += [load for buffer in self.numbers()[0] for load in self.load(buffer)]
         body.append(Tiles((self.tile(),), "queue" if self.is_queued else "chunk"))
         body += [Keep(value.name) for value in self.outer]
         whole = body if self.is_queued else [Chunks(tuple(body))]
-        producer, consumers = specialised(whole, [b.name for b in self.streamed()])
+        producer, consumers = specialised(whole, [b.name for b in (*self.streamed(), *self.numbers()[1])])
         yield from (producer, overlapped(consumers) if self.schedule.lag else consumers)
 
     def of_tile(self) -> Iterator[Statement]:
-        moving = self.numbers()[1]
-        loads = [load for buffer in moving for load in self.load(buffer)]
+        loads = [load for buffer in self.numbers()[1] for load in self.load(buffer)]
         if numbers := (*loads, *self.scalars()):
             yield EachRow(numbers)
         if self.schedule.tile == "registers":
             held = (statement for b in self.streamed() for statement in (Load(b.name), Hold(b.name)))
             yield ColumnLoop((EachRow(tuple(held)),))
-        # numbers of the next tile are asked for when those of this one have been used: ptxas may have one scoreboard
-        # for both, and wait for either
-        ahead, is_asked = EachRow(tuple(Load(buffer.name, ahead=True) for buffer in moving)), not moving
-        for statement in self.stages():
-            if isinstance(statement, Reduce) and not is_asked:
-                yield ahead
-                is_asked = True
-            yield statement
-        if not is_asked:
-            yield ahead
+        yield from self.stages()
 
     def recomputes(self, stage: int) -> bool:
         return stage > 0

@@ -15,7 +15,6 @@ from weft.lowering.nest import (
     ColumnLoop,
     Compute,
     Copy,
-    EachRow,
     Keep,
     Load,
     Reduce,
@@ -35,7 +34,7 @@ class Printer(RowTiles):
     # the warp that copies
 
     def producer(self, role: Role) -> None:
-        with self.out.block("if (threadIdx.x == threads)"), self._chunks(self.streamed()):
+        with self.out.block("if (threadIdx.x == threads)"), self._chunks((*self.streamed(), *self.numbers()[1])):
             for statement in _of_chunks(role):
                 assert isinstance(statement, Tiles)
                 with self._tiles():
@@ -49,6 +48,8 @@ class Printer(RowTiles):
                     for copy in statement.body:
                         assert isinstance(copy, Copy)
                         self._copy([self.inputs[name] for name in copy.buffers])
+                    if self.numbers()[1]:
+                        self.out.line("ring.numbers_copied();")
                     self.out.line("ring.copied();")
 
     def _copy(self, buffers: Sequence[Buffer]) -> None:
@@ -58,7 +59,10 @@ class Printer(RowTiles):
             self.out.line("const int end = min((first + own) * lanes - before, columns);")
             for buffer in buffers:
                 row, slot = f"{buffer.name}_at({self.row})", self.slot(buffer)
-                self.out.line(f"ring.copy({slot}, {row} + begin, {row} + end, {buffer.name} + {self.end(buffer)});")
+                if self.has_columns(buffer):
+                    self.out.line(f"ring.copy({slot}, {row} + begin, {row} + end, {buffer.name} + {self.end(buffer)});")
+                else:
+                    self.out.line(f"ring.copy_number({slot}, {row});")
 
     # loops over rows
 
@@ -103,7 +107,7 @@ class Printer(RowTiles):
     # the warps that compute
 
     def consumers(self, role: Role) -> None:
-        addressed = [*self.streamed(), *self.weights(), *(b for some in self.numbers() for b in some), *self.picked()]
+        addressed = [*self.streamed(), *self.weights(), *self.numbers()[0], *self.picked()]
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
             if self.keeps_columns:
@@ -121,12 +125,6 @@ class Printer(RowTiles):
                 line(f"const {C_TYPES[buffer.dtype]} {name}_number = *{name}_at(first_row);")
             case Start(value=name):
                 self.start(self.by_name[name])
-            case EachRow(body=body):
-                for each in body:
-                    assert isinstance(each, Load)
-                    if self.several:
-                        line(f"{C_TYPES[self.inputs[each.buffer].dtype]} {each.buffer}_next[tile_rows];")
-                    self.load_ahead(self.inputs[each.buffer], "first_row", define=not self.several)
             case Tiles(body=(Tile(body=(*body, Behind(body=behind))),)):
                 self._overlapping(body, behind)
             case Tiles(body=(Tile(body=body),)):
@@ -186,7 +184,7 @@ class Printer(RowTiles):
         held = {"before": "int"} if passes and not self.keeps_columns else {}
         for statement in flat(body):
             match statement:
-                case Load(buffer=name, ahead=False) if name in used and not self.has_columns(self.inputs[name]):
+                case Load(buffer=name) if name in used and not self.has_columns(self.inputs[name]):
                     held[f"{name}_number"] = C_TYPES[self.inputs[name].dtype]
                 case Compute(value=name) if name in used and not self.is_vector(name):
                     held[name] = C_TYPES[self.by_name[name].dtype]

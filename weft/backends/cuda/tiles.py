@@ -8,6 +8,7 @@ from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, STATES
 from weft.backends.cuda.vectors import Vectors
+from weft.backends.cuda.view import NUMBER_BYTES
 from weft.backends.source import Writer
 from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
@@ -37,6 +38,8 @@ class RowTiles(Vectors):
         self.offsets, at = dict[str, int](), 0
         for buffer in self.streamed():
             self.offsets[buffer.name], at = at, at + self.slot_bytes(buffer) * self.schedule.rows_per_tile
+        for buffer in self.numbers()[1]:
+            self.offsets[buffer.name], at = at, at + NUMBER_BYTES * self.schedule.rows_per_tile
 
     def _varies_in_tile(self, value: Value) -> bool:
         return not self.is_vector(value.name) and value.op != "const" and value not in self.outer
@@ -50,7 +53,8 @@ class RowTiles(Vectors):
         offset = self.offsets[buffer.name]
         if not self.several:
             return str(offset)
-        return f"{offset} + " * (offset > 0) + f"r * {self.slot_bytes(buffer)}"
+        each = self.slot_bytes(buffer) if self.has_columns(buffer) else NUMBER_BYTES
+        return f"{offset} + " * (offset > 0) + f"r * {each}"
 
     def of_tile(self, statement: Statement) -> None:
         line = self.out.line
@@ -123,7 +127,7 @@ class RowTiles(Vectors):
         if self.several:
             if not self.keeps_columns:
                 line("int before[tile_rows];")
-            for buffer in self.streamed():
+            for buffer in (*self.streamed(), *self.numbers()[1]):
                 line(f"const {C_TYPES[buffer.dtype]}* {buffer.name}_stage[tile_rows];")
         with self.each_row():
             if not self.keeps_columns:
@@ -133,6 +137,9 @@ class RowTiles(Vectors):
             for buffer in self.streamed():
                 stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
                 line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.row}), begin);")
+            for buffer in self.numbers()[1]:
+                stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
+                line(f"{stage} = ring.number<{C_TYPES[buffer.dtype]}>({self.slot(buffer)});")
         line("ring.next();")
 
     def _numbers(self, body: Sequence[Statement]) -> None:
@@ -140,18 +147,19 @@ class RowTiles(Vectors):
         line = self.out.line
         if self.several:
             for statement in body:
-                if isinstance(statement, Load) and not statement.ahead:
+                if isinstance(statement, Load):
                     line(f"{C_TYPES[self.inputs[statement.buffer].dtype]} {statement.buffer}_number[tile_rows];")
                 elif isinstance(statement, Compute):
                     line(f"{C_TYPES[self.by_name[statement.value].dtype]} {statement.value}[tile_rows];")
         with self.each_row():
             for statement in body:
                 match statement:
-                    case Load(ahead=True):
-                        pass
+                    case Load(buffer=name) if self.several:
+                        kind = C_TYPES[self.inputs[name].dtype]
+                        exists = self.exists()[0]
+                        line(f"{self.number(name + '_number')} = {exists} ? *{name}_stage[r] : {kind}();")
                     case Load(buffer=name):
-                        kind = "" if self.several else f"const {C_TYPES[self.inputs[name].dtype]} "
-                        line(f"{kind}{self.number(name + '_number')} = {name}_next{'[r]' if self.several else ''};")
+                        line(f"const {C_TYPES[self.inputs[name].dtype]} {name}_number = *{name}_stage;")
                     case Compute(value=name) if self.several:
                         line(f"{self.number(name)} = {self.expression(self.by_name[name])};")
                     case Compute(value=name):
@@ -162,10 +170,6 @@ class RowTiles(Vectors):
                         self._add_number(self.by_name[name])
                     case _:
                         raise AssertionError(f"nobody prints {statement}")
-        next_row = "next_row" if self.has_next_rows else f"row + {self.step}"
-        for statement in body:
-            if isinstance(statement, Load) and statement.ahead:
-                self.load_ahead(self.inputs[statement.buffer], next_row)
 
     def _store_number(self, output: Output) -> None:
         once = self.once(output.buffer.dims, (*self.segments, *self.inside))
@@ -178,11 +182,3 @@ class RowTiles(Vectors):
         with self.guarded([*self.exists(), *once]):
             combined = COMBINE[value.op].format(value.name, self.operand(value.args[0]))
             self.out.line(f"{value.name} = {combined};")
-
-    def load_ahead(self, buffer: Buffer, first: str, *, define: bool = False) -> None:
-        """What the rows of a tile have of an input, before they are needed. first: of these rows."""
-        name, kind = buffer.name, C_TYPES[buffer.dtype]
-        with self.each_row(first):
-            to = f"{name}_next[r]" if self.several else f"{name}_next"
-            head = f"{kind} " if define else ""
-            self.out.line(f"{head}{to} = {self.row} < end_row ? *{name}_at({self.row}) : {kind}();")

@@ -21,6 +21,8 @@ LINE_BYTES = 128
 """Of the second cache. Copies begin with a line, whatever it has before what is copied: those that begin between two
 take some 6 % longer. So does what lies in shared memory."""
 
+NUMBER_BYTES = 8
+"""Of the place of a number of a row in a stage."""
 MANY_CHUNKS = 128
 """From which a finish that is launched by itself has all the warps that a block can have."""
 IN_ONE_PASS = {"sumexp": "max", "m2": "sum"}
@@ -219,8 +221,9 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def stage_bytes(self) -> int:
-        """Of a row tile of all streamed inputs."""
-        return sum(self.slot_bytes(b) for b in self.streamed()) * self.schedule.rows_per_tile
+        """Of a row tile of all streamed inputs, and of the numbers of its rows."""
+        rows = self.schedule.rows_per_tile
+        return sum(self.slot_bytes(b) for b in self.streamed()) * rows + numbers_bytes(len(self.numbers()[1]), rows)
 
     def weight_bytes(self, buffer: Buffer) -> int:
         """Of a weight in shared memory."""
@@ -252,6 +255,11 @@ def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) 
     """Elements of a vector: of the largest type that rows are read and written in, what a thread loads at once."""
     sizes = [itemsize(b.dtype) for b in program.buffers if varies(b, columns) and varies(b, rows)]
     return min(8, GRANULE_BYTES // max(sizes, default=2))
+
+
+def numbers_bytes(numbers: int, rows: int) -> int:
+    """Of a stage, for so many numbers of each row of a tile."""
+    return rounded_up(NUMBER_BYTES * numbers * rows)
 
 
 def rounded_up(count: int) -> int:

@@ -34,13 +34,14 @@ class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once; distinct_bytes: of those that are copied
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
     by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
-    weight_casts: operations on an element that are not done again where they are kept there. lanes: elements of a
-    vector. is_any_width: whether the width is known at run time only, and columns the likely one. is_early: whether
-    vectors begin before rows, as far as is likely; alike: how far rows are apart that surely begin at the same place.
-    accumulates: whether something is added up along columns. passes: loops over the columns of a row; loads: of vectors
-    in them. operations: on an element, in float32 additions. exchanges: of row reductions; numbers: that are exchanged;
-    partials: that a thread has of them. sums: column sums; picks: elements of a row that are taken by their index;
-    finishes: whether something is left to do behind the rows. rows: inside a segment."""
+    row_numbers: inputs of which a row has one element. weight_casts: operations on an element that are not done again
+    where weights are kept in shared memory. lanes: elements of a vector. is_any_width: whether the width is known at
+    run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
+    how far rows are apart that surely begin at the same place. accumulates: whether something is added up along
+    columns. passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32
+    additions. exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
+    column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
+    behind the rows. rows: inside a segment."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -48,6 +49,7 @@ class Work:
     written: tuple[int, ...]
     weights: tuple[int, ...]
     kept: tuple[int, ...]
+    row_numbers: int
     weight_casts: float
     lanes: int
     is_any_width: bool
@@ -123,6 +125,7 @@ class Work:
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
             tuple(itemsize(b.dtype) for b in weights),
             tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
+            len(view.numbers()[1]),
             sum(cost_of(view.by_name[name], name in rough) for name in casts),
             view.lanes,
             is_any_width,
