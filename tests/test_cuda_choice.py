@@ -314,13 +314,25 @@ def test_stages_that_are_held_are_not_filled() -> None:
 
 
 def test_what_spills_gives_way_to_what_wants_clearly_fewer_registers() -> None:
-    split = split_of("layer_norm_backward", 4096, 16384)
-    first = choice.chosen(split)
-    assert first is not None
-    second = choice.runner_up(split, [first])
-    assert isinstance(second, CudaSchedule)
-    work = Work.of(split)
-    assert isinstance(work, Work)
-    shares = [wanted_registers(work, s) / resources.most_registers(s.warps, s.blocks, TARGET) for s in (first, second)]
-    assert shares[1] <= 0.9 * shares[0]
-    assert choice.runner_up(split, candidates(split)) is None
+    """Or, where one alone spills, to what may have another number: a modulated layer norm's backward took 147 us in
+    place of 118."""
+    for name, rows, columns in (("layer_norm_backward", 4096, 16384), ("modulated_layer_norm_backward", 2048, 32768)):
+        split = split_of(name, rows, columns)
+        work, first = Work.of(split), choice.chosen(split)
+        assert isinstance(work, Work)
+        assert first is not None
+        second = choice.runner_up(split, [first])
+        assert isinstance(second, CudaSchedule)
+        third = choice.runner_up(split, [first, second])
+        assert isinstance(third, CudaSchedule)
+        limits = [resources.most_registers(s.warps, s.blocks, TARGET) for s in (first, second, third)]
+        shares = [wanted_registers(work, s) / most for s, most in zip((first, second, third), limits, strict=True)]
+        assert limits[1] != limits[0] or shares[1] <= 0.9 * shares[0]
+        assert shares[2] <= 0.9 * max(shares[:2])
+        between = [
+            s
+            for s in choice.ranked(split)
+            if choice.times_of(split, s).all < choice.times_of(split, second).all and s != first
+        ]
+        assert {resources.most_registers(s.warps, s.blocks, TARGET) for s in between} <= {limits[0]}
+        assert choice.runner_up(split, candidates(split)) is None

@@ -54,10 +54,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 182400);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 182808);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 51200, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 178816, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 182784);
+  w::Ring<3, 51328, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 179200, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -66,7 +67,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 153600);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 153984);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -79,22 +80,29 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t last = w::last_part<apart>(chunk, chunks);
         for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-          const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);
-          const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;
+          auto tiles = w::tiles_of<apart, tile_rows>(part, chunk, rows, chunks);
+          const int64_t first_row = tiles.first, end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
-          for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+          const auto mean_at = [&](int64_t row) { return mean + row; };
+          const auto rstd_at = [&](int64_t row) { return rstd + row; };
+          for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+            next_row = tiles.next();
             ring.wait_until_free();
+            ring.set_next_row(next_row);
             #pragma unroll
             for (int r = 0; r < tile_rows; ++r) {
-              if (row + r * stride < end_row) {
-                const int before = beginning(dy_at(row + r * stride));
+              if (row + r * apart < end_row) {
+                const int before = beginning(dy_at(row + r * apart));
                 const int begin = max(first * lanes - before, 0);
                 const int end = min((first + own) * lanes - before, columns);
-                ring.copy(r * 12800, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 51463168);
-                ring.copy(25600 + r * 12800, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 51463168);
+                ring.copy(r * 12800, dy_at(row + r * apart) + begin, dy_at(row + r * apart) + end, dy + 51463168);
+                ring.copy(25600 + r * 12800, x_at(row + r * apart) + begin, x_at(row + r * apart) + end, x + 51463168);
+                ring.copy_number(51200 + r * 8, mean_at(row + r * apart));
+                ring.copy_number(51216 + r * 8, rstd_at(row + r * apart));
               }
             }
+            ring.numbers_copied();
             ring.copied();
           }
         }
@@ -106,13 +114,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-        const auto own_rows = w::rows_of<apart>(part, chunk, rows, chunks);
-        const int64_t first_row = own_rows.first, end_row = own_rows.end, stride = own_rows.stride;
+        auto tiles = w::tiles_of<apart, tile_rows>(part, chunk, rows, chunks);
+        const int64_t first_row = tiles.first, end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
         const auto weight_at = [&](int64_t row) { return weight; };
-        const auto mean_at = [&](int64_t row) { return mean + row; };
-        const auto rstd_at = [&](int64_t row) { return rstd + row; };
         const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
         const int before = beginning(dy_at(first_row));
         const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
@@ -129,49 +135,36 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         w::fill(sum_2, 0.0f);
         float sum_3[thread_vectors][lanes];
         w::fill(sum_3, 0.0f);
-        float mean_next[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = first_row + r * stride < end_row ? *mean_at(first_row + r * stride) : float();
-        }
-        float rstd_next[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
-        }
-        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+        for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+          ring.wait_until_filled();
+          next_row = ring.next_row();
+          const w::bf16* dy_stage[tile_rows];
+          const w::bf16* x_stage[tile_rows];
+          const float* mean_stage[tile_rows];
+          const float* rstd_stage[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int begin = max(first * lanes - before, 0);
+            dy_stage[r] = ring.row(r * 12800, dy_at(row + r * apart), begin);
+            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * apart), begin);
+            mean_stage[r] = ring.number<float>(51200 + r * 8);
+            rstd_stage[r] = ring.number<float>(51216 + r * 8);
+          }
+          ring.next();
           float mean_number[tile_rows];
           float rstd_number[tile_rows];
           float mul[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            mean_number[r] = mean_next[r];
-            rstd_number[r] = rstd_next[r];
+            mean_number[r] = row + r * apart < end_row ? *mean_stage[r] : float();
+            rstd_number[r] = row + r * apart < end_row ? *rstd_stage[r] : float();
             mul[r] = mean_number[r] * rstd_number[r];
           }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            mean_next[r] = row + tile_rows * stride + r * stride < end_row ? *mean_at(row + tile_rows * stride + r * stride) : float();
-          }
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
-          }
-          ring.wait_until_filled();
-          const w::bf16* dy_stage[tile_rows];
-          const w::bf16* x_stage[tile_rows];
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            const int begin = max(first * lanes - before, 0);
-            dy_stage[r] = ring.row(r * 12800, dy_at(row + r * stride), begin);
-            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * stride), begin);
-          }
-          ring.next();
           w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
           w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
+            if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -191,7 +184,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           w::Parts<w::Sum, float> sum_1_state[tile_rows];
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
+            if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -248,7 +241,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           }
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
+            if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -272,7 +265,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     const float add = mul_9 + sub_2;
                     out0_lanes[i] = add;
                   }
-                  w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  w::store_row<out0_together>(out0_at(row + r * apart), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
               }
             }

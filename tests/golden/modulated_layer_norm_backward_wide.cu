@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=3 blocks=4 vectors=3 stages=3 chunks=3 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=4 vectors=2 stages=3 chunks=3 weights=registers lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -37,9 +37,9 @@
 //   output out2: bf16 [m0:32768, n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(160, 4)
 weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 16, warps = 3;
+  constexpr int lanes = 8, cluster = 16, warps = 4;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 32768;
@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 55296);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 56704);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 17408, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52224, barriers + 6, rank);
+  w::Ring<3, 17536, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52608, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -82,6 +82,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
         const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
+        const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
+        const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
         for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
           ring.wait_until_free();
           #pragma unroll
@@ -92,8 +94,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
               const int end = min((first + own) * lanes - before, columns);
               ring.copy(r * 4352, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 33554432);
               ring.copy(8704 + r * 4352, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 33554432);
+              ring.copy_number(17408 + r * 8, mean_at(row + r * stride));
+              ring.copy_number(17424 + r * 8, rstd_at(row + r * stride));
             }
           }
+          ring.numbers_copied();
           ring.copied();
         }
       }
@@ -107,8 +112,6 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
       const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
-      const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
-      const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
       const int before = beginning(dy_at(first_row));
       w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
@@ -125,46 +128,32 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       w::fill(sum_2, 0.0f);
       float sum_3[thread_vectors][lanes];
       w::fill(sum_3, 0.0f);
-      float mean_next[tile_rows];
-      #pragma unroll
-      for (int r = 0; r < tile_rows; ++r) {
-        mean_next[r] = first_row + r * stride < end_row ? *mean_at(first_row + r * stride) : float();
-      }
-      float rstd_next[tile_rows];
-      #pragma unroll
-      for (int r = 0; r < tile_rows; ++r) {
-        rstd_next[r] = first_row + r * stride < end_row ? *rstd_at(first_row + r * stride) : float();
-      }
       for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
-        float mean_number[tile_rows];
-        float rstd_number[tile_rows];
-        float mul[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mean_number[r] = mean_next[r];
-          rstd_number[r] = rstd_next[r];
-          mul[r] = mean_number[r] * rstd_number[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mean_next[r] = row + tile_rows * stride + r * stride < end_row ? *mean_at(row + tile_rows * stride + r * stride) : float();
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_next[r] = row + tile_rows * stride + r * stride < end_row ? *rstd_at(row + tile_rows * stride + r * stride) : float();
-        }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        w::Parts<w::Sum, float> sum_1_state[tile_rows];
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
+        const float* mean_stage[tile_rows];
+        const float* rstd_stage[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
           dy_stage[r] = ring.row(r * 4352, dy_at(row + r * stride), begin);
           x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r * stride), begin);
+          mean_stage[r] = ring.number<float>(17408 + r * 8);
+          rstd_stage[r] = ring.number<float>(17424 + r * 8);
         }
         ring.next();
+        float mean_number[tile_rows];
+        float rstd_number[tile_rows];
+        float mul[tile_rows];
+        #pragma unroll
+        for (int r = 0; r < tile_rows; ++r) {
+          mean_number[r] = row + r * stride < end_row ? *mean_stage[r] : float();
+          rstd_number[r] = row + r * stride < end_row ? *rstd_stage[r] : float();
+          mul[r] = mean_number[r] * rstd_number[r];
+        }
+        w::Parts<w::Sum, float> sum_state[tile_rows];
+        w::Parts<w::Sum, float> sum_1_state[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r * stride < end_row) {

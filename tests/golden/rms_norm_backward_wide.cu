@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=4 chunks=21 weights=registers lag=1 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=16 warps=4 blocks=3 vectors=4 stages=3 chunks=21 weights=shared lag=0 tile=shared
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -43,10 +43,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 69632);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 68608);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 16896, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1, 4> exchange(memory + 67584, barriers + 8, rank);
+  w::Ring<3, 17024, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 67584, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -55,6 +55,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 51072);
   if (threadIdx.x == 0) {
     ring.start();
     exchange.start();
@@ -68,6 +69,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
+        const auto rstd_at = [&](int64_t row) { return rstd + row; };
         for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
           const int before = beginning(dy_at(row));
@@ -75,6 +77,8 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
           const int end = min((first + own) * lanes - before, columns);
           ring.copy(0, dy_at(row) + begin, dy_at(row) + end, dy + 67108864);
           ring.copy(8448, x_at(row) + begin, x_at(row) + end, x + 67108864);
+          ring.copy_number(16896, rstd_at(row));
+          ring.numbers_copied();
           ring.copied();
         }
       }
@@ -87,112 +91,86 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
-      const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = beginning(dy_at(first_row));
-      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
         }
       }
       float sum_1[thread_vectors][lanes];
       w::fill(sum_1, 0.0f);
-      float rstd_next = first_row < end_row ? *rstd_at(first_row) : float();
-      struct Tile {
-        unsigned sent;
-        int64_t row;
-        float rstd_number;
-        const w::bf16* dy_stage;
-        const w::bf16* x_stage;
-      } held, fresh;
-      #pragma unroll 1
-      for (int64_t ahead = first_row; ; ahead += stride) {
-        if (ahead < end_row) {
-          const int64_t row = ahead;
-          const float rstd_number = rstd_next;
-          rstd_next = row + stride < end_row ? *rstd_at(row + stride) : float();
-          w::Parts<w::Sum, float> sum_state;
-          ring.wait_until_filled();
-          const int begin = max(first * lanes - before, 0);
-          const auto* const dy_stage = ring.row(0, dy_at(row), begin);
-          const auto* const x_stage = ring.row(8448, x_at(row), begin);
-          ring.next();
-          #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(k, vector, column)) {
-              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-              const auto weight_vector = w::kept(weight_tile[k]);
-              float sum_block[lanes];
-              #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float mul = cast * rstd_number;
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_vector[i]);
-                const float mul_1 = cast_1 * cast_2;
-                const float mul_2 = mul * mul_1;
-                const float mul_7 = cast_1 * mul;
-                sum_block[i] = mul_2;
-                sum_1[k][i] = sum_1[k][i] + mul_7;
-              }
-              if (!whole) {
-                w::keep_inside<w::Sum>(sum_block, column, columns);
-              }
-              sum_state.add(sum_block);
+      for (int64_t row = first_row; row < end_row; row += stride) {
+        ring.wait_until_filled();
+        const int begin = max(first * lanes - before, 0);
+        const auto* const dy_stage = ring.row(0, dy_at(row), begin);
+        const auto* const x_stage = ring.row(8448, x_at(row), begin);
+        const auto* const rstd_stage = ring.number<float>(16896);
+        ring.next();
+        const float rstd_number = *rstd_stage;
+        w::Parts<w::Sum, float> sum_state;
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+            const auto weight_vector = weight_tile.at(vector);
+            float sum_block[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              const float mul = cast * rstd_number;
+              const float cast_1 = w::cast<float>(dy_tile[i]);
+              const float cast_2 = w::cast<float>(weight_vector[i]);
+              const float mul_1 = cast_1 * cast_2;
+              const float mul_2 = mul * mul_1;
+              const float mul_7 = cast_1 * mul;
+              sum_block[i] = mul_2;
+              sum_1[k][i] = sum_1[k][i] + mul_7;
             }
-          }
-          float sum = sum_state.total();
-          const unsigned sent = exchange.template send<w::Sum>(sum);
-          fresh.sent = sent, fresh.row = row;
-          fresh.rstd_number = rstd_number, fresh.dy_stage = dy_stage, fresh.x_stage = x_stage;
-        }
-        if (ahead != first_row) {
-          const auto& sent = held.sent;
-          const auto& row = held.row;
-          const auto& rstd_number = held.rstd_number;
-          const auto& dy_stage = held.dy_stage;
-          const auto& x_stage = held.x_stage;
-          float sum;
-          exchange.template receive<w::Sum>(sent, sum);
-          const float mul_3 = sum * 1.5258789e-05f;
-          const float mul_4 = rstd_number * mul_3;
-          #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(k, vector, column)) {
-              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-              const auto weight_vector = w::kept(weight_tile[k]);
-              float out0_lanes[lanes];
-              #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_vector[i]);
-                const float mul_1 = cast_1 * cast_2;
-                const float mul_5 = cast * mul_4;
-                const float sub = mul_1 - mul_5;
-                const float mul_6 = rstd_number * sub;
-                out0_lanes[i] = mul_6;
-              }
-              w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+            if (!whole) {
+              w::keep_inside<w::Sum>(sum_block, column, columns);
             }
+            sum_state.add(sum_block);
           }
-          ring.release();
         }
-        if (ahead >= end_row) break;
-        held = fresh;
+        float sum = sum_state.total();
+        exchange.template reduce<w::Sum>(sum);
+        const float mul_3 = sum * 1.5258789e-05f;
+        const float mul_4 = rstd_number * mul_3;
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(k, vector, column)) {
+            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+            const auto weight_vector = weight_tile.at(vector);
+            float out0_lanes[lanes];
+            #pragma unroll
+            for (int i = 0; i < lanes; ++i) {
+              const float cast = w::cast<float>(x_tile[i]);
+              const float cast_1 = w::cast<float>(dy_tile[i]);
+              const float cast_2 = w::cast<float>(weight_vector[i]);
+              const float mul_1 = cast_1 * cast_2;
+              const float mul_5 = cast * mul_4;
+              const float sub = mul_1 - mul_5;
+              const float mul_6 = rstd_number * sub;
+              out0_lanes[i] = mul_6;
+            }
+            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          }
+        }
+        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {

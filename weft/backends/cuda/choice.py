@@ -45,18 +45,23 @@ def ranked(split: Split) -> tuple[CudaSchedule, ...]:
 
 def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
     """What to take in place of schedules that spill: the best of those that leave clearly more of the registers that a
-    thread may have than the worst of these; None if there is none. Not than each: some that leave many spill because
-    their predictions are off, and say nothing of others."""
+    thread may have than the worst of these, or first of all, while one alone has spilled, of those whose threads may
+    have another number; None if there is none. Not than each: some that leave many spill because their predictions are
+    off, and say nothing of others."""
     work = Work.of(split)
     if not isinstance(work, Work):
         return None
 
-    def share(schedule: CudaSchedule) -> float:
-        most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
-        return wanted_registers(work, schedule) / most
+    def most(schedule: CudaSchedule) -> int:
+        return resources.most_registers(schedule.warps, schedule.blocks, split.target)
 
-    worst = max((share(each) for each in tried if isinstance(each, CudaSchedule)), default=math.inf)
-    return next((s for s in ranked(split) if s not in tried and share(s) <= CLEARLY_FEWER * worst), None)
+    def share(schedule: CudaSchedule) -> float:
+        return wanted_registers(work, schedule) / most(schedule)
+
+    own = [each for each in tried if isinstance(each, CudaSchedule)]
+    worst, alone = max(map(share, own), default=math.inf), most(own[0]) if len(tried) == len(own) == 1 else None
+    others = (s for s in ranked(split) if s not in tried)
+    return next((s for s in others if share(s) <= CLEARLY_FEWER * worst or most(s) != (alone or most(s))), None)
 
 
 def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Times:
