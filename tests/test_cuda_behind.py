@@ -203,12 +203,12 @@ def test_a_stage_is_free_when_the_last_loop_over_its_columns_is_done(name: str, 
     assert "ring.next();" not in tiles.second
 
 
-def test_numbers_of_the_next_rows_are_loaded_in_the_first_part() -> None:
-    for columns, row in ((1000, "row + stride"), (1001, "next_row")):
-        tiles = Tiles.of(kernel_of("rms_norm_backward", (515, columns), **BEHIND)[1])
-        (line,) = (line for line in tiles.first if line.startswith("rstd_next = "))
-        assert line == f"rstd_next = {row} < end_row ? *rstd_at({row}) : float();"
-        assert not any("_next" in line for line in tiles.second)
+@pytest.mark.parametrize("columns", [1000, 1001])
+def test_numbers_of_rows_come_with_copies_and_are_held_until_they_are_used(columns: int) -> None:
+    tiles = Tiles.of(kernel_of("rms_norm_backward", (515, columns), **BEHIND)[1])
+    assert tiles.first.count("const float rstd_number = *rstd_stage;") == 1
+    assert tiles.members["rstd_number"] == "float"
+    assert not any("rstd_stage" in line for line in tiles.second)
 
 
 def test_shared_memory_has_the_places_of_both() -> None:

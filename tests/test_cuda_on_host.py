@@ -150,6 +150,20 @@ def test_an_element_that_is_picked_may_lie_anywhere(fields: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.parametrize("dtype", ["bool", "bf16", "i32", "f32", "i64", "f64"])
+@pytest.mark.parametrize(("rows", "cluster"), [(1, 2), (3, 1)])
+def test_a_number_of_a_row_may_have_any_size(dtype: str, rows: int, cluster: int) -> None:
+    """And lie anywhere: of 4 or 8 bytes it is copied, else the copying thread loads it."""
+    body = (
+        f"  input x: f32 [m:16, n:1]\n  input a: {dtype} [m:3]\n  factor: f32{{m}} = cast(a)\n"
+        "  product: f32{m, n} = mul(x, factor)\n  sum: f32{m} = sum[n](product)\n"
+        "  rest: f32{m, n} = sub(product, sum)\n  output y: f32 [m:16, n:1] = rest\n"
+    )
+    kernel = of_rows(body, cluster=cluster, warps=1, stages=2, rows_per_tile=rows)
+    x, a = torch.randint(-64, 64, (8, 16)).float(), torch.randint(0, 5, (8, 3)).to(TORCH_DTYPES[dtype])[:, 1]
+    is_right(kernel, [x, a])
+
+
 @pytest.mark.parametrize("cluster", [1, 2, 4])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_blocks_of_a_cluster_may_be_apart_where_they_have_no_row_reduction(stages: int, cluster: int) -> None:
@@ -249,6 +263,8 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "columns are added up before all are there": ("layer_norm_backward", ONE, WAITS, "  T total"),
     "a phase is another's": ("softmax_forward", ONE, "stage = 0, parity ^= 1", "stage = 0"),
     "a queue has one place": ("softmax_forward", BOTH, "TileQueue<cluster, 4> queue", "TileQueue<cluster, 1> queue"),
+    "numbers of rows are not waited for": ("layer_norm_backward", BOTH, "ring.numbers_copied();", ""),
+    "numbers of rows are another tile's": ("layer_norm_backward", BEHIND, "memory + stage * stage_bytes", "memory"),
     "a copy ends before the row": ("softmax_forward", ONE, "to) + GRANULE - 1)", "to))"),
     "what lies before a row counts": ("softmax_forward", ONE, "if (!inside(column + i, columns)) n", "if (0) n"),
     "a tile is nobody's": ("softmax_forward", ONE, "+ turn * clusters;", "+ turn * clusters + 1;"),
