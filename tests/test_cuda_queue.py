@@ -79,8 +79,10 @@ def test_the_model_of_time_knows_which_tiles_are_queued(columns: int, cluster: i
         _, kernel = kernel_of(name, (512, columns), warps=4, cluster=cluster, weights=weights)
         view, work = View(in_one_pass(kernel)), Work.of(Split.of_kernel(kernel, Target.named("h200"), {}))
         assert isinstance(work, Work)
-        found = (work.is_queued, work.keeps_columns, work.shifts_weights)
-        assert [each(kernel.schedule) for each in found] == [view.is_queued, view.keeps_columns, view.shifts_weights]
+        found = (work.is_queued, work.keeps_columns, work.shifts_weights, work.has_next_rows)
+        right = (view.is_queued, view.keeps_columns, view.shifts_weights, view.has_next_rows)
+        assert [each(kernel.schedule) for each in found] == [*right]
+        assert work.row_numbers == len(view.numbers()[1])
 
 
 def test_a_queue_has_a_counter_and_its_clusters_do_not_wait_for_each_other() -> None:

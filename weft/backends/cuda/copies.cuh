@@ -154,8 +154,8 @@ struct Ring {
           "l"(first + done), "r"(min(PART, bytes - done)), "r"(barrier), "l"(cache_policy<eviction>())
           : "memory");
   }
-  /// Begin to copy one element, which is complete for whoever waits until the stage is filled once ``numbers_copied``
-  /// was said. Loads of the threads that compute would have to wait for each other: ptxas has six scoreboards.
+  /// Begin to copy a number of a row. Threads that compute do not load it from memory, ahead, since a warp has six
+  /// scoreboards: what is loaded for the next row may have that of what this row waits for.
   template <class T>
   void copy_number(int offset, const T* from) const {
     if constexpr (sizeof(T) < 4)
@@ -165,6 +165,7 @@ struct Ring {
                    "n"(sizeof(T))
                    : "memory");
   }
+  /// The stage is filled once they are there, too.
   void numbers_copied() const {
     asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(filled + 8 * stage) : "memory");
   }
