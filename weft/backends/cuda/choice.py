@@ -59,9 +59,13 @@ def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
         return wanted_registers(work, schedule) / most(schedule)
 
     own = [each for each in tried if isinstance(each, CudaSchedule)]
-    worst, alone = max(map(share, own), default=math.inf), most(own[0]) if len(tried) == len(own) == 1 else None
-    others = (s for s in ranked(split) if s not in tried)
-    return next((s for s in others if share(s) <= CLEARLY_FEWER * worst or most(s) != (alone or most(s))), None)
+    worst = max(map(share, own), default=math.inf)
+
+    def may_fit(schedule: CudaSchedule) -> bool:
+        is_another_limit = len(tried) == len(own) == 1 and most(schedule) != most(own[0])
+        return share(schedule) <= CLEARLY_FEWER * worst or is_another_limit
+
+    return next((s for s in ranked(split) if s not in tried and may_fit(s)), None)
 
 
 def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Times:
