@@ -10,10 +10,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOL = """
+import signal
 import time
 from tools.processes import processes
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores interrupts
     with processes(2) as pool:
         for _ in pool.map(time.sleep, [0.0, 600.0, 600.0]):
             print("slept", flush=True)
