@@ -44,7 +44,7 @@ class Constants:
     is picked by its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of
     a cluster that is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power:
     the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
-    cluster takes for its bytes than all on average, where the rows of a chunk lie in one place of memory;
+    cluster takes for its bytes than all on average, where chunks have parts, as rows begin at several places;
     held: by how much longer where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.

@@ -40,7 +40,7 @@ class CudaLowering(Lowering[CudaSchedule], View):
         body.append(Tiles((self.tile(),), "queue" if self.is_queued else "chunk"))
         body += [Keep(value.name) for value in self.outer]
         whole = body if self.is_queued else [Chunks(tuple(body))]
-        producer, consumers = specialised(whole, [b.name for b in (*self.streamed(), *self.numbers()[1])])
+        producer, consumers = specialised(whole, [b.name for b in self.copied()])
         yield from (producer, overlapped(consumers) if self.schedule.lag else consumers)
 
     def of_tile(self) -> Iterator[Statement]:

@@ -34,7 +34,7 @@ class Printer(RowTiles):
     # the warp that copies
 
     def producer(self, role: Role) -> None:
-        with self.out.block("if (threadIdx.x == threads)"), self._chunks((*self.streamed(), *self.numbers()[1])):
+        with self.out.block("if (threadIdx.x == threads)"), self._chunks(self.copied()):
             for statement in _of_chunks(role):
                 assert isinstance(statement, Tiles)
                 with self._tiles():

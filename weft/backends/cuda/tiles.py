@@ -36,10 +36,8 @@ class RowTiles(Vectors):
         self.per_row = {b.name + "_number" for b in self.numbers()[1]}
         self.per_row |= {v.name for v in self.program.values if self._varies_in_tile(v)}
         self.offsets, at = dict[str, int](), 0
-        for buffer in self.streamed():
-            self.offsets[buffer.name], at = at, at + self.slot_bytes(buffer) * self.schedule.rows_per_tile
-        for buffer in self.numbers()[1]:
-            self.offsets[buffer.name], at = at, at + NUMBER_BYTES * self.schedule.rows_per_tile
+        for buffer in self.copied():
+            self.offsets[buffer.name], at = at, at + self._place_bytes(buffer) * self.schedule.rows_per_tile
 
     def _varies_in_tile(self, value: Value) -> bool:
         return not self.is_vector(value.name) and value.op != "const" and value not in self.outer
@@ -53,8 +51,11 @@ class RowTiles(Vectors):
         offset = self.offsets[buffer.name]
         if not self.several:
             return str(offset)
-        each = self.slot_bytes(buffer) if self.has_columns(buffer) else NUMBER_BYTES
-        return f"{offset} + " * (offset > 0) + f"r * {each}"
+        return f"{offset} + " * (offset > 0) + f"r * {self._place_bytes(buffer)}"
+
+    def _place_bytes(self, buffer: Buffer) -> int:
+        """Of what a row of a tile has of an input in a stage."""
+        return self.slot_bytes(buffer) if self.has_columns(buffer) else NUMBER_BYTES
 
     def of_tile(self, statement: Statement) -> None:
         line = self.out.line
@@ -127,19 +128,19 @@ class RowTiles(Vectors):
         if self.several:
             if not self.keeps_columns:
                 line("int before[tile_rows];")
-            for buffer in (*self.streamed(), *self.numbers()[1]):
+            for buffer in self.copied():
                 line(f"const {C_TYPES[buffer.dtype]}* {buffer.name}_stage[tile_rows];")
         with self.each_row():
             if not self.keeps_columns:
                 head = "" if self.several else "const int "
                 line(f"{head}{self.before} = beginning({self.reference.name}_at({self.row}));")
             line(f"const int begin = max(first * lanes - {self.before}, 0);")
-            for buffer in self.streamed():
+            for buffer in self.copied():
                 stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
-                line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.row}), begin);")
-            for buffer in self.numbers()[1]:
-                stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
-                line(f"{stage} = ring.number<{C_TYPES[buffer.dtype]}>({self.slot(buffer)});")
+                if self.has_columns(buffer):
+                    line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.row}), begin);")
+                else:
+                    line(f"{stage} = ring.number<{C_TYPES[buffer.dtype]}>({self.slot(buffer)});")
         line("ring.next();")
 
     def _numbers(self, body: Sequence[Statement]) -> None:

@@ -93,6 +93,10 @@ class View(KernelView[CudaSchedule]):
         found = [b for b in self.used_inputs() if not self.has_columns(b)]
         return [b for b in found if not self.has_rows(b)], [b for b in found if self.has_rows(b)]
 
+    def copied(self) -> list[Buffer]:
+        """What a row tile comes with: its rows, and their numbers."""
+        return [*self.streamed(), *self.numbers()[1]]
+
     def row_outputs(self) -> list[Buffer]:
         """Outputs with columns that are written row by row."""
         return [o.buffer for stores in self.loops.stores for o in stores if self.has_columns(o.buffer)]
