@@ -133,7 +133,7 @@ inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_ca
 }
 
 inline void cp_async_ca_shared_global(u32 to, u64 from, u32 bytes) { host_copy_element(to, from, bytes); }
-inline void cp_async_mbarrier_arrive_shared_cta_b64(u32 barrier) { host_arrive_behind_elements(barrier); }
+inline void cp_async_mbarrier_arrive_noinc_shared_cta_b64(u32 barrier) { host_arrive_behind_elements(barrier); }
 
 enum : int { BF16, F16, E4M3, E5M2 };  // kinds of narrow floats
 inline double wide(u32 bits, int kind) { return host_wide(bits, kind); }

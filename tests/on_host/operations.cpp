@@ -140,6 +140,7 @@ void host_arrive_behind_elements(unsigned place) {
   Barrier& barrier = own_barrier(place);
   for (Transfer& each : lane->elements) barrier.bytes += each.bytes, each.barrier = place;
   for (std::vector<Transfer> asked = std::exchange(lane->elements, {}); const Transfer& each : asked) begin(each);
+  host_arrive(place, 0, 1);  // bytes that have not come keep the phase open
 }
 void host_send(unsigned to, uint64_t word, unsigned bytes, unsigned barrier) {
   begin({to, barrier, bytes, nullptr, word});

@@ -109,8 +109,9 @@ struct Ring {
     filled = shared_address(barriers);
     free = filled + 8 * stages;
   }
-  void start() const {
-    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, 1), start_barrier(free + 8 * i, arrivals(warps));
+  /// copies: arrivals that a stage is filled with, of the thread that copies, and of the numbers of rows that it copies.
+  void start(int copies) const {
+    for (int i = 0; i < stages; ++i) start_barrier(filled + 8 * i, copies), start_barrier(free + 8 * i, arrivals(warps));
   }
   void wait_until_free() const { wait(free + 8 * stage, parity ^ 1); }
   void wait_until_filled() const { wait(filled + 8 * stage, parity); }
@@ -167,7 +168,7 @@ struct Ring {
   }
   /// The stage is filled once they are there, too.
   void numbers_copied() const {
-    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(filled + 8 * stage) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(filled + 8 * stage) : "memory");
   }
   template <class T>
   const T* number(int offset) const { return reinterpret_cast<const T*>(slot(offset)); }

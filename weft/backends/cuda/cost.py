@@ -30,7 +30,7 @@ WARM_LATENCY = 0.4
 """Of what blocks wait for memory, that for the second cache: as programs of Triton do."""
 
 
-_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "arrival_ns", "behind_us")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "far_ns", "arrival_ns", "behind_us")
 _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 
 
@@ -41,9 +41,9 @@ class Constants:
     in a warp, operations, and row: of each of its rows; edge: of the first and of the last vector of a thread, where
     rows may begin between two; shift: of one of weights that is shifted for each row. busiest: how much
     the scheduler with the most warps of a block decides, the others the rest. pick_ns: for an element that
-    is picked by its index; exchange_ns: for each exchange between warps; arrival_ns: for each number of each warp of
-    a cluster that is sent to a block. compute_power: how much the two parts of a tile's time add up; stage_power:
-    the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
+    is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a cluster of sixteen;
+    arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power: how much the two
+    parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
     cluster takes for its bytes than all on average, where chunks have parts, as rows begin at several places;
     held: by how much longer where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
@@ -63,6 +63,7 @@ class Constants:
     busiest: float
     pick_ns: float
     exchange_ns: float
+    far_ns: float
     arrival_ns: float
     compute_power: float
     stage_power: float
@@ -123,7 +124,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * max(1.0, warps)
     wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks
     if schedule.warps * schedule.cluster > 1:
-        wait_ns += known.exchange_ns * (work.exchanges - schedule.lag)
+        far_ns = known.far_ns if schedule.cluster > 8 else 0.0
+        wait_ns += (known.exchange_ns + far_ns) * (work.exchanges - schedule.lag)
     if schedule.cluster > 1:
         wait_ns += known.arrival_ns * work.numbers * rows * schedule.warps * schedule.cluster
     tile_us = 1e-3 * together(issue_ns, wait_ns, known.compute_power)

@@ -98,7 +98,7 @@ class _Function(Printer):
             kind = C_TYPES[self.kept_dtype(self.inputs[name])]
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")
         with self.out.block("if (threadIdx.x == 0)"):
-            line("ring.start();")
+            line(f"ring.start({2 if self.numbers()[1] else 1});")
             line("exchange.start();")
             if self.is_queued:
                 line("queue.start();")
