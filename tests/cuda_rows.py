@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,69 +10,74 @@ from tests.cuda_header import THREADS
 
 APART = (1, 2, 4, 8)
 """How far rows are apart that begin at one place between two vectors."""
-TILE_ROWS = (1, 3)
-WORDS = 9
+TILE_ROWS_AND_TURNS = ((1, 0), (3, 0), (1, 4), (2, 3))
+"""Rows of a tile, and tiles that a chunk has fewer for each place that it goes on to."""
+WORDS = 14
 """Of a part in a list of them."""
 TEXT = """
 /// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, a row that begins alike,
 /// and what is known of its tiles.
-template <int apart, int tile_rows>
+template <int apart, int tile_rows, int turn>
 inline void list_parts(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk) {
-  int64_t* to = out + chunk * (apart + 1) * 9;
+  int64_t* to = out + chunk * (apart + 1) * 14;
   const int64_t first = w::first_part<apart>(chunk, chunks), last = w::last_part<apart>(chunk, chunks);
-  for (int64_t part = first; part <= last && part <= first + apart; ++part, to += 9) {
-    const w::PartTiles tiles = w::tiles_of<apart, tile_rows>(part, chunk, rows, chunks);
+  for (int64_t part = first; part <= last && part <= first + apart; ++part, to += 14) {
+    const w::PartTiles tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
     to[0] = part, to[1] = chunk, to[2] = w::first_row<apart>(part, chunks);
-    to[3] = tiles.first, to[4] = tiles.left, to[5] = tiles.in_turn, to[6] = tiles.step;
-    to[7] = tiles.round, to[8] = tiles.from_round;
+    to[3] = tiles.round, to[4] = tiles.end, to[5] = tiles.whole, to[6] = tiles.leave, to[7] = tiles.enter;
+    to[8] = tiles.last, to[9] = tiles.rank, to[10] = tiles.last_rank;
+    to[11] = tiles.place, to[12] = tiles.step, to[13] = tiles.none;
   }
 }
 """
-WAYS = [*product(APART, TILE_ROWS)]
+WAYS = [(apart, *way) for apart, way in product(APART, TILE_ROWS_AND_TURNS)]
 
 
 def parts_kernel() -> str:
-    """The text of functions ``parts_2_1``, ..., which take a place for the parts, and the numbers of rows and chunks; a
-    thread lists those of a chunk."""
+    """The text of functions ``parts_2_1_0``, ..., which take a place for the parts, and the numbers of rows and chunks;
+    a thread lists those of a chunk."""
     head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
     functions = (
-        f"{head} parts_{apart}_{tile_rows}(int64_t* out, int64_t rows, int64_t chunks) {{\n"
+        f"{head} parts_{apart}_{tile_rows}_{turn}(int64_t* out, int64_t rows, int64_t chunks) {{\n"
         f"  const int64_t chunk = int64_t(blockIdx.x) * {THREADS} + threadIdx.x;\n"
-        f"  if (chunk < chunks) list_parts<{apart}, {tile_rows}>(out, rows, chunks, chunk);\n}}\n"
-        for apart, tile_rows in WAYS
+        f"  if (chunk < chunks) list_parts<{apart}, {tile_rows}, {turn}>(out, rows, chunks, chunk);\n}}\n"
+        for apart, tile_rows, turn in WAYS
     )
     return TEXT + "".join(functions)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Of a chunk. alike: a row that is said to begin as its rows do. The first tile begins with row ``first``, ``left``
-    of them follow one another at a distance of ``step``, then ``in_turn`` of them from ``round`` on, and again after
-    every ``from_round`` rows."""
+    """Of a chunk, as the header has it. alike: a row that is said to begin as its rows do."""
 
     number: int
     chunk: int
     alike: int
-    first: int
-    left: int
-    in_turn: int
-    step: int
     round: int
-    from_round: int
+    end: int
+    whole: int
+    leave: int
+    enter: int
+    last: int
+    rank: int
+    last_rank: int
+    place: int
+    step: int
+    none: int
+
+    def row(self, turn: int) -> int:
+        """The first row of the tile that it has in a round."""
+        before = self.whole * turn + min(turn, self.leave) + max(turn - self.enter + 1, 0)
+        return self.place + self.step * (before + (self.rank if turn < self.last else self.last_rank))
 
     @property
-    def place(self) -> int:
-        """Which of the places where rows begin is that of its rows."""
-        return self.number - self.chunk
-
-    def tiles(self, rows: int) -> Iterator[int]:
+    def rows(self) -> list[int]:
         """The first rows of its tiles."""
-        first, left, turn = self.first, self.left, self.round
-        while first < rows:
-            yield from (row for row in range(first, first + left * self.step, self.step) if row < rows)
-            first, left, turn = turn, self.in_turn, turn + self.from_round
-            if left == 0:
-                return
+        return [self.row(turn) for turn in range(self.round, self.end)]
+
+    def done(self, turn: int) -> int:
+        """How many of its tiles are of rounds before one."""
+        return min(max(turn - self.round, 0), self.end - self.round)
 
 
 def places(chunks: int, apart: int) -> int:
@@ -86,55 +91,40 @@ def listed(words: Sequence[int]) -> list[Part]:
     return [Part(*part) for part in every if part[0] >= 0]
 
 
-def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows: int) -> str | None:
-    """What is wrong with the parts of all chunks, if anything is. Rows may be too many to look at each."""
+def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows: int, turn: int) -> str | None:
+    """What is wrong with the parts of all chunks, if anything is. Rows may be too many to look at each: those of rounds
+    are looked at in which some chunk begins or ends."""
     if [part.number for part in parts] != list(range(chunks + apart - 1)):
         return f"numbers {[part.number for part in parts]}"
     if [part.chunk for part in parts] != sorted(part.chunk for part in parts):
         return "chunks are not in order"
     if {part.chunk for part in parts} != {*range(chunks)}:
         return "a chunk has no part"
+    step = apart * tile_rows
+    tiles = -(-rows // step)
     for part in parts:
-        if not 0 <= part.place < apart or part.first % apart != part.place or part.first < 0:
+        if not 0 <= part.place < apart or part.place != part.number - part.chunk or part.end < part.round:
             return f"{part} begins somewhere else"
         if part.alike != part.place:
             return f"{part} begins as others do"
-        if part.step != apart * tile_rows or part.from_round % part.step:
+        if part.step != step or part.none < rows or part.none % apart != part.place:
             return f"{part} has other tiles"
-    step = apart * tile_rows
-    tiles = -(-rows // step)
-    counts = [0] * chunks
     for place in range(apart):
         own = [part for part in parts if part.place == place]
-        (each_round,) = found if len(found := {part.from_round // step for part in own}) == 1 else (0,)
-        if not 0 < each_round <= chunks:
-            return f"place {place}: rounds of {found}"
-        rest = tiles % each_round
-        # what is left of whole rounds, and the first round
-        left = [(part.first // step, part.left) for part in own if part.first // step < rest]
-        turns = [part.round if part.first // step < rest else part.first for part in own]
-        turns = [(turn // step, part.in_turn) for turn, part in zip(turns, own, strict=True) if part.in_turn > 0]
-        if runs(left) != rest or runs(turns, rest) != rest + each_round:
-            return f"place {place}: {left} and {turns} are not each tile once"
-        for part in own:
-            if part.first // step >= rest and (part.left, part.round) != (
-                (part.in_turn, part.first + part.from_round) if part.in_turn else (0, part.first + part.from_round)
-            ):
-                return f"{part} leaves out tiles"
-            if part.in_turn == 0 and part.round < rows:
-                return f"{part} has tiles of another"
-            counts[part.chunk] += tiles // each_round * part.in_turn + part.left * (part.first // step < rest)
-    for chunk, count in enumerate(counts):
-        if not apart * tiles // chunks <= count <= -(-apart * tiles // chunks):
+        ends = {turn + by for part in own for turn in (part.round, part.end, part.last) for by in (-1, 0, 1)}
+        if sum(part.end - part.round for part in own) != tiles:
+            return f"place {place} has other tiles"
+        for number in sorted(ends):
+            before = sum(part.done(number) for part in own)
+            found = sorted(part.row(number) for part in own if part.round <= number < part.end)
+            if found != [place + step * (before + i) for i in range(len(found))]:
+                return f"place {place}: round {number} has {found}, behind {before}"
+    left_out = turn if apart * tiles > chunks else 0
+    share = apart * (tiles + left_out) // chunks
+    for chunk in range(chunks):
+        own = [part for part in parts if part.chunk == chunk]
+        count = sum(part.end - part.round for part in own)
+        most = max((p.end for p in own if p.end > p.round), default=0)
+        if not share - left_out * len(own) <= count <= share + 1 or most > share + 1:
             return f"chunk {chunk} has {count} tiles"
     return None
-
-
-def runs(found: Sequence[tuple[int, int]], begin: int = 0) -> int:
-    """Where runs end, each of a beginning and a length, of which every one begins where that before it ends; -1 if
-    some do not."""
-    for first, length in sorted(found):
-        if first != begin or length <= 0:
-            return -1
-        begin += length
-    return begin

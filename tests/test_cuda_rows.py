@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,13 +21,14 @@ from weft.backends.listed import render
 Lists = Callable[..., list[Part]]
 
 _CASES = "".join(
-    f"  if (apart == {a} && tile_rows == {r}) return list_parts<{a}, {r}>(out, rows, chunks, chunk);\n" for a, r in WAYS
+    f"  if (apart == {a} && tile_rows == {r} && turn == {t}) return list_parts<{a}, {r}, {t}>(out, rows, chunks, chunk);\n"
+    for a, r, t in WAYS
 )
 _CALLED = f"""
-inline void list_one(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk, int apart, int tile_rows) {{
+inline void list_one(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk, int apart, int tile_rows, int turn) {{
 {_CASES}}}
-extern "C" void list_all(int64_t* out, int64_t rows, int64_t chunks, int apart, int tile_rows) {{
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) list_one(out, rows, chunks, chunk, apart, tile_rows);
+extern "C" void list_all(int64_t* out, int64_t rows, int64_t chunks, int apart, int tile_rows, int turn) {{
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) list_one(out, rows, chunks, chunk, apart, tile_rows, turn);
 }}
 extern "C" int64_t next_of(w::PartTiles* tiles) {{ return tiles->next(); }}
 """
@@ -45,87 +46,98 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def parts_of(header: ctypes.CDLL) -> Lists:
     """Of so many rows and chunks."""
 
-    def call(rows: int, chunks: int, apart: int, tile_rows: int = 1) -> list[Part]:
+    def call(rows: int, chunks: int, apart: int, tile_rows: int = 1, turn: int = 0) -> list[Part]:
         words = (ctypes.c_int64 * places(chunks, apart))(*[-1] * places(chunks, apart))
-        header.list_all(words, ctypes.c_int64(rows), ctypes.c_int64(chunks), apart, tile_rows)
+        header.list_all(words, ctypes.c_int64(rows), ctypes.c_int64(chunks), apart, tile_rows, turn)
         return listed(list(words))
 
     return call
 
 
-@pytest.mark.parametrize(("apart", "tile_rows"), WAYS)
-def test_every_row_is_of_one_part_whose_rows_all_begin_alike(parts_of: Lists, apart: int, tile_rows: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_every_row_is_of_one_part_whose_rows_all_begin_alike(parts_of: Lists, way: tuple[int, int, int]) -> None:
+    apart, tile_rows, _ = way
     for rows in (*range(1, 70), 1023, 1024, 1335):
         for chunks in {c for c in (*range(1, 20), 33, 66, 132, 264, 1056) if c <= rows}:
-            parts = parts_of(rows, chunks, apart, tile_rows)
-            assert finding(parts, rows, chunks, apart, tile_rows) is None, (rows, chunks)
-            firsts = (first for part in parts for first in part.tiles(rows))
+            parts = parts_of(rows, chunks, *way)
+            assert finding(parts, rows, chunks, *way) is None, (rows, chunks)
+            firsts = (first for part in parts for first in part.rows)
             found = [row for first in firsts for row in range(first, first + apart * tile_rows, apart) if row < rows]
             assert sorted(found) == [*range(rows)]
 
 
 @settings(deadline=None, max_examples=500, derandomize=True)
 @given(rows=st.integers(0, 2**45), chunks=st.integers(1, 1200), way=st.sampled_from(WAYS))
-def test_rows_may_be_any_number(parts_of: Lists, rows: int, chunks: int, way: tuple[int, int]) -> None:
+def test_rows_may_be_any_number(parts_of: Lists, rows: int, chunks: int, way: tuple[int, int, int]) -> None:
     """Also fewer than there are chunks; and of more than two billion the index has 64 bits."""
     assert finding(parts_of(rows, chunks, *way), rows, chunks, *way) is None
 
 
 @pytest.mark.parametrize(("rows", "chunks"), [(20, 3), (70, 6), (1335, 66), (3, 3), (7, 12)])
-@pytest.mark.parametrize(("apart", "tile_rows"), WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_tiles_of_a_part_follow_one_another(
-    header: ctypes.CDLL, parts_of: Lists, rows: int, chunks: int, apart: int, tile_rows: int
+    header: ctypes.CDLL, parts_of: Lists, rows: int, chunks: int, way: tuple[int, int, int]
 ) -> None:
-    for part in parts_of(rows, chunks, apart, tile_rows):
-        words = (ctypes.c_int64 * 6)(part.first, part.left, part.in_turn, part.step, part.round, part.from_round)
-        found, row = list[int](), part.first
-        while row < rows:
-            found.append(row)
-            row = header.next_of(words)
-        assert found == [*part.tiles(rows)] == sorted({*found})
+    """And behind them comes a row that does not exist and would begin as they do, however often it is asked for."""
+    for part in parts_of(rows, chunks, *way):
+        words = (ctypes.c_int64 * 11)(*astuple(part)[3:])
+        found = [header.next_of(words) for _ in part.rows]
+        assert found == part.rows == sorted({*found})
+        assert header.next_of(words) == header.next_of(words) == part.none >= rows
 
 
 @pytest.mark.parametrize(("chunks", "apart"), [(66, 8), (30, 8), (132, 4), (15, 8), (30, 2), (264, 1)])
-def test_what_all_chunks_are_at_lies_together(parts_of: Lists, chunks: int, apart: int) -> None:
-    """A chunk whose rows all begin alike is never further from where it would be, if each had every so many rows, than
-    two rounds of all places."""
+@pytest.mark.parametrize("turn", [0, 4])
+def test_what_all_chunks_are_at_lies_together(parts_of: Lists, chunks: int, apart: int, turn: int) -> None:
+    """Places go on as fast as one another, but for the chunk that each has more or less than on average for a while: at
+    the most half of the time, and it is a part of the chunks that a place has."""
     rows = 50 * chunks + 3
-    parts = parts_of(rows, chunks, apart)
-    alone = [p for p in parts if sum(q.chunk == p.chunk and q.first < rows for q in parts) == 1 and p.first < rows]
-    assert len(alone) >= chunks // apart
-    for part in alone:
-        furthest = max(abs(row - chunks * turn) for turn, row in enumerate(part.tiles(rows)))
-        assert furthest <= 2 * part.from_round
+    parts = parts_of(rows, chunks, apart, *((1, 4) if turn else (1, 0)))
+    rounds = max(part.end for part in parts)
+    ahead = rows * apart / (4 * chunks) + (2 + turn) * chunks
+    for part in parts:
+        for number in range(part.round, part.end):
+            assert abs(part.row(number) - rows / rounds * number) <= ahead
 
 
 def test_a_chunk_has_a_part_more_for_each_place_that_begins_in_it(parts_of: Lists) -> None:
-    """Of 20 rows, with four that do not exist, each of three chunks has eight: two or three of each place are one round
-    of it. A chunk that ends where rows that begin alike do has an empty part of the next ones."""
-    found = [(p.number, p.chunk, [*p.tiles(20)]) for p in parts_of(20, 3, 8)]
+    """Of 20 rows, with four that do not exist, each of three chunks has eight: two or three of each place. A chunk that
+    ends where rows that begin alike do has an empty part of the next ones."""
+    found = [(p.number, p.chunk, p.rows) for p in parts_of(20, 3, 8)]
     assert found == [
-        (0, 0, [0, 8, 16]), (1, 0, [1, 9, 17]), (2, 0, [2, 10]),
-        (3, 1, [18]), (4, 1, [3, 11, 19]), (5, 1, [4, 12]), (6, 1, [5]),
-        (7, 2, [13]), (8, 2, [6, 14]), (9, 2, [7, 15]),
+        (0, 0, [0, 8, 16]), (1, 0, [1, 9, 17]), (2, 0, [10, 18]),
+        (3, 1, [2]), (4, 1, [3, 11, 19]), (5, 1, [4, 12, 20]), (6, 1, [21]),
+        (7, 2, [5, 13]), (8, 2, [6, 14, 22]), (9, 2, [7, 15, 23]),
     ]  # fmt: skip
-    assert [(p.number, p.chunk, [*p.tiles(6)]) for p in parts_of(6, 2, 2)] == [
+    assert [(p.number, p.chunk, p.rows) for p in parts_of(6, 2, 2)] == [
         (0, 0, [0, 2, 4]),
         (1, 0, []),
         (2, 1, [1, 3, 5]),
     ]
 
 
-def test_rows_are_dealt_out_in_rounds_behind_what_these_leave(parts_of: Lists) -> None:
-    """Three chunks have two places, so a round of a place has three rows, of which the middle chunk has one: 13 rows of
-    a place are four rounds and one row."""
-    found = [(p.number, p.chunk, [*p.tiles(26)]) for p in parts_of(26, 3, 2)]
-    assert found == [
-        (0, 0, [2, 4, 8, 10, 14, 16, 20, 22]),
-        (1, 1, [0, 6, 12, 18, 24]), (2, 1, [3, 9, 15, 21]),
-        (3, 2, [1, 5, 7, 11, 13, 17, 19, 23, 25]),
+def test_rows_are_dealt_out_in_rounds(parts_of: Lists) -> None:
+    """Three chunks have two places with 13 rows each. The middle one has the first rounds of the first place, and the
+    last ones of the second."""
+    assert [(p.number, p.chunk, p.rows) for p in parts_of(26, 3, 2)] == [
+        (0, 0, [0, 4, 8, 12, 16, 20, 22, 24]),
+        (1, 1, [2, 6, 10, 14, 18]), (2, 1, [9, 13, 17, 21]),
+        (3, 2, [1, 3, 5, 7, 11, 15, 19, 23, 25]),
     ]  # fmt: skip
 
 
-RIGHT = (Part(0, 0, 0, 0, 1, 1, 2, 2, 2), Part(1, 0, 1, 1, 1, 1, 2, 3, 2))
+def test_a_chunk_that_goes_on_to_another_place_has_fewer_tiles(parts_of: Lists) -> None:
+    """Of 60 rows of a place, and four that take as long as going on. Not where no chunk has more than one tile."""
+
+    def counts(rows: int, turn: int) -> list[int]:
+        return [sum(len(p.rows) for p in parts_of(rows, 3, 2, 1, turn) if p.chunk == chunk) for chunk in range(3)]
+
+    assert counts(120, 0) == [40, 40, 40]
+    assert counts(120, 4) == [42, 39, 39]  # the last chunk has the four behind the last place
+    assert counts(2, 4) == counts(2, 0)
+
+
+RIGHT = (Part(0, 0, 0, 0, 2, 0, 2, 5, 4, 0, 0, 0, 2, 4), Part(1, 0, 1, 2, 4, 0, 0, 2, 4, -1, -1, 1, 2, 5))
 """Of four rows, in one chunk, two apart."""
 
 
@@ -134,33 +146,34 @@ RIGHT = (Part(0, 0, 0, 0, 1, 1, 2, 2, 2), Part(1, 0, 1, 1, 1, 1, 2, 3, 2))
     [
         (0, {}, None),
         (1, {"number": 2}, "numbers"),
-        (1, {"first": 0}, "begins somewhere else"),
+        (1, {"place": 0}, "begins somewhere else"),
+        (0, {"end": -1}, "begins somewhere else"),
         (1, {"alike": 0}, "begins as others do"),
         (1, {"step": 4}, "has other tiles"),
-        (1, {"first": 3}, "not each tile once"),
-        (1, {"in_turn": 2}, "not each tile once"),
-        (1, {"from_round": 4}, "rounds of"),
-        (0, {"left": 0}, "leaves out tiles"),
-        (0, {"round": 4}, "leaves out tiles"),
+        (1, {"none": 3}, "has other tiles"),
+        (1, {"none": 6}, "has other tiles"),
+        (1, {"end": 3}, "has other tiles"),
+        (1, {"rank": 0}, "round 2 has"),
+        (1, {"enter": 1}, "round 2 has"),
+        (0, {"leave": 0}, "round 1 has"),
+        (0, {"whole": 1}, "round 1 has"),
+        (0, {"last": 1, "last_rank": 1}, "round 1 has"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(number: int, change: dict[str, int], wrong: str | None) -> None:
     parts = [replace(part, **change) if i == number else part for i, part in enumerate(RIGHT)]
-    found = finding(parts, 4, 1, 2, 1)
+    found = finding(parts, 4, 1, 2, 1, 0)
     assert found is None if wrong is None else wrong in str(found)
 
 
 def test_chunks_that_are_unequal_are_found() -> None:
     """Of eight rows, two apart, the first chunk has one of four of the first place, the other all others."""
-    parts = [Part(0, 0, 0, 0, 1, 1, 2, 8, 8), Part(1, 1, 0, 2, 3, 3, 2, 10, 8), Part(2, 1, 1, 1, 4, 4, 2, 9, 8)]
-    assert "rounds of" in str(finding(parts, 8, 2, 2, 1))
     parts = [
-        replace(part, from_round=4, round=part.first + 4, **change)
-        for part, change in zip(
-            parts, ({"left": 1, "in_turn": 1}, {"left": 1, "in_turn": 1}, {"left": 2, "in_turn": 2}), strict=True
-        )
+        Part(0, 0, 0, 0, 1, 0, 1, 9, 4, 0, 0, 0, 2, 8),
+        Part(1, 1, 0, 1, 4, 0, 0, 0, 9, -1, -1, 0, 2, 8),
+        Part(2, 1, 1, 0, 4, 0, 4, 9, 4, 0, 0, 1, 2, 9),
     ]
-    assert finding(parts, 8, 2, 2, 1) == "chunk 0 has 2 tiles"
+    assert finding(parts, 8, 2, 2, 1, 0) == "chunk 0 has 1 tiles"
 
 
 # in kernels
@@ -183,7 +196,7 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["a finish of its own"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     loop = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {"
-    rows = "auto tiles = w::tiles_of<apart, 1>(part, chunk, rows, chunks);"
+    rows = "auto tiles = w::tiles_of<apart, 1, 4>(part, chunk, rows, chunks);"
     plain = "const int64_t first_row = chunk, end_row = rows, stride = chunks;"
     assert lines.count(f"constexpr int apart = {apart};") == lines.count(loop) == lines.count(rows) == 2 * (apart > 1)
     assert lines.count(plain) == 2 * (apart == 1)

@@ -61,7 +61,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   };
   auto* const weight_memory = reinterpret_cast<float*>(memory + 58880);
   if (threadIdx.x == 0) {
-    ring.start();
+    ring.start(2);
     exchange.start();
     w::started_barriers();
   }

@@ -69,7 +69,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   };
   auto* const weight_memory = reinterpret_cast<float*>(memory + 153984);
   if (threadIdx.x == 0) {
-    ring.start();
+    ring.start(2);
     exchange.start();
     w::started_barriers();
   }
@@ -80,8 +80,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t last = w::last_part<apart>(chunk, chunks);
         for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-          auto tiles = w::tiles_of<apart, tile_rows>(part, chunk, rows, chunks);
-          const int64_t first_row = tiles.first, end_row = rows;
+          auto tiles = w::tiles_of<apart, tile_rows, 3>(part, chunk, rows, chunks);
+          const int64_t first_row = tiles.next(), end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
           const auto mean_at = [&](int64_t row) { return mean + row; };
@@ -114,21 +114,23 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-        auto tiles = w::tiles_of<apart, tile_rows>(part, chunk, rows, chunks);
-        const int64_t first_row = tiles.first, end_row = rows;
+        auto tiles = w::tiles_of<apart, tile_rows, 3>(part, chunk, rows, chunks);
+        const int64_t first_row = tiles.next(), end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
         const auto weight_at = [&](int64_t row) { return weight; };
         const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
         const int before = beginning(dy_at(first_row));
         const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-            weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
+        if (first_row < end_row) {
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+              weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
+            }
           }
         }
         float sum_2[thread_vectors][lanes];

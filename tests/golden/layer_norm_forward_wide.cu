@@ -55,7 +55,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
   if (threadIdx.x == 0) {
-    ring.start();
+    ring.start(1);
     exchange.start();
     queue.start();
     w::started_barriers();

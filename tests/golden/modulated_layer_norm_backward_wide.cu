@@ -69,7 +69,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
   if (threadIdx.x == 0) {
-    ring.start();
+    ring.start(2);
     exchange.start();
     w::started_barriers();
   }

@@ -41,7 +41,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
   if (threadIdx.x == 0) {
-    ring.start();
+    ring.start(1);
     exchange.start();
     queue.start();
     w::started_barriers();

@@ -87,13 +87,13 @@ def test_reductions_in_one_pass(dtype: str, columns: int) -> None:
     assert {way: text for way, text in found.items() if text is not None} == {}
 
 
-@pytest.mark.parametrize(("apart", "tile_rows"), WAYS)
-def test_every_row_is_of_one_part_of_a_chunk(apart: int, tile_rows: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_every_row_is_of_one_part_of_a_chunk(way: tuple[int, int, int]) -> None:
     """As a GPU divides, too: see tests/test_cuda_rows.py."""
     content, _ = build.compiled(parts_kernel(), "parts", architecture(), {})
     found = dict[tuple[int, int], str | None]()
     for count, chunks in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
-        out = torch.full((places(chunks, apart),), -1, dtype=torch.int64, device="cuda")
-        start(content, f"parts_{apart}_{tile_rows}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
-        found[count, chunks] = finding(listed(out.tolist()), count, chunks, apart, tile_rows)
+        out = torch.full((places(chunks, way[0]),), -1, dtype=torch.int64, device="cuda")
+        start(content, f"parts_{'_'.join(map(str, way))}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
+        found[count, chunks] = finding(listed(out.tolist()), count, chunks, *way)
     assert {case: text for case, text in found.items() if text is not None} == {}

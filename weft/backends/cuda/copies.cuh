@@ -191,34 +191,42 @@ inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart 
 template <int apart>
 inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
 
-/// The row tiles of a part, by their first rows.
+/// The row tiles of a part, by their first rows: one of each round of the tiles of its place.
 struct PartTiles {
-  int64_t first;
-  int64_t left, in_turn, step;  // tiles until the next round, and of a round; from one to the next
-  int64_t round, from_round;  // the next round, and how far that behind it is from it
+  int64_t round, end;  // the next one, and that behind the last
+  int64_t whole;  // chunks whose rows are all of this place
+  int64_t leave, enter;  // rounds that the chunk has which goes on with another place, and before that which comes to it
+  int64_t last;  // the round that only some of the chunks have
+  int64_t rank, last_rank;  // of the part in its rounds, without the chunk that comes, and in the last one
+  int64_t place, step, none;
 
-  /// The next one, or what no row is.
+  /// The next one, or a row behind all of them that begins as they do.
   int64_t next() {
-    if (--left > 0) return first += step;
-    first = round, left = in_turn, round += from_round;
-    return first;
+    if (round >= end) return none;
+    const int64_t before = whole * round + min(round, leave) + max(round - enter + 1, 0ll);
+    return place + step * (before + (round++ < last ? rank : last_rank));
   }
 };
-/// Tiles of a place where rows begin are dealt out in rounds, each to the chunks that have rows of that place, so that
-/// what all chunks are at lies together. Rounds of all places have as many tiles for each chunk; what they leave is
-/// divided in equal shares, and comes first.
-template <int apart, int tile_rows>
+/// The tiles of all places, one place after the other, are divided among the chunks in equal shares. Those of a place are
+/// dealt out in rounds, and what has as many rounds before it is done at one time, so that what all chunks are at lies
+/// together: a chunk with two places is in the first rounds of one, and in the last rounds of the other. turn: so
+/// many tiles fewer it has, for the time from one place to the other.
+template <int apart, int tile_rows, int turn>
 inline PartTiles tiles_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
   const int64_t place = part - chunk, step = apart * tile_rows, tiles = (rows + step - 1) / step;
-  const int64_t common = min(chunks & -chunks, int64_t{apart});  // divisor of both; apart is a power of two
-  const int64_t each = apart / common, dealt = chunks / common, rest = tiles % dealt;
-  const int64_t from = max(chunk * each - place * dealt, 0ll), to = min((chunk + 1) * each - place * dealt, dealt);
-  const int64_t begin = max(apart * rest * chunk / chunks - place * rest, 0ll);
-  const int64_t end = min(apart * rest * (chunk + 1) / chunks - place * rest, rest);
-  const int64_t in_turn = max(to - from, 0ll), round = in_turn > 0 ? rest + from : tiles;
-  PartTiles found{place + begin * step, end - begin, in_turn, step, place + round * step, dealt * step};
-  if (begin >= end) found.left = 1, found.next();
-  return found;
+  const int64_t left_out = apart * tiles > chunks ? turn : 0;  // not where no chunk has two
+  const int64_t all = max(apart * (tiles + left_out), 1ll), each = all / chunks;
+  const int64_t from = place * (tiles + left_out), to = from + tiles;
+  const auto begin = [&](int64_t of) { return all * of / chunks; };
+  // chunks that have the first and the last tiles of the place, and how many, if others of them are of other places
+  const int64_t first = from * chunks / all, behind = to * chunks / all;
+  const int64_t entering = begin(first) < from ? min(begin(first + 1), to) - from : 0;
+  const int64_t whole = first + (begin(first) < from), leaving = behind < whole ? 0 : to - begin(behind);
+  const int64_t enter = max(each, entering) - entering + (entering == 0);
+  const int64_t own = max(min(begin(chunk + 1), to) - max(begin(chunk), from), 0ll), rank = chunk - whole;
+  const int64_t round = rank < 0 ? enter : 0, last_rank = begin(chunk) - begin(whole) - each * rank;
+  return {round, round + own, max(behind - whole, 0ll), leaving, enter, each,
+          rank, rank < 0 ? -1 : last_rank - (0 < entering && entering <= each), place, step, place + step * tiles};
 }
 /// A row that begins as those of a part do.
 template <int apart>

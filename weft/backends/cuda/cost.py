@@ -43,9 +43,9 @@ class Constants:
     the scheduler with the most warps of a block decides, the others the rest. pick_ns: for an element that
     is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a cluster of sixteen;
     arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power: how much the two
-    parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power: memory and these. uneven: by how much longer the slowest
-    cluster takes for its bytes than all on average, where chunks have parts, as rows begin at several places;
-    held: by how much longer where row tiles wait in registers. start_us: of a launch.
+    parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power: memory and these.
+    uneven: by how much longer the slowest cluster takes for its bytes than all on average, where chunks have parts, as
+    rows begin at several places; held: by how much longer where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
     gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
@@ -102,8 +102,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     tiles = -(-work.rows // rows)
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
-    parts = chunks + (work.alike - 1) * (work.is_early and work.keeps_columns(schedule))
-    rounds: float = waves * -(-work.rows // (chunks * rows))
+    in_parts = work.is_early and work.has_parts(schedule)
+    parts = chunks + (work.alike - 1) * in_parts
+    rounds: float = waves * -(-work.places_tiles(schedule) // chunks)
     if work.is_queued(schedule):
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
@@ -133,7 +134,6 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
-    in_parts = work.is_early and work.alike > 1 and work.keeps_columns(schedule)
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.uneven * in_parts + known.held * is_held)
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers

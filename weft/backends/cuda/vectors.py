@@ -196,7 +196,7 @@ class Vectors(Statements):
             if buffer == self.weights()[-1]:
                 line("w::wait_for_threads<threads>();")
             return
-        with self.vectors():
+        with self.guarded(["first_row < end_row"] * (self.apart > 1)), self.vectors():
             line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
             line(kept)
 

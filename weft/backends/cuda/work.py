@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda import legality
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View, in_one_pass
+from weft.backends.cuda.view import View, in_one_pass, turn_tiles
 from weft.backends.instructions import cost_of
 from weft.errors import Refusal
 from weft.ir.dtypes import itemsize
@@ -92,9 +92,22 @@ class Work:
         together = schedule.cluster == 1 or self.exchanges > 0
         return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule)) and together
 
+    def has_parts(self, schedule: CudaSchedule) -> bool:
+        """Whether chunks have a part for each place where rows begin."""
+        return self.alike > 1 and self.keeps_columns(schedule)
+
     def has_next_rows(self, schedule: CudaSchedule) -> bool:
         """Whether a row tile comes with the first row of the next one."""
-        return self.is_queued(schedule) or (self.alike > 1 and self.keeps_columns(schedule))
+        return self.is_queued(schedule) or self.has_parts(schedule)
+
+    def places_tiles(self, schedule: CudaSchedule) -> int:
+        """Row tiles of a segment, with those that are left out for the turns from one place where rows begin to another,
+        and those of places that have fewer than others."""
+        rows = schedule.rows_per_tile
+        if not (self.is_early and self.has_parts(schedule)):
+            return -(-self.rows // rows)
+        turn = turn_tiles(self.sums, self.weights, self.copied, self.written, rows)
+        return self.alike * (-(-self.rows // (self.alike * rows)) + turn)
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
