@@ -119,7 +119,7 @@ def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows
             found = sorted(part.row(number) for part in own if part.round <= number < part.end)
             if found != [place + step * (before + i) for i in range(len(found))]:
                 return f"place {place}: round {number} has {found}, behind {before}"
-    left_out = turn if apart * tiles > chunks else 0
+    left_out = turn if apart > 1 and apart * tiles > chunks else 0
     share = apart * (tiles + left_out) // chunks
     for chunk in range(chunks):
         own = [part for part in parts if part.chunk == chunk]

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from tests.cases import often
-from tests.cuda_kernels import planned_for
+from tests.cuda_kernels import kernel_of, planned_for
 from tools.cuda_fit import Point, points_of
 from tools.gpu_cells import Cell, drawn_cells, parts_of
 from tools.swept import CLUSTERS_TIMED, TARGET
@@ -23,6 +23,7 @@ from weft.backends.cuda.cost import constants, times_us
 from weft.backends.cuda.launches import shared_bytes
 from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.view import View, in_one_pass, turn_tiles
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 from weft.plan.kernel import Kernel
@@ -113,14 +114,37 @@ def test_choices_lose_little() -> None:
 
 
 def test_chunks_of_likely_widths_have_a_stride_as_those_of_known_ones_do() -> None:
-    """Memory takes longer where the rows of a chunk lie in one place, which a multiple of 16 has none of."""
+    """Where rows begin at several places some chunks turn from one to another, and have fewer tiles; a multiple of 16
+    has none of that."""
     known = split_of("rms_norm_backward", 2048, 32768)
     (schedule, *_) = choice.ranked(known)
     _, likely, _ = planned_for("rms_norm_backward", (2048, 32768))
     _, odd, _ = planned_for("rms_norm_backward", (2048, 32761))
-    least = choice.times_of(known, schedule).memory
-    assert choice.times_of(likely, schedule).memory == pytest.approx(least, rel=0.01)
-    assert choice.times_of(odd, schedule).memory > 1.03 * least
+    tiles = {name: _work_of(split).places_tiles(schedule) for name, split in (("likely", likely), ("odd", odd))}
+    turn = turn_tiles(1, [2], [2, 2], [2], schedule.rows_per_tile)
+    assert turn > 0
+    assert tiles == {"likely": 2048 // schedule.rows_per_tile, "odd": 2048 // schedule.rows_per_tile + 8 * turn}
+    assert choice.times_of(likely, schedule).tiles == pytest.approx(choice.times_of(known, schedule).tiles, rel=0.01)
+    assert choice.times_of(odd, schedule).tiles > 1.03 * choice.times_of(known, schedule).tiles
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "rows_per_tile"),
+    [("rms_norm_backward", 1001, 1), ("layer_norm_backward", 1001, 2), ("layer_norm_backward_bias", 1002, 4)],
+)
+def test_chunks_have_as_many_tiles_fewer_as_the_model_says(name: str, columns: int, rows_per_tile: int) -> None:
+    _, kernel = kernel_of(name, (515, columns), warps=4, rows_per_tile=rows_per_tile)
+    work, view = _work_of(split_of(name, 515, columns)), View(in_one_pass(kernel))
+    places, tiles = work.alike, -(-515 // (work.alike * rows_per_tile))
+    assert work.places_tiles(kernel.schedule) == places * (tiles + view.turn)
+    assert f"w::tiles_of<apart, {'tile_rows' if rows_per_tile > 1 else 1}, {view.turn}>(" in render(kernel).text
+    assert view.turn > 0
+
+
+def _work_of(split: Split) -> Work:
+    work = Work.of(split)
+    assert isinstance(work, Work)
+    return work
 
 
 # choices

@@ -21,8 +21,9 @@ from weft.backends.listed import render
 Lists = Callable[..., list[Part]]
 
 _CASES = "".join(
-    f"  if (apart == {a} && tile_rows == {r} && turn == {t}) return list_parts<{a}, {r}, {t}>(out, rows, chunks, chunk);\n"
-    for a, r, t in WAYS
+    f"  if (apart == {apart} && tile_rows == {tile_rows} && turn == {turn})"
+    f" return list_parts<{apart}, {tile_rows}, {turn}>(out, rows, chunks, chunk);\n"
+    for apart, tile_rows, turn in WAYS
 )
 _CALLED = f"""
 inline void list_one(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk, int apart, int tile_rows, int turn) {{

@@ -214,7 +214,7 @@ struct PartTiles {
 template <int apart, int tile_rows, int turn>
 inline PartTiles tiles_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
   const int64_t place = part - chunk, step = apart * tile_rows, tiles = (rows + step - 1) / step;
-  const int64_t left_out = apart * tiles > chunks ? turn : 0;  // not where no chunk has two
+  const int64_t left_out = apart > 1 && apart * tiles > chunks ? turn : 0;  // not where no chunk has two places
   const int64_t all = max(apart * (tiles + left_out), 1ll), each = all / chunks;
   const int64_t from = place * (tiles + left_out), to = from + tiles;
   const auto begin = [&](int64_t of) { return all * of / chunks; };

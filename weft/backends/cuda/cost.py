@@ -44,8 +44,7 @@ class Constants:
     is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a cluster of sixteen;
     arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power: how much the two
     parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power: memory and these.
-    uneven: by how much longer the slowest cluster takes for its bytes than all on average, where chunks have parts, as
-    rows begin at several places; held: by how much longer where row tiles wait in registers. start_us: of a launch.
+    held: by how much longer these take where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
     gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
@@ -68,7 +67,6 @@ class Constants:
     compute_power: float
     stage_power: float
     power: float
-    uneven: float
     held: float
     start_us: float
     tail: float
@@ -134,7 +132,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
-    moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.uneven * in_parts + known.held * is_held)
+    moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.held * is_held)
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     held = 0 if is_held else 1 + schedule.lag

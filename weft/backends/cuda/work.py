@@ -101,8 +101,8 @@ class Work:
         return self.is_queued(schedule) or self.has_parts(schedule)
 
     def places_tiles(self, schedule: CudaSchedule) -> int:
-        """Row tiles of a segment, with those that are left out for the turns from one place where rows begin to another,
-        and those of places that have fewer than others."""
+        """Row tiles of a segment, with those of places that have fewer than others, and those that are left out for the
+        turns from one place where rows begin to another."""
         rows = schedule.rows_per_tile
         if not (self.is_early and self.has_parts(schedule)):
             return -(-self.rows // rows)
