@@ -337,26 +337,37 @@ def test_stages_that_are_held_are_not_filled() -> None:
 # others
 
 
-def test_what_spills_gives_way_to_what_wants_clearly_fewer_registers() -> None:
-    """Or, where one alone spills, to what may have another number: a modulated layer norm's backward took 147 us in
-    place of 118."""
-    for name, rows, columns in (("layer_norm_backward", 4096, 16384), ("modulated_layer_norm_backward", 2048, 32768)):
+def test_what_spills_gives_way_to_the_next_that_leaves_more_registers() -> None:
+    for name, rows, columns in (
+        ("layer_norm_backward", 2869, 23389),
+        ("layer_norm_backward", 4096, 16384),
+        ("modulated_layer_norm_backward", 2048, 32768),
+    ):
         split = split_of(name, rows, columns)
         work, first = Work.of(split), choice.chosen(split)
         assert isinstance(work, Work)
         assert first is not None
-        second = choice.runner_up(split, [first])
-        assert isinstance(second, CudaSchedule)
-        third = choice.runner_up(split, [first, second])
-        assert isinstance(third, CudaSchedule)
-        limits = [resources.most_registers(s.warps, s.blocks, TARGET) for s in (first, second, third)]
-        shares = [wanted_registers(work, s) / most for s, most in zip((first, second, third), limits, strict=True)]
-        assert limits[1] != limits[0] or shares[1] <= 0.9 * shares[0]
-        assert shares[2] <= 0.9 * max(shares[:2])
-        between = [
-            s
-            for s in choice.ranked(split)
-            if choice.times_of(split, s).all < choice.times_of(split, second).all and s != first
-        ]
-        assert {resources.most_registers(s.warps, s.blocks, TARGET) for s in between} <= {limits[0]}
+
+        def share(schedule: CudaSchedule, work: Work = work) -> float:
+            return wanted_registers(work, schedule) / resources.most_registers(schedule.warps, schedule.blocks, TARGET)
+
+        tried, order = [first], choice.ranked(split)
+        for _ in range(3):
+            other = choice.runner_up(split, tried)
+            assert other is not None
+            worst = max(map(share, tried))
+            assert share(other) <= worst - choice.FEWER
+            passed = [s for s in order[: order.index(other)] if s not in tried]
+            assert all(share(s) > worst - choice.FEWER for s in passed)
+            tried.append(other)
         assert choice.runner_up(split, candidates(split)) is None
+
+
+def test_a_runner_up_is_not_much_slower() -> None:
+    """Of layer norm backward at 23389 columns the first one spills 36 bytes; what left a tenth of the registers more
+    took 125 us in place of 114."""
+    split = split_of("layer_norm_backward", 2869, 23389)
+    first = choice.ranked(split)[0]
+    second = choice.runner_up(split, [first])
+    assert second is not None
+    assert choice.times_of(split, second).all < 1.01 * choice.times_of(split, first).all

@@ -200,10 +200,8 @@ class View(KernelView[CudaSchedule]):
     def turn(self) -> int:
         """Row tiles that a chunk could do in the time from rows of one place to those of another."""
         sums = sum(1 for value in self.outer if self.sums_vectors(value))
-        sizes = (
-            [itemsize(b.dtype) for b in buffers] for buffers in (self.weights(), self.streamed(), self.row_outputs())
-        )
-        return turn_tiles(sums, *sizes, self.schedule.rows_per_tile)
+        weights, copied, written = map(_sizes, (self.weights(), self.streamed(), self.row_outputs()))
+        return turn_tiles(sums, weights, copied, written, self.schedule.rows_per_tile)
 
     @property
     def alike(self) -> int:
@@ -272,6 +270,10 @@ def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) 
     """Elements of a vector: of the largest type that rows are read and written in, what a thread loads at once."""
     sizes = [itemsize(b.dtype) for b in program.buffers if varies(b, columns) and varies(b, rows)]
     return min(8, GRANULE_BYTES // max(sizes, default=2))
+
+
+def _sizes(buffers: Iterable[Buffer]) -> list[int]:
+    return [itemsize(buffer.dtype) for buffer in buffers]
 
 
 def turn_tiles(
