@@ -49,8 +49,8 @@ def ranked(split: Split) -> tuple[CudaSchedule, ...]:
 
 
 def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
-    """What to take in place of schedules that spill: the best of those that leave more of the registers that a thread may
-    have than the worst of these; None if there is none. Not than each: some that leave many spill because their
+    """What to take in place of schedules that spill: the best of those that leave more of the registers that a thread
+    may have than the worst of these; None if there is none. Not than each: some that leave many spill because their
     predictions are off, and say nothing of others."""
     work = Work.of(split)
     if not isinstance(work, Work):
