@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.processes import processes
+
 ROOT = Path(__file__).parents[1]
 TOOL = """
 import signal
@@ -34,3 +36,10 @@ def test_an_interrupt_of_a_tool_and_all_its_processes_ends_them_at_once(tmp_path
         os.killpg(tool.pid, signal.SIGINT)
         _, errors = tool.communicate(timeout=60)  # to the end of what all processes may write to
     assert errors.count("KeyboardInterrupt") == 1
+
+
+def test_interrupts_of_a_process_wait_from_its_start_on_and_those_of_whoever_starts_it_do_not() -> None:
+    """One that came while a process started was written about by that as well."""
+    with processes(1) as pool:
+        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
