@@ -111,7 +111,7 @@ def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows
             return f"{part} has other tiles"
     for place in range(apart):
         own = [part for part in parts if part.place == place]
-        ends = {turn + by for part in own for turn in (part.round, part.end, part.last) for by in (-1, 0, 1)}
+        ends = {end + by for part in own for end in (part.round, part.end, part.last) for by in (-1, 0, 1)}
         if sum(part.end - part.round for part in own) != tiles:
             return f"place {place} has other tiles"
         for number in sorted(ends):

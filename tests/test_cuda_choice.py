@@ -137,7 +137,9 @@ def test_chunks_have_as_many_tiles_fewer_as_the_model_says(name: str, columns: i
     work, view = _work_of(split_of(name, 515, columns)), View(in_one_pass(kernel))
     places, tiles = work.alike, -(-515 // (work.alike * rows_per_tile))
     assert work.places_tiles(kernel.schedule) == places * (tiles + view.turn)
-    assert f"w::tiles_of<apart, {'tile_rows' if rows_per_tile > 1 else 1}, {view.turn}>(" in render(kernel).text
+    text = render(kernel).text
+    assert f"w::tiles_of<apart, {'tile_rows' if rows_per_tile > 1 else 1}, turn>(" in text
+    assert f"constexpr int turn = {view.turn};" in text
     assert view.turn > 0
 
 

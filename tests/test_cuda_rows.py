@@ -197,9 +197,10 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["a finish of its own"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     loop = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {"
-    rows = "auto tiles = w::tiles_of<apart, 1, 4>(part, chunk, rows, chunks);"
+    rows = "auto tiles = w::tiles_of<apart, 1, turn>(part, chunk, rows, chunks);"
     plain = "const int64_t first_row = chunk, end_row = rows, stride = chunks;"
     assert lines.count(f"constexpr int apart = {apart};") == lines.count(loop) == lines.count(rows) == 2 * (apart > 1)
+    assert lines.count("constexpr int turn = 4;") == (apart > 1)
     assert lines.count(plain) == 2 * (apart == 1)
     assert lines.count("for (int64_t row = first_row; row < end_row; row += stride) {") == 2 * (apart == 1)
     head = "for (int64_t row = first_row, next_row; row < end_row; row = next_row) {"

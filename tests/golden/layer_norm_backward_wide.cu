@@ -39,6 +39,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr int lanes = 8, cluster = 8, warps = 7;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
+  constexpr int turn = 3;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
@@ -80,7 +81,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t last = w::last_part<apart>(chunk, chunks);
         for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-          auto tiles = w::tiles_of<apart, tile_rows, 3>(part, chunk, rows, chunks);
+          auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
           const int64_t first_row = tiles.next(), end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
@@ -114,7 +115,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-        auto tiles = w::tiles_of<apart, tile_rows, 3>(part, chunk, rows, chunks);
+        auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
         const int64_t first_row = tiles.next(), end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };

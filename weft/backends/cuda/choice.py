@@ -22,7 +22,7 @@ FEWER = 0.02
 """The part of its registers that what replaces a kernel that spills leaves more of, at the least, which is what
 predictions are off by. Of kernels of the sweeps that leave 2 to 5 % more than one of the same program that spills 27 %
 spill, too, from 5 % on 13 %, from 10 % on 5 %: the next in order is worth being compiled, as those that leave a tenth
-more were up to 7 % slower by their predictions."""
+more were up to 6 % slower by their predictions."""
 
 
 @lru_cache(maxsize=KEPT)

@@ -83,7 +83,7 @@ class Printer(RowTiles):
                 head = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part)"
                 parts.enter_context(self.out.block(head))
                 tile_rows = "tile_rows" if self.several else "1"
-                line(f"auto tiles = w::tiles_of<apart, {tile_rows}, {self.turn}>(part, chunk, rows, chunks);")
+                line(f"auto tiles = w::tiles_of<apart, {tile_rows}, turn>(part, chunk, rows, chunks);")
                 line("const int64_t first_row = tiles.next(), end_row = rows;")
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){' * tile_rows' * self.several}, end_row = rows;")

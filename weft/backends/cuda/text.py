@@ -72,6 +72,8 @@ class _Function(Printer):
         line("constexpr int threads = 32 * warps;")
         if self.several:
             line(f"constexpr int tile_rows = {schedule.rows_per_tile};")
+        if self.apart > 1:
+            line(f"constexpr int turn = {self.turn};")
         self._sizes()
         self._beginnings()
         line("extern __shared__ __align__(128) uint8_t memory[];")
