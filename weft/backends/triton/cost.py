@@ -60,8 +60,9 @@ class Times:
 
 @dataclass(frozen=True)
 class Load:
-    """What a schedule has to do. moved_us: bytes at the bandwidth of a copy, with what rows of a tile that are far apart
-    take more; cached_us: those that are read again; cold_us: those that take the place of what others left in the cache.
+    """What a schedule has to do. moved_us: bytes at the bandwidth of a copy, with what rows of a tile that are far
+    apart take more; cached_us: those that are read again; cold_us: those that take the place of what others left in the
+    cache.
     in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that loads a
     part of a row into registers waits for its own. busy: the part of the programs' time that they have something to do.
     resident: programs that it has at a time. rounds: tiles that a program takes one after the other: of rows, or blocks
