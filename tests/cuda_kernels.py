@@ -31,6 +31,8 @@ SOME: dict[str, dict[str, Any]] = {
     "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
     "a tile in registers": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 1, "tile": "registers"},
     "tiles of several rows in registers": {"warps": 4, "vectors": 2, "rows_per_tile": 2, "tile": "registers"},
+    "groups of warps": {"warps": 12, "groups": 4, "vectors": 6, "lanes": 4, "rows_per_tile": 4},
+    "short vectors": {"warps": 8, "groups": 2, "vectors": 8, "lanes": 2, "rows_per_tile": 2, "finish": "separate"},
 }
 """Fields of schedules by what they try."""
 QUEUED: dict[str, dict[str, Any]] = {
@@ -41,8 +43,12 @@ QUEUED: dict[str, dict[str, Any]] = {
     "a tile behind": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 2, "lag": 1},
     "tiles of two rows behind": {"cluster": 4, "warps": 2, "vectors": 1, "stages": 3, "rows_per_tile": 2, "lag": 1},
     "a tile in registers": {"cluster": 8, "warps": 1, "vectors": 1, "stages": 1, "tile": "registers"},
+    "groups of warps": {"warps": 8, "groups": 8, "vectors": 3, "stages": 2, "rows_per_tile": 8},
+    "short vectors": {"warps": 8, "groups": 4, "vectors": 5, "lanes": 2, "stages": 2, "rows_per_tile": 8},
 }
 """Those of kernels whose row tiles are taken from a queue."""
+OF_ONE_GROUP = [way for way, fields in QUEUED.items() if "groups" not in fields]
+"""Those of them that have weights in shared memory, wherever rows begin."""
 WORKLOADS_OF_ROWS = (
     *("rms_norm_forward", "rms_norm_backward", "layer_norm_forward", "layer_norm_backward", "softmax_forward"),
     *("softmax_backward", "add_rms_norm_forward", "add_rms_norm_backward", "layer_norm_backward_bias", "rms_norm_fp8"),

@@ -136,6 +136,31 @@ def _(*_: Any) -> Refusal | None:
 
 
 @says(
+    "cuda_groups: rms_norm_backward: rows of a group begin at different places between two vectors "
+    "(have 4 groups, limit 1)",
+    4,
+    1,
+)
+def _(*_: Any) -> Refusal | None:
+    def refused_by(columns: int, rows_per_tile: int = 8, **fields: Any) -> Refusal | None:
+        _, kernel = kernel_of("rms_norm_backward", (64, columns), vectors=3, rows_per_tile=rows_per_tile, **fields)
+        return BACKEND.supports(kernel)
+
+    for fields in ({}, {"rows_per_tile": 32}, {"tile": "registers"}):
+        assert refused_by(256, warps=4, groups=4, **fields) is None
+    against: tuple[dict[str, Any], ...] = (
+        *({"cluster": 2}, {"rows_per_tile": 6}, {"rows_per_tile": 36}, {"weights": "shared"}),
+        {"warps": 6},
+    )
+    for fields in against:
+        refusal = refused_by(256, **{"warps": 4, "groups": 4} | fields)
+        assert refusal is not None
+        assert refusal.rule == "cuda_groups"
+    assert refused_by(257, warps=8, groups=8) is None
+    return refused_by(257, warps=4, groups=4)
+
+
+@says(
     "cuda_tile: rms_norm_backward: its row tiles come behind, and their rows are not in shared memory then "
     "(have 1 row tile, limit 0)",
     1,

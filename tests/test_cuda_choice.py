@@ -69,7 +69,7 @@ def test_drawn_schedules_hardly_ever_spill(seed: int) -> None:
             kernel = Kernel(split.program, draw.choice(found))
             assert BACKEND.supports(kernel, TARGET) is None
             (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {}), 90))
-            work = Work.of(split)
+            work = Work.of(split, kernel.schedule.lanes)
             assert isinstance(work, Work)
             assert shared_bytes(kernel) <= resources.shared_bytes(work, kernel.schedule)
             most = resources.most_registers(kernel.schedule.warps, kernel.schedule.blocks, TARGET)

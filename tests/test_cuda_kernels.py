@@ -267,8 +267,9 @@ def test_a_state_of_float64_has_place_for_two_words(fields: dict[str, Any]) -> N
     body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
     kernel = of_rows(body, **fields | {"finish": "none"})
     compiled(kernel, 90)
-    rows, places = kernel.schedule.rows_per_tile, 4 if kernel.schedule.lag else 2
-    assert f"w::Exchange<cluster, warps, {2 * rows}, {places}> exchange(" in render(kernel).text
+    rows, places = kernel.schedule.group_rows, 4 if kernel.schedule.lag else 2
+    warps, more = ("warps / groups", ", true") if kernel.schedule.groups > 1 else ("warps", "")
+    assert f"w::Exchange<cluster, {warps}, {2 * rows}, {places}{more}> exchange(" in render(kernel).text
 
 
 @needs_nvrtc

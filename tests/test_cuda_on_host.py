@@ -12,7 +12,7 @@ import torch
 
 from tests.cases import checkered
 from tests.cuda_header import bit_patterns, rows
-from tests.cuda_kernels import QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
+from tests.cuda_kernels import OF_ONE_GROUP, QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
 from tests.on_host.assembly import with_calls
 from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
 from weft.backends.cuda import launches
@@ -26,7 +26,7 @@ MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1)
 
 def of_few_warps(way: str, warps: int) -> dict[str, Any]:
     """A schedule with a queue, for narrow rows."""
-    return QUEUED[way] | {"warps": warps}
+    return QUEUED[way] | {"warps": warps * QUEUED[way].get("groups", 1)}
 
 
 @pytest.mark.parametrize(("name", "shape"), checkered(WORKLOADS_OF_ROWS, [(12, 1040), (11, 515)]), ids=str)
@@ -58,10 +58,31 @@ def test_every_tile_is_taken(way: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize(("way", "early"), checkered(QUEUED, [0, 3]))
+@pytest.mark.parametrize(("way", "early"), checkered(OF_ONE_GROUP, [0, 3]))
 def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early: int) -> None:
     fields = of_few_warps(way, 1)
     check("layer_norm_forward", (9, 517 + early), dtype, early=early, **fields, weights="shared", chunks=5)
+
+
+@pytest.mark.parametrize(
+    "name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward", "add_rms_norm_backward"]
+)
+@pytest.mark.parametrize(("groups", "lanes"), [(8, 8), (4, 4), (2, 2)])
+@pytest.mark.parametrize("shape", [(40, 521), (7, 262), (3, 264)], ids=str)
+def test_groups_of_warps_have_rows_of_their_own(shape: tuple[int, int], groups: int, lanes: int, name: str) -> None:
+    """Which begin alike, wherever the first of them does; some groups have none of the last tile."""
+    fields: dict[str, Any] = {"groups": groups, "lanes": lanes, "vectors": 72 // lanes, "chunks": 3}
+    machines = [Machine(3), Machine(2, 1)]
+    check(name, shape, warps=groups, rows_per_tile=2 * groups, machines=machines, **fields)
+    fields |= {"warps": 2 * groups, "rows_per_tile": groups, "tile": "registers", "finish": "same"}
+    check(name, shape, machines=machines, early=1, **fields)
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_groups_may_shift_weights(groups: int) -> None:
+    """In shared memory, which all of them have in common."""
+    fields: dict[str, Any] = {"groups": groups, "warps": groups, "vectors": 3, "rows_per_tile": 2 * groups}
+    check("layer_norm_forward", (37, 517), weights="shared", chunks=5, **fields)
 
 
 @pytest.mark.parametrize("columns", [1478, 1479])

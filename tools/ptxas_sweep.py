@@ -41,6 +41,8 @@ from weft.target import TARGETS, Target
 
 NEAR = (0.75, 1.2)
 """Of the registers that there are, what a thread of a drawn CUDA C++ kernel is predicted to want."""
+WIDE = 0.7
+"""The part of the shapes of CUDA C++ kernels that is beyond 8192 columns, by default."""
 FIRST = 100
 """By predicted time, those that are drawn of."""
 
@@ -56,11 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpus = [name for name in TARGETS if Target.named(name).kind == "gpu"]
     parser.add_argument("--target", nargs="+", choices=gpus, default=[TARGET.name], help="to take in turn")
     parser.add_argument("--backend", choices=("triton", "cuda"), default="triton", help="whose schedules")
+    parser.add_argument("--wide", type=float, default=WIDE, help="the part of shapes beyond 8192 columns, of cuda")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
     targets, is_cuda = [Target.named(name) for name in given.target], given.backend == "cuda"
-    drawn = near_the_limit if is_cuda else drawn_kernels
-    found = list(drawn(given.seed, given.workload, given.cells, given.most, targets))
+    if is_cuda:
+        found = list(near_the_limit(given.seed, given.workload, given.cells, given.most, targets, given.wide))
+    else:
+        found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most, targets))
     archs = [target.architecture for target, *_ in found]
     with processes(given.processes) as pool, given.csv.open("w") as file:
         writer = csv.DictWriter(file, CLUSTER_COLUMNS if is_cuda else COLUMNS, lineterminator="\n")
@@ -93,11 +98,16 @@ def drawn_kernels(
 
 
 def near_the_limit(
-    seed: int, workloads: Sequence[str], count: int, most: int, targets: Sequence[Target] = (TARGET,)
+    seed: int,
+    workloads: Sequence[str],
+    count: int,
+    most: int,
+    targets: Sequence[Target] = (TARGET,),
+    wide: float = WIDE,
 ) -> Iterator[tuple[Target, Cell, str, int, Kernel]]:
-    """The same of CUDA C++."""
+    """The same of CUDA C++. wide: the part of shapes beyond 8192 columns."""
     draw = random.Random(seed)
-    for cell in drawn_cells(seed, workloads, count, elements=(2**24, 2**26), wide=0.7):
+    for cell in drawn_cells(seed, workloads, count, elements=(2**24, 2**26), wide=wide):
         target = draw.choice(targets)
         for part, split in parts_of(cell, target).items():
             found = _near_the_limit(split)
@@ -106,11 +116,11 @@ def near_the_limit(
 
 
 def _near_the_limit(split: Split) -> list[tuple[int, CudaSchedule]]:
-    work, (least, slack) = Work.of(split), NEAR
-    if not isinstance(work, Work):
-        return []
+    least, slack = NEAR
 
     def share(schedule: CudaSchedule) -> float:
+        work = Work.of(split, schedule.lanes)
+        assert isinstance(work, Work)
         most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
         return wanted_registers(work, schedule) / most
 

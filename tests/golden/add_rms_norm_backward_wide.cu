@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 blocks=3 vectors=3 stages=4 chunks=45 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 groups=1 blocks=3 vectors=3 lanes=8 stages=4 chunks=45 weights=shared lag=0 tile=shared
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 blocks=1 vectors=4 stages=3 chunks=15 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 groups=1 blocks=1 vectors=4 lanes=8 stages=3 chunks=15 weights=shared lag=0 tile=registers
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257

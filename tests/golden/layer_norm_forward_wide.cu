@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=7 blocks=2 vectors=10 stages=3 chunks=30 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=7 groups=1 blocks=2 vectors=10 lanes=8 stages=3 chunks=30 weights=registers lag=0 tile=shared
 // program layer_norm_forward()
 //   dim m = 1024
 //   dim n = 131072
@@ -129,7 +129,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
           if (!whole) {
             m2_state.keep_inside(m2_block, k == 0, column, columns);
           }
-          m2_state.add(m2_block, k == 0);
+          m2_state.add(m2_block, k);
         }
       }
       exchange.reduce_moments(columns, m2_state);

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 blocks=4 vectors=2 stages=3 chunks=3 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 groups=1 blocks=4 vectors=2 lanes=8 stages=3 chunks=3 weights=registers lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128

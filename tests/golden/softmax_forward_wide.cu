@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=12 blocks=2 vectors=9 stages=2 chunks=132 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=12 groups=1 blocks=2 vectors=9 lanes=8 stages=2 chunks=132 weights=registers lag=0 tile=shared
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda_kernels import QUEUED, kernel_of
+from tests.cuda_kernels import OF_ONE_GROUP, QUEUED, kernel_of
 from tests.gpu.test_cuda_kernels import check, pytestmark  # noqa: F401  # where they run
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
@@ -32,7 +32,7 @@ def test_rows_may_begin_anywhere(way: str, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "rms_norm_fp8"])
-@pytest.mark.parametrize("way", list(QUEUED))
+@pytest.mark.parametrize("way", OF_ONE_GROUP)
 def test_weights_may_be_shifted_for_each_row(way: str, name: str, dtype: torch.dtype) -> None:
     columns = 2003 if dtype == torch.bfloat16 else 1021
     check(name, (519, columns), dtype, **QUEUED[way], chunks=132, weights="shared")

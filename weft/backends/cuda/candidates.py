@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import wanted_registers
-from weft.backends.cuda.schedule import CudaSchedule, Memory
+from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule, Memory
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
 from weft.plan.schedule import Finish
@@ -17,16 +17,20 @@ from weft.plan.split import Split
 CLUSTERS = (1, 2, 4, 8, 16)
 WARPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16)
 """Of a block, that compute."""
+GROUPS = (1, 2, 4, 8, 16)
+"""Of these warps."""
 BLOCKS = (1, 2, 3, 4, 6, 8)
 """Of a multiprocessor."""
 ROWS = (1, 2, 4, 8)
-"""Of a tile."""
-MOST_VECTORS = 10
-"""Of a row in a thread; each is a copy of the text of a loop."""
-MOST_TILE = 16
-"""Vectors of a tile in a thread."""
-LEAST_USED = 0.7
-"""The part of a block's vectors that are of the row, at the least. Not from a sweep."""
+"""Of a tile, of each group."""
+LANES = (8, 4, 2)
+"""Elements of a vector: fewer than most where groups of warps have whole rows, which are narrow then."""
+MOST_ELEMENTS = 80
+"""Of a row in a thread; each vector is a copy of the text of a loop."""
+MOST_TILE = 128
+"""Elements of a tile in a thread."""
+LEAST_USED, LEAST_USED_OF_GROUPS = 0.7, 0.5
+"""The part of a block's vectors, or of a group's, that are of the row, at the least. Not from a sweep."""
 MOST_STAGES = 8
 LEAST_AHEAD = 2
 """Row tiles of a multiprocessor."""
@@ -36,49 +40,62 @@ LEAST_AHEAD = 2
 def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
     """All of them, none if no such kernel is written or it would not fit. slack: times as many registers as there are
     that a thread may want."""
-    work = Work.of(split)
-    return tuple(_candidates(split, work, slack)) if isinstance(work, Work) else ()
+    found: dict[int, Work] = {}
+    for lanes in LANES:
+        if isinstance(work := Work.of(split, lanes), Work):
+            found.setdefault(work.lanes, work)
+    return tuple(s for lanes, work in found.items() for s in _candidates(split, work, lanes, slack))
 
 
-def _candidates(split: Split, work: Work, slack: float) -> Iterator[CudaSchedule]:
-    target, base = split.target, CudaSchedule("CLUSTER", *split.dims)
+def _candidates(split: Split, work: Work, lanes: int, slack: float) -> Iterator[CudaSchedule]:
+    target = split.target
     finishes: tuple[Finish, ...] = ("none",)
     if work.finishes:
         finishes = ("same", "separate") if target.exclusive else ("separate",)
-    clusters = [count for count in CLUSTERS if count <= resources.most_cluster(target)]
-    for cluster, warps in product(clusters, WARPS):
-        own = resources.own_vectors(work, cluster)
-        vectors = -(-own // (32 * warps))
-        if vectors > MOST_VECTORS or own < LEAST_USED * vectors * 32 * warps:
+    for base, (blocks, rows, finish) in product(_divisions(split, work, lanes), product(BLOCKS, ROWS, finishes)):
+        tile_rows = rows * base.groups
+        if rows * base.vectors * work.lanes > MOST_TILE or blocks * (base.warps + 1) > target.most_warps:
             continue
-        for blocks, rows, finish in product(BLOCKS, ROWS, finishes):
-            if rows * vectors > MOST_TILE or rows > work.rows:
+        if tile_rows > work.rows or (base.groups > 1 and tile_rows > WARP_THREADS):
+            continue
+        for weights in _places(work, base.groups):
+            plain = base.but(rows_per_tile=tile_rows, finish=finish, blocks=blocks, weights=weights)
+            most = slack * resources.most_registers(base.warps, blocks, target)
+            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
                 continue
-            for weights in _places(work):
-                plain = base.but(
-                    rows_per_tile=rows,
-                    finish=finish,
-                    cluster=cluster,
-                    warps=warps,
-                    blocks=blocks,
-                    vectors=vectors,
-                    weights=weights,
-                )
-                most = slack * resources.most_registers(warps, blocks, target)
-                if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
-                    continue
-                made = made.but(chunks=chunk_count(made, split, work))
-                others = (_holding(made, work), _lagging(made, split, work))
-                yield made
-                yield from (each for each in others if each is not None and wanted_registers(work, each) <= most)
+            made = made.but(chunks=chunk_count(made, split, work))
+            others = (_holding(made, work), _lagging(made, split, work))
+            yield made
+            yield from (each for each in others if each is not None and wanted_registers(work, each) <= most)
 
 
-def _places(work: Work) -> tuple[Memory, ...]:
-    """Where weights may wait. Of 45 kernels whose rows begin between vectors and that add up no columns, timed with
-    both, none was faster with weights in registers, for rows that begin alike, than with those that are shifted."""
-    if not work.weights:
-        return ("registers",)
-    return ("shared",) if work.alike > 1 and not work.accumulates else ("registers", "shared")
+def _divisions(split: Split, work: Work, lanes: int) -> Iterator[CudaSchedule]:
+    """How a row may be divided among threads."""
+    base = CudaSchedule("CLUSTER", *split.dims).but(lanes=lanes)
+    clusters = [count for count in CLUSTERS if count <= resources.most_cluster(split.target)]
+    for cluster, warps, groups in product(clusters, WARPS, GROUPS):
+        if warps % groups or (groups > 1 and cluster > 1) or (groups == 1 and lanes < MOST_LANES):
+            continue
+        own, threads = resources.own_vectors(work, cluster), WARP_THREADS * warps // groups
+        vectors, least = -(-own // threads), LEAST_USED if groups == 1 else LEAST_USED_OF_GROUPS
+        if vectors * work.lanes <= MOST_ELEMENTS and own >= least * vectors * threads:
+            yield base.but(cluster=cluster, warps=warps, groups=groups, vectors=vectors)
+
+
+def _places(work: Work, groups: int) -> tuple[Memory, ...]:
+    """Where weights may wait; nowhere if no kernel has so many groups. Of 45 kernels of one group whose rows begin
+    between vectors and that add up no columns, timed with both, none was faster with weights in registers, for rows
+    that begin alike, than with those that are shifted."""
+    has_weights, shifts = bool(work.weights), work.alike > 1 and not work.accumulates
+    if groups > 1:
+        registers = groups % work.alike == 0 or not (work.accumulates or has_weights)
+        if work.outer > work.sums:
+            return ()
+    else:
+        registers = not (shifts and has_weights)
+    shared = has_weights and (groups == 1 or shifts)
+    found: tuple[tuple[Memory, bool], ...] = (("registers", registers), ("shared", shared))
+    return tuple(place for place, is_possible in found if is_possible)
 
 
 def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
@@ -97,7 +114,7 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     """The same, if a block has place for a tile whose row reductions are under way beside the others."""
     made = schedule.but(lag=1)
     place = resources.most_shared_bytes(schedule.blocks, split.target)
-    if schedule.warps * schedule.cluster == 1 or not work.exchanges:
+    if schedule.warps * schedule.cluster == schedule.groups or not work.exchanges:
         return None
     while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
         made = made.but(stages=made.stages - 1)

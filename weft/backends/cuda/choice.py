@@ -52,12 +52,9 @@ def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
     """What to take in place of schedules that spill: the best of those that leave more of the registers that a thread
     may have than the worst of these; None if there is none. Not than each: some that leave many spill because their
     predictions are off, and say nothing of others."""
-    work = Work.of(split)
-    if not isinstance(work, Work):
-        return None
 
     def share(schedule: CudaSchedule) -> float:
-        return wanted_registers(work, schedule) / resources.most_registers(
+        return wanted_registers(_work(split, schedule), schedule) / resources.most_registers(
             schedule.warps, schedule.blocks, split.target
         )
 
@@ -70,20 +67,20 @@ def times_of(split: Split, schedule: CudaSchedule, *, warm: bool = False) -> Tim
     known = constants(split.target)
     if warm:
         known = known.warm()
-    return times_us(_work(split), schedule, split.target, known)
+    return times_us(_work(split, schedule), schedule, split.target, known)
 
 
 def resources_of(split: Split, schedule: CudaSchedule) -> Resources:
     """What a kernel is predicted to hold."""
-    work = _work(split)
+    work = _work(split, schedule)
     most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
     registers = min(most, math.ceil(wanted_registers(work, schedule)))
     return Resources(registers, 0, resources.shared_bytes(work, schedule), "model")
 
 
-def _work(split: Split) -> Work:
+def _work(split: Split, schedule: CudaSchedule) -> Work:
     """Raises ValueError where no kernel in CUDA C++ is written."""
-    work = Work.of(split)
+    work = Work.of(split, schedule.lanes)
     if isinstance(work, Refusal):
         raise ValueError(str(work))
     return work

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib import resources as files
 
 from weft.backends.cuda import resources
-from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule
 from weft.backends.cuda.view import GRANULE_BYTES, MANY_CHUNKS
 from weft.backends.cuda.work import Work
 from weft.backends.overlap import together
@@ -30,7 +30,7 @@ WARM_LATENCY = 0.4
 """Of what blocks wait for memory, that for the second cache: as programs of Triton do."""
 
 
-_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "far_ns", "arrival_ns", "behind_us")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "far_ns", "arrival_ns", "behind_us", "group_ns")
 _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 
 
@@ -38,8 +38,9 @@ _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 class Constants:
     """bandwidth: of the target's copy bandwidth. issue_ns: of an operation on an element in a warp's scheduler;
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile
-    in a warp, operations, and row: of each of its rows; edge: of the first and of the last vector of a thread, where
-    rows may begin between two; shift: of one of weights that is shifted for each row. busiest: how much
+    in a warp, operations, row: of each of its rows, number: of each that is reduced of
+    a row; edge: of the first and of the last vector of a thread, of eight elements, for each such number and each
+    output, where rows may begin between two; shift: of one of weights that is shifted for each row. busiest: how much
     the scheduler with the most warps of a block decides, the others the rest. pick_ns: for an element that
     is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a cluster of sixteen;
     arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power: how much the two
@@ -47,6 +48,7 @@ class Constants:
     held: by how much longer these take where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
+    group_ns: of a group that adds an element of a thread to column sums of a block.
     gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
     of one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of copying as many;
     again: of bytes that are copied for another row too."""
@@ -57,6 +59,7 @@ class Constants:
     access: float
     overhead: float
     row: float
+    number: float
     edge: float
     shift: float
     busiest: float
@@ -72,6 +75,7 @@ class Constants:
     tail: float
     drain: float
     behind_us: float
+    group_ns: float
     gather_us: float
     finish_us: float
     barrier_us: float
@@ -96,8 +100,8 @@ class Times:
 def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constants) -> Times:
     """Of a kernel."""
     resident = resources.resident_clusters(schedule, target)
-    rows = schedule.rows_per_tile
-    tiles = -(-work.rows // rows)
+    rows = schedule.group_rows
+    tiles = -(-work.rows // schedule.rows_per_tile)
     chunks = min(schedule.chunks, tiles)
     waves = -(-chunks * work.segments // resident)
     in_parts = work.is_early and work.has_parts(schedule)
@@ -114,15 +118,18 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
     each = work.lanes * operations + known.access * moves
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
-    begun = known.overhead * (1 + work.exchanges) + known.row * rows
-    edges = (1 if is_held else work.passes) + len(work.written)
-    begun += known.edge * work.is_early * edges * rows * min(2, schedule.vectors)
-    mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.threads
+    begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
+    edges = work.numbers + len(work.written)
+    begun += known.edge * work.lanes / MOST_LANES * work.is_early * edges * rows * min(2, schedule.vectors)
+    mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.group_threads
+    if schedule.groups > 1:
+        own_warps = -(-resources.own_vectors(work, 1) // WARP_THREADS)
+        mean_vectors = rows * own_warps * schedule.groups / schedule.warps
     mean_warps, most_warps = schedule.warps / resources.SCHEDULERS, -(-schedule.warps // resources.SCHEDULERS)
     warps = crowd * (mean_warps + known.busiest * (most_warps - mean_warps))
     issue_ns = known.issue_ns * (mean_vectors * each + begun) * max(1.0, warps)
     wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks
-    if schedule.warps * schedule.cluster > 1:
+    if schedule.warps * schedule.cluster > schedule.groups:
         far_ns = known.far_ns if schedule.cluster > 8 else 0.0
         wait_ns += (known.exchange_ns + far_ns) * (work.exchanges - schedule.lag)
     if schedule.cluster > 1:
@@ -142,6 +149,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     # beginning and end
     ends_us = known.start_us + known.tail * tile_us + known.drain * crowd * stage * target.units / per_us
     ends_us += known.behind_us * schedule.lag
+    if schedule.groups > 1:
+        own = schedule.vectors * work.lanes * work.sums
+        ends_us += 1e-3 * known.group_ns * own * schedule.groups * waves
     if schedule.finish != "none":
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)

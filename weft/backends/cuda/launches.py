@@ -23,13 +23,13 @@ _OURS = (
     "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart tiles stride "
     "first_row end_row last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner "
     "segment chunk row r k i vector column before begin end kept wide task_columns blocks task exists barrier thread "
-    "threadIdx blockIdx gridDim blockDim warpSize min max barriers"
+    "groups group group_threads group_thread stage_rows lane one tile threadIdx blockIdx gridDim blockDim warpSize min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
 DERIVED = (
     *("_at", "_tile", "_stage", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
-    *("_state", "_block", "_row"),
+    *("_state", "_block", "_row", "_columns"),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
 BARRIER, COUNTER = "barrier", "counter"
@@ -63,29 +63,36 @@ class Layout(View):
         schedule = kernel.schedule
         reduces = [s for s in nests[0].statements() if isinstance(s, Reduce | Send)]
         words = (sum(self.words_of(self.by_name[n]) for n in s.values if n not in self.centres) for s in reduces)
-        self.most = schedule.rows_per_tile * max(words, default=1)
-        """Words that are reduced together."""
+        self.most = schedule.group_rows * max(words, default=1)
+        """Words that a group reduces together."""
         at = schedule.stages * self.stage_bytes
         at = max(at, rounded_up(gather_bytes(self, nests[0], schedule.warps)))
         self.weights_at = dict[str, int]()
         for buffer in self.weights() if schedule.weights == "shared" else ():
             self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
+        self.sums_at = dict[str, int]()
+        for value in self.outer if self.is_grouped else ():
+            self.sums_at[value.name], at = at, at + self.sums_bytes(value)
         self.exchange_at = at
-        at += schedule.exchange_places * 8 * schedule.cluster * schedule.warps * self.most
+        self.exchange_bytes = (
+            schedule.exchange_places * 8 * schedule.cluster * schedule.warps // schedule.groups * self.most
+        )
+        """Of a group."""
+        at += schedule.groups * self.exchange_bytes
         self.next_rows_at = at
         at += 8 * schedule.stages * self.has_next_rows
         self.told_at = at
         at += 8 * schedule.queue_places * self.is_queued
         self.barriers_at = at
         self.exchange_barriers = 2 * schedule.stages
-        self.queue_barriers = self.exchange_barriers + schedule.exchange_places
+        self.queue_barriers = self.exchange_barriers + schedule.groups * schedule.exchange_places
         self.end = rounded_up(at + 8 * (self.queue_barriers + schedule.queue_places * self.is_queued))
 
 
 def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
     view = View(in_one_pass(kernel))
-    refusal = legality.check_program(view) or legality.check_lag(view)
+    refusal = legality.check_program(view) or legality.check_lag(view) or legality.check_groups(view)
     return refusal or legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 

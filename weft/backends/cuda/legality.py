@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from weft.backends.binary import ALIGNMENT_BYTES
-from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import IN_ONE_PASS, View
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE
@@ -99,6 +99,32 @@ def check_beginnings(view: View) -> Refusal | None:
         f"rows of {view.reference.name} are not equally far apart and begin at different places between two vectors"
     )
     return Refusal("cuda_beginnings", view.program.name, message, view.apart, 1)
+
+
+def check_groups(view: View) -> Refusal | None:
+    """Groups have equal numbers of warps and of rows of a tile, a lane copies each of these, and the rows of a group
+    begin alike where threads keep something of their columns."""
+    message = _against_groups(view) if view.schedule.groups > 1 else ""
+    return Refusal("cuda_groups", view.program.name, message, view.schedule.groups, 1) if message else None
+
+
+def _against_groups(view: View) -> str:
+    """What stands against groups of warps, if anything does."""
+    schedule = view.schedule
+    groups, rows = schedule.groups, schedule.rows_per_tile
+    if schedule.cluster > 1:
+        return "groups of warps have whole rows, not those of a cluster"
+    if schedule.warps % groups or rows % groups:
+        return "groups have equal numbers of warps, and of rows of a tile"
+    if rows > WARP_THREADS:
+        return "a tile has more rows than a warp has lanes that copy them"
+    if view.keeps_columns and groups % view.alike:
+        return "rows of a group begin at different places between two vectors"
+    if view.weights() and schedule.weights == "shared" and not view.shifts_weights:
+        return "groups have weights of their own, which are in registers then"
+    if not all(map(view.sums_vectors, view.outer)):
+        return "groups add up columns, not numbers of rows"
+    return ""
 
 
 def check_lag(view: View) -> Refusal | None:

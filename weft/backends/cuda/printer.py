@@ -34,17 +34,21 @@ class Printer(RowTiles):
     # the warp that copies
 
     def producer(self, role: Role) -> None:
-        with self.out.block("if (threadIdx.x == threads)"), self._chunks(self.copied()):
+        if self.is_grouped:
+            self.out.line("const int lane = threadIdx.x % w::WARP;")
+        one = [] if self.is_grouped else ["threadIdx.x == threads"]
+        with self._of_those_that_copy(), self.guarded(one), self._chunks(self.copied()):
             for statement in _of_chunks(role):
                 assert isinstance(statement, Tiles)
                 with self._tiles():
                     if self.is_queued:
-                        self.out.line(f"next_row = queue.next(){' * tile_rows' * self.several};")
+                        found = "w::from_lane(lane == 0 ? queue.next() : 0, 0)" if self.is_grouped else "queue.next()"
+                        self.out.line(f"next_row = {found}{self.times_rows};")
                     elif self.has_next_rows:
                         self.out.line("next_row = tiles.next();")
                     self.out.line("ring.wait_until_free();")
                     if self.has_next_rows:
-                        self.out.line("ring.set_next_row(next_row);")
+                        self.out.line(f"{'if (lane == 0) ' * self.is_grouped}ring.set_next_row(next_row);")
                     for copy in statement.body:
                         assert isinstance(copy, Copy)
                         self._copy([self.inputs[name] for name in copy.buffers])
@@ -52,8 +56,17 @@ class Printer(RowTiles):
                         self.out.line("ring.numbers_copied();")
                     self.out.line("ring.copied();")
 
+    @contextmanager
+    def _of_those_that_copy(self) -> Generator[None]:
+        """One thread copies all rows of a tile, or, where groups have them, each lane of the warp one."""
+        before, self.copies = self.several, True
+        self.several = self.several and not self.is_grouped
+        yield
+        self.several, self.copies = before, False
+
     def _copy(self, buffers: Sequence[Buffer]) -> None:
-        with self.each_row(), self.guarded(self.exists()):
+        own = ["lane < stage_rows"] if self.is_grouped else []
+        with self.each_row(), self.guarded([*own, *self.exists()]):
             self.out.line(f"const int before = beginning({self.reference.name}_at({self.row}));")
             self.out.line("const int begin = max(first * lanes - before, 0);")
             self.out.line("const int end = min((first + own) * lanes - before, columns);")
@@ -86,9 +99,10 @@ class Printer(RowTiles):
                 line(f"auto tiles = w::tiles_of<apart, {tile_rows}, turn>(part, chunk, rows, chunks);")
                 line("const int64_t first_row = tiles.next(), end_row = rows;")
             elif self.is_queued:
-                line(f"const int64_t first_row = queue.first(){' * tile_rows' * self.several}, end_row = rows;")
+                line(f"const int64_t first_row = queue.first(){self.times_rows}, end_row = rows;")
             else:
-                line("const int64_t first_row = chunk, end_row = rows, stride = chunks;")
+                first = f"chunk{self.times_rows}" if self.is_grouped else "chunk"
+                line(f"const int64_t first_row = {first}, end_row = rows, stride = chunks;")
             for buffer in dict.fromkeys(addressed):
                 offset = self.offset(buffer)
                 at = f"{buffer.name} + {offset}" if offset else buffer.name
@@ -97,11 +111,14 @@ class Printer(RowTiles):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
+        first = "tile" if self.is_grouped else "row"
         if self.has_next_rows:
-            head = "for (int64_t row = first_row, next_row; row < end_row; row = next_row)"
+            head = f"for (int64_t {first} = first_row, next_row; {first} < end_row; {first} = next_row)"
         else:
-            head = f"for (int64_t row = first_row; row < end_row; row += {self.step})"
+            head = f"for (int64_t {first} = first_row; {first} < end_row; {first} += {self.step})"
         with self.out.block(head):
+            if self.is_grouped:
+                self.out.line(f"const int64_t row = tile + {'lane' if self.copies else 'group'};")
             yield
 
     # the warps that compute
@@ -111,9 +128,14 @@ class Printer(RowTiles):
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
             if self.keeps_columns:
-                self.out.line(f"const int before = beginning({self.reference.name}_at(first_row));")
-            for statement in _of_chunks(role):
-                self._of_chunk(statement)
+                first = "first_row + group" if self.is_grouped else "first_row"
+                self.out.line(f"const int before = beginning({self.reference.name}_at({first}));")
+            statements = _of_chunks(role)
+            for statement in statements:
+                if not (self.is_grouped and isinstance(statement, Keep)):
+                    self._of_chunk(statement)
+            if kept := [self.by_name[s.value] for s in statements if isinstance(s, Keep)] * self.is_grouped:
+                self.keep_of_groups(kept)
 
     def _of_chunk(self, statement: Statement) -> None:
         line = self.out.line
@@ -158,7 +180,7 @@ class Printer(RowTiles):
             head = "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row)"
         with self.out.block(head):
             with self.out.block("if (ahead < end_row)"):
-                line("const int64_t row = ahead;")
+                line(f"const int64_t row = ahead{' + group' * self.is_grouped};")
                 self._next_row()
                 for each in body:
                     self.of_tile(each)

@@ -61,10 +61,11 @@ struct Moments {
 #pragma unroll
     for (int i = 0; i < chains; ++i) sums[i] = squares[i] = 0;
   }
-  /// first: whether nothing was added before.
+  /// vector: how many were added before.
   template <int lanes>
-  void add(const T (&numbers)[lanes], bool first) {
-    if (first) pivot = pivot_of(numbers);
+  void add(const T (&numbers)[lanes], int vector) {
+    if (vector == 0) pivot = pivot_of(numbers);
+    if (lanes == 2 && vector == 1) choose_again(numbers[0]);
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       const T difference = numbers[i] - pivot;
@@ -113,6 +114,15 @@ struct Moments {
     const T found = lanes < 3 ? numbers[0] : middle(numbers[0], numbers[1], numbers[lanes < 3 ? 0 : 2]);
     return abs(found) < infinity<T>() ? found : 0;
   }
+  /// Where the first vector has no three elements: with the first one of the second.
+  void choose_again(T third) {
+    const T found = middle(pivot, pivot + sums[1], third), shift = pivot - found;
+    if (!(abs(found) < infinity<T>())) return;
+    const T sum = sums[0] + sums[1];
+    sums[0] = fma(count, shift, sum), sums[1] = 0;
+    squares[0] = fma(shift, fma(count, shift, 2 * sum), squares[0] + squares[1]), squares[1] = 0;
+    pivot = found;
+  }
   /// Of three, so that one that is far from all others is no pivot.
   static T middle(T x, T y, T z) { return maximum(minimum(x, y), minimum(maximum(x, y), z)); }
 };
@@ -141,7 +151,8 @@ template <class T, int n> struct Numbers<T[n]> { using type = T; static constexp
 /// Reductions across the threads of a cluster that compute. Each has a place in shared memory, in turn: whoever writes
 /// there knows that all have read what was there before, since they have sent something in between. So there are two
 /// places where what was sent is received before the next is sent, four where one more may be sent before.
-template <int cluster, int warps, int most, int places>
+/// are_groups: whether those are the warps of one of several groups of a block.
+template <int cluster, int warps, int most, int places, bool are_groups = false>
 struct Exchange {
   static constexpr int parts = cluster * warps;
   uint8_t* memory;    // 8 bytes for each part of each of the most words, in each place
@@ -157,7 +168,19 @@ struct Exchange {
 
   /// What each thread has is replaced by what all have together. Numbers or states, or arrays of them, of one type.
   template <class Op, class... A>
-  void reduce(A&... each) { receive<Op>(send<Op>(each...), each...); }
+  void reduce(A&... each) {
+    if constexpr (parts > 1) {
+      receive<Op>(send<Op>(each...), each...);
+    } else {
+      using T = typename Numbers<typename First<A...>::type>::type;
+      T found[(Numbers<A>::count + ...)];
+      int at = 0;
+      (read(each, found, at), ...);
+      reduce_in_warp<Op>(found);
+      at = 0;
+      (write(each, found, at), ...);
+    }
+  }
 
   /// What each thread has, to all others. The number is that by which it is received.
   template <class Op, class... A>
@@ -185,7 +208,19 @@ struct Exchange {
 
   /// The same of sums and squared differences from their means, of rows with so many columns.
   template <class... A>
-  void reduce_moments(int columns, A&... each) { receive_moments(columns, send_moments(each...), each...); }
+  void reduce_moments(int columns, A&... each) {
+    if constexpr (parts > 1) {
+      receive_moments(columns, send_moments(each...), each...);
+    } else {
+      using State = typename Numbers<typename First<A...>::type>::type;
+      decltype(State::count) found[State::numbers * (Numbers<A>::count + ...)];
+      int at = 0;
+      (put(each, found, at), ...);
+      reduce_in_warp<Sum>(found);
+      at = 0;
+      (set_moments(each, columns, found, at), ...);
+    }
+  }
   template <class... A>
   unsigned send_moments(A&... each) {
     using State = typename Numbers<typename First<A...>::type>::type;
@@ -202,6 +237,9 @@ struct Exchange {
   }
 
  private:
+  /// Numbers of the threads of the only warp are replaced by what all have together.
+  template <class Op, class T, int count>
+  static void reduce_in_warp(T (&found)[count]) { Some<Op, T, count, 0>::reduce_all(found); }
   template <class Op, class T, int count>
   unsigned send_numbers(const T (&found)[count]) {
     const uint32_t barrier = barrier_of(sent);
@@ -214,6 +252,15 @@ struct Exchange {
     using State = typename Numbers<A>::type;
 #pragma unroll
     for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) Numbers<A>::get(each, i).put(found + at);
+  }
+  /// What the only warp has, about the mean.
+  template <class A, class T> static void set_moments(A& each, int columns, const T* found, int& at) {
+    using State = typename Numbers<A>::type;
+#pragma unroll
+    for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) {
+      const T count = found[at + 2], pivot = found[at + 3], sum = fma(count, pivot, found[at]), shift = pivot - sum / columns;
+      Numbers<A>::get(each, i).set(sum, fma(shift, fma(count, shift, 2 * found[at]), found[at + 1]));
+    }
   }
   /// What the warps of a cluster have sent is brought together about the mean of all.
   template <class A> void set(A& each, int columns, unsigned number, int& at) const {
@@ -249,8 +296,9 @@ struct Exchange {
   struct Some {
     static constexpr int own = count - first < 8 ? count - first : 8, groups = power(own), width = WARP / groups;
 
-    static void send_all(const Exchange& exchange, const T (&found)[count], Words<T>* place, uint32_t barrier) {
-      const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+    /// Of all lanes of the warp, by those of the group that is responsible.
+    static T of_lanes(const T (&found)[count]) {
+      const int lane = threadIdx.x % WARP;
       T some[groups];
 #pragma unroll
       for (int i = 0; i < groups; ++i) some[i] = i < own ? found[first + (i < own ? i : 0)] : Op::template nothing<T>();
@@ -265,7 +313,19 @@ struct Exchange {
           some[i] = Op::both(kept, from_mask(given, mask));
         }
       }
-      const T all = of_warp<Op, width>(some[0]);
+      return of_warp<Op, width>(some[0]);
+    }
+    static void reduce_all(T (&found)[count]) {
+      const T all = of_lanes(found);
+#pragma unroll
+      for (int i = 0; i < own; ++i) found[first + i] = from_lane(all, i * width);
+      if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::reduce_all(found);
+    }
+
+    static void send_all(const Exchange& exchange, const T (&found)[count], Words<T>* place, uint32_t barrier) {
+      const int lane = threadIdx.x % WARP, group = lane / width, within = lane % width;
+      const int warp = are_groups ? threadIdx.x / WARP % warps : threadIdx.x / WARP;
+      const T all = of_lanes(found);
       const auto words = __builtin_bit_cast(Words<T>, all);
       Words<T>* const mine = place + (first + group) * parts + exchange.rank * warps + warp;
       if (group < own) {

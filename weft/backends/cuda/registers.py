@@ -11,7 +11,7 @@ import json
 from functools import cache
 from importlib import resources as files
 
-from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule
 from weft.backends.cuda.work import Work
 
 WORD_BYTES = 4
@@ -24,14 +24,15 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
 
 
 def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
-    """What a thread has, by names that weights have. sums, weights, tile: words that it keeps from row to row, or
-    for a row tile. partials: numbers of row reductions. loads, stores: words of a vector that is computed with, of a
-    row. vectors: that loops are unrolled for, and steps of row reductions in them. picks: elements of a row that are
-    taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges, edge_rows:
-    code for the first and the last vector of a row, twice where any of a thread may be the last one."""
-    rows, own = schedule.rows_per_tile, schedule.vectors * work.lanes
+    """What a thread has, by names that weights have. sums, weights, tile: words that it keeps from row to row, or for
+    a row tile. partials: numbers of row reductions. loads, stores: words of a vector that is computed with, of a row.
+    vectors: of eight elements, that loops are unrolled for; steps: of row reductions in vectors. picks: elements of a
+    row that are taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges,
+    edge_rows: code for the first and the last vector of a row, of eight elements, twice where any of a thread may be
+    the last one."""
+    rows, own = schedule.group_rows, schedule.vectors * work.lanes
     shared, is_ragged = schedule.weights == "shared", work.is_early or work.is_any_width
-    edges = (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
+    edges = work.lanes / MOST_LANES * (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
     return {
         "thread": 1,
         "sums": own * work.sums,
@@ -40,7 +41,7 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
         "partials": work.partials * rows,
         "loads": work.lanes * (sum(work.copied) + sum(work.kept) * shared) / WORD_BYTES,
         "stores": work.lanes * len(work.written),
-        "vectors": schedule.vectors,
+        "vectors": own / MOST_LANES,
         "steps": schedule.vectors * work.partials,
         "picks": work.picks,
         "lag": schedule.lag,

@@ -40,7 +40,7 @@ def own_vectors(work: Work, cluster: int) -> int:
 def place_vectors(work: Work, schedule: CudaSchedule) -> int:
     """Of a row, that a block has place for, as ``View`` says of a kernel."""
     if work.is_any_width:
-        return schedule.vectors * schedule.threads
+        return schedule.vectors * schedule.group_threads
     return -(-work.columns // (work.lanes * schedule.cluster))
 
 
@@ -58,12 +58,16 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
         vectors = place_vectors(work, schedule) + (3 if work.shifts_weights(schedule) else 1)
         weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
     stages = schedule.stages * stage_bytes(work, schedule)
-    numbers = max(1, work.numbers) * schedule.rows_per_tile
+    numbers = max(1, work.numbers) * schedule.group_rows
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.warps * numbers
     queue = schedule.stages * work.has_next_rows(schedule) + 2 * schedule.queue_places * work.is_queued(schedule)
-    return rounded_up(stages + weights + exchange + finish + 8 * (2 * schedule.stages + places + queue))
+    barriers = 2 * schedule.stages + schedule.groups * places + queue
+    sums = 0
+    if schedule.groups > 1:
+        sums = work.sums * rounded_up(4 * (place_vectors(work, schedule) + 1) * work.lanes)
+    return rounded_up(stages + weights + sums + exchange + finish + 8 * barriers)
 
 
 def most_shared_bytes(blocks: int, target: Target) -> int:

@@ -11,6 +11,8 @@ from weft.plan.schedule import Schedule
 
 Memory = Literal["registers", "shared"]
 WARP_THREADS = 32
+MOST_LANES = 8
+"""Elements of a vector."""
 
 
 @hash_once
@@ -19,22 +21,25 @@ class CudaSchedule(Schedule):
     """How a CUDA C++ kernel runs.
 
     cluster: thread blocks that share a row, each with an equal part of its columns. warps: of a block, that compute;
-    one more copies. blocks: that a multiprocessor has place for at a time: while one waits, others compute. vectors:
-    vectors of a row that a thread has. stages: row tiles that a block has place for in shared memory: one is computed
-    with while the others are copied to. chunks: of the rows of a segment, whose column sums are taken together, in
-    order, before chunks are combined in order; fixed here, so that results do not depend on how many blocks are
-    resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which what follows from the
-    last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0. weights: where inputs wait that
-    are the same for all rows of a chunk. tile: where a row tile waits that is computed with: in registers, so that its
-    stage is free for the next one, or in shared memory.
+    one more copies. groups: of these warps, each with rows of its own of every tile. blocks: that a multiprocessor has
+    place for at a time: while one waits, others compute. vectors: vectors of a row that a thread has; lanes: elements
+    of one, at the most: it has no more than what a thread loads at once. stages: row tiles that a block has place for
+    in shared memory: one is computed with while the others are copied to. chunks: of the rows of a segment, whose
+    column sums are taken together, in order, before chunks are combined in order; fixed here, so that results do not
+    depend on how many blocks are resident; where row tiles are of a queue, the clusters that take them. lag: row tiles
+    by which what follows from the last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0.
+    weights: where inputs wait that are the same for all rows of a chunk. tile: where a row tile waits that is computed
+    with: in registers, so that its stage is free for the next one, or in shared memory.
     """
 
     backend: ClassVar[str] = "cuda"
 
     cluster: int = 1
     warps: int = 0
+    groups: int = 1
     blocks: int = 1
     vectors: int = 0
+    lanes: int = MOST_LANES
     stages: int = 0
     chunks: int = 0
     weights: Memory = "registers"
@@ -45,6 +50,16 @@ class CudaSchedule(Schedule):
     def threads(self) -> int:
         """Of a block, that compute."""
         return WARP_THREADS * self.warps
+
+    @property
+    def group_threads(self) -> int:
+        """That share the vectors of a row in a block."""
+        return self.threads // self.groups
+
+    @property
+    def group_rows(self) -> int:
+        """Of a tile, of each group."""
+        return self.rows_per_tile // self.groups
 
     @property
     def exchange_places(self) -> int:
@@ -65,8 +80,8 @@ class CudaSchedule(Schedule):
     def __str__(self) -> str:
         return (
             f"{self.split_text} finish={self.finish} backend={self.backend} cluster={self.cluster} warps={self.warps} "
-            f"blocks={self.blocks} vectors={self.vectors} stages={self.stages} chunks={self.chunks} "
-            f"weights={self.weights} lag={self.lag} tile={self.tile}"
+            f"groups={self.groups} blocks={self.blocks} vectors={self.vectors} lanes={self.lanes} "
+            f"stages={self.stages} chunks={self.chunks} weights={self.weights} lag={self.lag} tile={self.tile}"
         )
 
 

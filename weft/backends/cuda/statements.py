@@ -26,7 +26,10 @@ class Statements(Places):
         super().__init__(kernel)
         self.out = writer
         self.outputs = {o.buffer.name: o for o in self.program.outputs}
-        self.several = self.schedule.rows_per_tile > 1
+        self.several = self.schedule.group_rows > 1
+        """Whether a thread has several rows of a tile."""
+        self.thread, self.threads = ("group_thread", "group_threads") if self.is_grouped else ("thread", "threads")
+        """Of those that share a row in a block, by their number, and how many."""
         self.column = "column"
         self.row = "row"
         self.rounded_again, self.rounded_at_once = is_rounded_again(self.program), rounded_at_once(self.program)
@@ -68,7 +71,7 @@ class Statements(Places):
                 stride = buffer.stride_of[str(value.attributes[0])]
                 more = f", {stride}" if stride != 1 else ""
                 picked = f"w::pick({buffer.name}_at({self.row}), {index}, columns{more})"
-                return f"{self.row} < end_row ? {picked} : {kind}()" if self.several else picked
+                return f"{self.row} < end_row ? {picked} : {kind}()" if self.schedule.rows_per_tile > 1 else picked
             case _:
                 operands = [self.operand(arg) for arg in value.args]
                 again = value.name in self.rounded_at_once or (self.rounded_again and self.is_vector(value.name))

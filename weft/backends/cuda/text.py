@@ -70,8 +70,13 @@ class _Function(Printer):
         line, schedule, layout = self.out.line, self.schedule, self.layout
         line(f"constexpr int lanes = {self.lanes}, cluster = {schedule.cluster}, warps = {schedule.warps};")
         line("constexpr int threads = 32 * warps;")
+        if self.is_grouped:
+            line(f"constexpr int groups = {schedule.groups}, group_threads = threads / groups;")
+            line("const int group = threadIdx.x / group_threads, group_thread = threadIdx.x % group_threads;")
         if self.several:
-            line(f"constexpr int tile_rows = {schedule.rows_per_tile};")
+            line(f"constexpr int tile_rows = {schedule.group_rows};")
+        if self.is_grouped:
+            line(f"constexpr int stage_rows = groups{' * tile_rows' * self.several};")
         if self.apart > 1:
             line(f"constexpr int turn = {self.turn};")
         self._sizes()
@@ -85,23 +90,41 @@ class _Function(Printer):
             line(f"int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + {layout.next_rows_at});")
         ring = f"w::Ring<{schedule.stages}, {self.stage_bytes}, warps, w::Eviction::{eviction}>"
         line(f"{ring} ring(memory, barriers{more});")
+        own = f"{schedule.exchange_places}"
         places = f"memory + {layout.exchange_at}, barriers + {layout.exchange_barriers}"
-        line(f"w::Exchange<cluster, warps, {layout.most}, {schedule.exchange_places}> exchange({places}, rank);")
+        if self.is_grouped:
+            places = f"memory + {layout.exchange_at} + group * {layout.exchange_bytes}"
+            places += f", barriers + {layout.exchange_barriers} + group * {own}"
+        warps = "warps / groups" if self.is_grouped else "warps"
+        line(
+            f"w::Exchange<cluster, {warps}, {layout.most}, {own}{', true' * self.is_grouped}> exchange({places}, rank);"
+        )
         if self.is_queued:
-            tiles = "(rows + tile_rows - 1) / tile_rows" if self.several else "rows"
+            each = self.stage_rows
+            tiles = f"(rows + {each} - 1) / {each}" if each else "rows"
             places = f"next_rows + {schedule.stages}, barriers + {layout.queue_barriers}"
             line(f"w::TileQueue<cluster, {schedule.queue_places}> queue({tiles}, {COUNTER}, {places}, rank);")
         self._begins(gathers=bool(synced))
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
-            line("return (k + 1) * threads <= surely || (vector < own && column < columns);")
+            line(f"return (k + 1) * {self.threads} <= surely || (vector < own && column < columns);")
         with self.out.block("const auto at_edge = [&](int k)", "};"):
-            line("return ragged && (k == 0 || (k + 1) * threads >= surely - 1);")
+            line(f"return ragged && (k == 0 || (k + 1) * {self.threads} >= surely - 1);")
         for name, at in layout.weights_at.items():
             kind = C_TYPES[self.kept_dtype(self.inputs[name])]
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")
+        for name, at in layout.sums_at.items():
+            kind = C_TYPES[self.by_name[name].dtype]
+            planes = f"reinterpret_cast<{kind}*>(memory + {at}), {self.own_vectors + 1}"
+            line(f"const w::Columns<{kind}, lanes> {name}_columns{{{planes}}};")
+        if self.is_grouped:
+            with self.out.block("if (group < groups && group_thread == 0)"):
+                line("exchange.start();")
+                line("w::started_barriers();")
         with self.out.block("if (threadIdx.x == 0)"):
-            line(f"ring.start({2 if self.numbers()[1] else 1});")
-            line("exchange.start();")
+            copies = (2 if self.numbers()[1] else 1) * (WARP_THREADS if self.is_grouped else 1)
+            line(f"ring.start({copies});")
+            if not self.is_grouped:
+                line("exchange.start();")
             if self.is_queued:
                 line("queue.start();")
             line("w::started_barriers();")
@@ -167,7 +190,8 @@ class _Function(Printer):
                 segment = "int64_t segment, " if self.segments else ""
                 row = "w::first_row<apart>(part, chunks)" if self.apart > 1 else "part"
                 first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
-                line(f"const auto begins = [&]({segment}int part) {{ return beginning({first}); }};")
+                begins = "0" if self.is_grouped else f"beginning({first})"
+                line(f"const auto begins = [&]({segment}int part) {{ return {begins}; }};")
 
     def _early(self) -> None:
         """Whether vectors begin before rows."""
@@ -190,7 +214,7 @@ class _Function(Printer):
         known = self.count(self.columns)
         kind = "constexpr" if known is not None else "const"
         line(f"{kind} int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);")
-        vectors = "(own + threads - 1) / threads"
+        vectors = f"(own + {self.threads} - 1) / {self.threads}"
         if known is None:
             line(f"constexpr bool divisible = {' || '.join(map(self._divisible, self.unknown_sizes))};")
             vectors = f"{self.schedule.vectors} + (early && divisible)"

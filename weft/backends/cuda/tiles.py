@@ -38,6 +38,8 @@ class RowTiles(Vectors):
         self.offsets, at = dict[str, int](), 0
         for buffer in self.copied():
             self.offsets[buffer.name], at = at, at + self._place_bytes(buffer) * self.schedule.rows_per_tile
+        self.copies = False
+        """Whether threads are meant that copy, not those that compute."""
 
     def _varies_in_tile(self, value: Value) -> bool:
         return not self.is_vector(value.name) and value.op != "const" and value not in self.outer
@@ -45,13 +47,29 @@ class RowTiles(Vectors):
     @property
     def step(self) -> str:
         """From the first row of a tile of a chunk to that of the next one."""
-        return "tile_rows * stride" if self.several else "stride"
+        return f"{self.stage_rows} * stride" if self.stage_rows else "stride"
+
+    @property
+    def stage_rows(self) -> str:
+        """Rows of a tile, of all groups; empty if that is one."""
+        return "stage_rows" if self.is_grouped else "tile_rows" if self.several else ""
+
+    @property
+    def times_rows(self) -> str:
+        return f" * {self.stage_rows}" if self.stage_rows else ""
+
+    @property
+    def place(self) -> str:
+        """Of a row among those of a tile; empty if that is one."""
+        if not self.is_grouped:
+            return "r" if self.several else ""
+        return "lane" if self.copies else "(r * groups + group)" if self.several else "group"
 
     def slot(self, buffer: Buffer) -> str:
         offset = self.offsets[buffer.name]
-        if not self.several:
+        if not self.place:
             return str(offset)
-        return f"{offset} + " * (offset > 0) + f"r * {self._place_bytes(buffer)}"
+        return f"{offset} + " * (offset > 0) + f"{self.place} * {self._place_bytes(buffer)}"
 
     def _place_bytes(self, buffer: Buffer) -> int:
         """Of what a row of a tile has of an input in a stage."""
@@ -160,7 +178,11 @@ class RowTiles(Vectors):
                         exists = self.exists()[0]
                         line(f"{self.number(name + '_number')} = {exists} ? *{name}_stage[r] : {kind}();")
                     case Load(buffer=name):
-                        line(f"const {C_TYPES[self.inputs[name].dtype]} {name}_number = *{name}_stage;")
+                        kind = C_TYPES[self.inputs[name].dtype]
+                        found = (
+                            f"{self.row} < end_row ? *{name}_stage : {kind}()" if self.is_grouped else f"*{name}_stage"
+                        )
+                        line(f"const {kind} {name}_number = {found};")
                     case Compute(value=name) if self.several:
                         line(f"{self.number(name)} = {self.expression(self.by_name[name])};")
                     case Compute(value=name):
@@ -175,7 +197,7 @@ class RowTiles(Vectors):
     def _store_number(self, output: Output) -> None:
         once = self.once(output.buffer.dims, (*self.segments, *self.inside))
         text = f"*{output.buffer.name}_at({self.row}) = {self.operand(output.value)};"
-        with self.guarded(["first == 0", "thread == 0", *self.exists(), *once]):
+        with self.guarded(["first == 0", f"{self.thread} == 0", *self.exists(), *once]):
             self.out.line(text)
 
     def _add_number(self, value: Value) -> None:

@@ -166,6 +166,30 @@ struct Planes {
     return reinterpret_cast<Vector<T, piece>*>(memory) + plane * vectors + vector;
   }
 };
+/// Column sums in shared memory, which groups of warps add to one after the other: as weights in pieces of one element,
+/// since groups have vectors that begin elsewhere.
+template <class T, int lanes>
+struct Columns {
+  T* memory;
+  int vectors;
+
+  /// Of the vector from a column on. first: whether nothing was added before.
+  template <class Op>
+  void add(const T (&numbers)[lanes], int column, int columns, bool first) const {
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (inside(column + i, columns)) {
+        T& all = memory[(column + i) % lanes * vectors + (column + i) / lanes];
+        all = first ? numbers[i] : Op::both(all, numbers[i]);
+      }
+  }
+  Vector<T, lanes> at(int vector) const {
+    Vector<T, lanes> found;
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) found[i] = memory[i * vectors + vector];
+    return found;
+  }
+};
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
 template <class Op, class T, int lanes>
 inline void keep_inside(T (&numbers)[lanes], int column, int columns) {
@@ -184,6 +208,8 @@ inline void store(T* to, const Vector<T, lanes>& found) {
       __stcs(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&found)[i]);
   } else if constexpr (bytes == 8) {
     __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&found));
+  } else if constexpr (bytes == 4) {
+    __stcs(reinterpret_cast<uint32_t*>(to), *reinterpret_cast<const uint32_t*>(&found));
   } else {
     *reinterpret_cast<Vector<T, lanes>*>(to) = found;
   }

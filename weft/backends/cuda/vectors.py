@@ -58,7 +58,7 @@ class Vectors(Statements):
         return "before[r]" if self.several and not self.keeps_columns else "before"
 
     def exists(self) -> list[str]:
-        return [f"{self.row} < end_row"] if self.several else []
+        return [f"{self.row} < end_row"] if self.schedule.rows_per_tile > 1 else []
 
     @contextmanager
     def vectors(self) -> Generator[None]:
@@ -66,7 +66,7 @@ class Vectors(Statements):
         line = self.out.line
         line("#pragma unroll")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
-            line("const int vector = thread + k * threads;")
+            line(f"const int vector = {self.thread} + k * {self.threads};")
             line(f"const int column = (first + vector) * lanes - {self.before};")
             with self.out.block("if (has_vector(k, vector, column))"):
                 yield
@@ -168,8 +168,8 @@ class Vectors(Statements):
                 first = ", k == 0" if op == "m2" else ""
                 self.out.line(f"{kept}({name}_block{first}, column, columns);")
         for value in values:
-            first = ", k == 0" if value.op == "m2" else ""
-            self.out.line(f"{value.name}_state{r}.add({value.name}_block{first});")
+            vector = ", k" if value.op == "m2" else ""
+            self.out.line(f"{value.name}_state{r}.add({value.name}_block{vector});")
 
     def _weight(self, name: str) -> str:
         """The vector of a weight that belongs to one of a row."""
@@ -207,6 +207,22 @@ class Vectors(Statements):
             return
         self.out.line(f"{kind} {value.name}[thread_vectors][lanes];")
         self.out.line(f"w::fill({value.name}, {nothing});")
+
+    def keep_of_groups(self, values: Sequence[Value]) -> None:
+        """The column sums of all groups, one group after the other, in shared memory, and from there the chunk's."""
+        line = self.out.line
+        line("#pragma unroll 1")
+        with self.out.block("for (int one = 0; one < groups; ++one)"):
+            with self.out.block("if (one == group)"), self.vectors():
+                for value in values:
+                    add = f"{value.name}_columns.template add<{REDUCTIONS[value.op]}>"
+                    line(f"{add}({value.name}[k], column, columns, one == 0);")
+            line("w::wait_for_threads<threads>();")
+        with self.out.block("for (int vector = thread; vector * lanes < columns; vector += threads)"):
+            for value in values:
+                to = f"{value.name}_partial + {self.part} * padded + vector * lanes"
+                line(f"w::store({to}, {value.name}_columns.at(vector));")
+        line("w::wait_for_threads<threads>();")
 
     def keep(self, value: Value) -> None:
         name = value.name

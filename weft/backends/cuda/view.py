@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, CudaKernel, CudaSchedule
 from weft.ir.affine import sums_of_multiples
 from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
@@ -48,7 +48,7 @@ class View(KernelView[CudaSchedule]):
     def __init__(self, kernel: CudaKernel) -> None:
         super().__init__(kernel)
         self.inside = tuple(r for r in self.rows if r not in self.segments)
-        self.lanes = lanes_of(self.program, self.columns, self.inside)
+        self.lanes = min(lanes_of(self.program, self.columns, self.inside), self.schedule.lanes)
         moving = {
             (IN_ONE_PASS[v.op], v.args[0], frozenset(v.attributes)): v.name
             for v in self.program.values
@@ -120,7 +120,7 @@ class View(KernelView[CudaSchedule]):
         """Vectors of a row that a block has place for, if rows begin with a vector; else it has one more."""
         columns = self.count(self.columns)
         if columns is None:
-            return self.schedule.vectors * self.schedule.threads
+            return self.schedule.vectors * self.schedule.group_threads
         return -(-columns // (self.lanes * self.schedule.cluster))
 
     @property
@@ -188,13 +188,20 @@ class View(KernelView[CudaSchedule]):
     @property
     def between_rows(self) -> str:
         """By how much rows of a tile are apart, as a factor."""
+        if self.is_grouped:
+            return " * groups"
         return "" if self.is_queued else " * apart" if self.apart > 1 else " * stride"
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether groups of warps have rows of their own: those of a tile lie together, and each has every so many."""
+        return self.schedule.groups > 1
 
     @property
     def apart(self) -> int:
         """How far the rows of a part of a chunk are apart: they begin at one place between two vectors, where a thread
-        keeps something of its columns."""
-        return self.alike if self.keeps_columns else 1
+        keeps something of its columns. The rows of a group do anyway."""
+        return self.alike if self.keeps_columns and not self.is_grouped else 1
 
     @property
     def turn(self) -> int:
@@ -245,6 +252,10 @@ class View(KernelView[CudaSchedule]):
         vectors = self.own_vectors + (3 if self.shifts_weights else 1)
         return rounded_up(vectors * self.lanes * itemsize(self.kept_dtype(buffer)))
 
+    def sums_bytes(self, value: Value) -> int:
+        """Of what the groups of a block have of a column sum together."""
+        return rounded_up((self.own_vectors + 1) * self.lanes * itemsize(value.dtype))
+
     def kept_dtype(self, buffer: Buffer) -> str:
         """What a weight is kept as: in shared memory as float32, if all that is done with it is a cast to that."""
         is_shared = self.schedule.weights == "shared"
@@ -269,7 +280,7 @@ def varies(buffer: Buffer, dims: Iterable[str]) -> bool:
 def lanes_of(program: Program, columns: tuple[str, ...], rows: tuple[str, ...]) -> int:
     """Elements of a vector: of the largest type that rows are read and written in, what a thread loads at once."""
     sizes = [itemsize(b.dtype) for b in program.buffers if varies(b, columns) and varies(b, rows)]
-    return min(8, GRANULE_BYTES // max(sizes, default=2))
+    return min(MOST_LANES, GRANULE_BYTES // max(sizes, default=2))
 
 
 def _sizes(buffers: Iterable[Buffer]) -> list[int]:

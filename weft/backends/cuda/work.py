@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda import legality
-from weft.backends.cuda.schedule import CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule
 from weft.backends.cuda.view import View, in_one_pass, turn_tiles
 from weft.backends.instructions import cost_of
 from weft.errors import Refusal
@@ -37,9 +37,9 @@ class Work:
     row_numbers: inputs of which a row has one element. weight_casts: operations on an element that are not done again
     where weights are kept in shared memory. lanes: elements of a vector. is_any_width: whether the width is known at
     run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
-    how far rows are apart that surely begin at the same place. accumulates: whether something is added up along
-    columns. passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32
-    additions. exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
+    how far rows are apart that surely begin at the same place. outer: reductions of rows, column sums among them.
+    passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
+    exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
     column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
     behind the rows. rows: inside a segment."""
 
@@ -55,7 +55,7 @@ class Work:
     is_any_width: bool
     is_early: bool
     alike: int
-    accumulates: bool
+    outer: int
     passes: int
     loads: int
     operations: float
@@ -68,6 +68,11 @@ class Work:
     rows: int
     columns: int
     segments: int
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether something is added up along columns."""
+        return self.outer > 0
 
     @cached_property
     def copied_bytes(self) -> int:
@@ -90,11 +95,11 @@ class Work:
     def is_queued(self, schedule: CudaSchedule) -> bool:
         """Whether clusters take row tiles from a queue."""
         together = schedule.cluster == 1 or self.exchanges > 0
-        return not self.accumulates and (self.alike == 1 or not self.keeps_columns(schedule)) and together
+        return not self.accumulates and not self.has_parts(schedule) and together
 
     def has_parts(self, schedule: CudaSchedule) -> bool:
         """Whether chunks have a part for each place where rows begin."""
-        return self.alike > 1 and self.keeps_columns(schedule)
+        return self.alike > 1 and self.keeps_columns(schedule) and schedule.groups == 1
 
     def has_next_rows(self, schedule: CudaSchedule) -> bool:
         """Whether a row tile comes with the first row of the next one."""
@@ -111,9 +116,9 @@ class Work:
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
-    def of(split: Split) -> Work | Refusal:
-        """Or the rule by which no such kernel is written."""
-        kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1))
+    def of(split: Split, lanes: int = MOST_LANES) -> Work | Refusal:
+        """Or the rule by which no such kernel is written. lanes: elements of a vector at the most."""
+        kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1, lanes=lanes))
         view = View(in_one_pass(kernel))
         begins_between, is_any_width = _begins_between(view, split.sizes), bool(view.unknown_sizes)
         refusal = legality.check_architecture(kernel, split.target.architecture)
@@ -144,7 +149,7 @@ class Work:
             is_any_width,
             begins_between or (is_any_width and not any(_are_multiples([s], split.sizes) for s in view.unknown_sizes)),
             view.alike,
-            bool(view.outer),
+            len(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
             operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
