@@ -24,7 +24,7 @@ from weft.backends.cuda.work import Work
 
 UNSURE = 5.0
 """Registers by which predictions are off."""
-SPILLED_COUNTS = 2.0
+SPILLED_COUNTS = 3.0
 """How much more kernels that spill count than others."""
 LEFT_OUT = 4
 

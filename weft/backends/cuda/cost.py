@@ -38,20 +38,20 @@ _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 class Constants:
     """bandwidth: of the target's copy bandwidth. issue_ns: of an operation on an element in a warp's scheduler;
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile
-    in a warp, operations, row: of each of its rows, number: of each that is reduced of
-    a row; edge: of the first and of the last vector of a thread, of eight elements, for each such number and each
-    output, where rows may begin between two; shift: of one of weights that is shifted for each row. busiest: how much
-    the scheduler with the most warps of a block decides, the others the rest. pick_ns: for an element that
-    is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a cluster of sixteen;
-    arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power: how much the two
-    parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power: memory and these.
-    held: by how much longer these take where row tiles wait in registers. start_us: of a launch.
+    in a warp, operations, row: of each of its rows, number: of each that is reduced of a row; edge: of the first and
+    of the last vector of a thread, of eight elements, for each such number and each output, where rows may begin
+    between two; branch: of such a vector, whatever is done with it; shift: of one of weights that is shifted for
+    each row. busiest: how much the scheduler with the most warps of a block decides, the others the rest. pick_ns:
+    for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a
+    cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power:
+    how much the two parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power:
+    memory and these. held: by how much longer these take where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
     busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
-    group_ns: of a group that adds an element of a thread to column sums of a block.
-    gather_us: of a finish for each column sum and round; finish_us: of one that is launched by itself; barrier_us:
-    of one that all blocks wait for. cached: time of bytes of partial sums, as a part of that of copying as many;
-    again: of bytes that are copied for another row too."""
+    group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
+    column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
+    cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
+    sums, as a part of that of copying as many; again: of bytes that are copied for another row too."""
 
     bandwidth: float
     issue_ns: float
@@ -61,6 +61,7 @@ class Constants:
     row: float
     number: float
     edge: float
+    branch: float
     shift: float
     busiest: float
     pick_ns: float
@@ -79,12 +80,13 @@ class Constants:
     gather_us: float
     finish_us: float
     barrier_us: float
+    cold: float
     cached: float
     again: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
-        return replace(self, pick_ns=WARM_LATENCY * self.pick_ns)
+        return replace(self, cold=0.0, pick_ns=WARM_LATENCY * self.pick_ns)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
     edges = work.numbers + len(work.written)
-    begun += known.edge * work.lanes / MOST_LANES * work.is_early * edges * rows * min(2, schedule.vectors)
+    at_edge = known.branch + known.edge * work.lanes / MOST_LANES * edges
+    begun += at_edge * work.is_early * rows * min(2, schedule.vectors)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.group_threads
     if schedule.groups > 1:
         own_warps = -(-resources.own_vectors(work, 1) // WARP_THREADS)
@@ -140,6 +143,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.held * is_held)
+    moved_us += known.cold * min(work.moved_bytes, target.cache_bytes) / per_us
     memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     held = 0 if is_held else 1 + schedule.lag

@@ -29,7 +29,7 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
     vectors: of eight elements, that loops are unrolled for; steps: of row reductions in vectors. picks: elements of a
     row that are taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges,
     edge_rows: code for the first and the last vector of a row, of eight elements, twice where any of a thread may be
-    the last one."""
+    the last one. clustered: what is sent to other blocks, if there are any."""
     rows, own = schedule.group_rows, schedule.vectors * work.lanes
     shared, is_ragged = schedule.weights == "shared", work.is_early or work.is_any_width
     edges = work.lanes / MOST_LANES * (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
@@ -48,6 +48,7 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
         "lag_rows": schedule.lag * len(work.copied) * rows,
         "edges": edges,
         "edge_rows": edges * rows,
+        "clustered": int(schedule.cluster > 1),
     }
 
 

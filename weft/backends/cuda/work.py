@@ -19,9 +19,10 @@ from weft.plan.kernel import Kernel
 from weft.plan.sizes import Sizes
 from weft.plan.split import Split
 
-REDUCED = {"sumexp": 12.0, "m2": 3.0}
+REDUCED, REDUCED_VECTOR = {"sumexp": 10.5, "m2": 3.0}, {"sumexp": 12.0}
 """Operations of taking one more element into a row reduction, where that is more than one: an exponential, and the
-largest of a vector; a difference, its sum and that of its square."""
+largest of a vector; a difference, its sum and that of its square. And of one more vector: another exponential, by which
+the centre moves."""
 
 CHAINS = 4
 """Partial results that a thread has of a row reduction, so that none waits for the one before it."""
@@ -152,7 +153,7 @@ class Work:
             len(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
-            operations + sum(REDUCED.get(value.op, 1.0) for values in inner for value in values) + 2 * len(sums),
+            operations + sum(_reduced(value.op, view.lanes) for values in inner for value in values) + 2 * len(sums),
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
             sum(PARTIALS.get(value.op, CHAINS) for values in inner for value in values),
@@ -163,6 +164,11 @@ class Work:
             max(1, split.width),
             split.segment_count,
         )
+
+
+def _reduced(op: str, lanes: int) -> float:
+    """Operations of taking one more element into a row reduction."""
+    return REDUCED.get(op, 1.0) + REDUCED_VECTOR.get(op, 0.0) / lanes
 
 
 def _begins_between(view: View, sizes: Sizes) -> bool:

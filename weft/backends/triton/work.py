@@ -38,26 +38,27 @@ class Strided:
 
 @dataclass(frozen=True)
 class Work:
-    """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the columns
-    but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the smallest
-    element; tensors: that have these. single: inputs that have some of several dimensions along which a tile lies, of
-    which each element is loaded by itself. vector: elements that a thread loads at once, as rows are aligned.
-    operations: on an element, in float32 additions; again: those behind a block-wide reduction that were computed
-    before it. loops: over the columns of a row. row_sums: along rows; block_reductions: of these across warps. sums:
-    column sums; picks: elements of a row that are taken by their index; added: segments that are added up for each part
-    of the finish. rows: inside a segment. copied: inputs of rows and columns that are copied ahead, where they are, one
-    element at a time. row_operations, vector_operations:
-    on a row in a thread, and on what it loads at once, for its place along each of several dimensions and its address
-    in each tensor. shared: for each input that some of several dimensions of rows have nothing to do with, how many
-    rows in turn have the same of it. strided: tensors in which neighbours along the columns are none. tables: inputs
-    that some of the rows have nothing to do with, if multiprocessors' own caches do not hold them, so that each program
-    loads them anew: bytes of an element, and how many rows in turn have the same of it."""
+    """Of a program under a split. moved_bytes: of all tensors, each once. again_bytes: of what loops over the
+    columns but the first one load. read_bytes, written_bytes: of an element of rows and columns. item_bytes: of the
+    smallest element; tensors: that have these, stores: outputs among them. single: inputs that have some of several
+    dimensions along which a tile lies, of which each element is loaded by itself. vector: elements that a thread
+    loads at once, as rows are aligned. operations: on an element, in float32 additions; again: those behind a block-
+    wide reduction that were computed before it. loops: over the columns of a row. row_sums: along rows;
+    block_reductions: of these across warps. sums: column sums; picks: elements of a row that are taken by their
+    index; added: segments that are added up for each part of the finish. rows: inside a segment. copied: inputs of
+    rows and columns that are copied ahead, where they are, one element at a time. row_operations, vector_operations:
+    on a row in a thread, and on what it loads at once, for its place along each of several dimensions and its
+    address in each tensor. shared: for each input that some of several dimensions of rows have nothing to do with,
+    how many rows in turn have the same of it. strided: tensors in which neighbours along the columns are none.
+    tables: inputs that some of the rows have nothing to do with, if multiprocessors' own caches do not hold them, so
+    that each program loads them anew: bytes of an element, and how many rows in turn have the same of it."""
 
     moved_bytes: int
     again_bytes: int
     read_bytes: int
     written_bytes: int
     tensors: int
+    stores: int
     single: int
     vector: int
     operations: float
@@ -122,6 +123,7 @@ class Work:
             sum(dtypes.itemsize(b.dtype) for b in read),
             sum(dtypes.itemsize(o.buffer.dtype) for o in program.outputs if o.buffer in tall),
             len(tall),
+            sum(1 for o in program.outputs if o.buffer in tall),
             single,
             min((_vector(b, columns) for b in tall), default=1),
             sum(cost.values()) + sum(map(len, loops.inner)) + 2 * len(sums) + INDEX_COST * single,
