@@ -122,15 +122,18 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
     edges = work.numbers + len(work.written)
-    at_edge = known.branch + known.edge * work.lanes / MOST_LANES * edges
-    begun += at_edge * work.is_early * rows * min(2, schedule.vectors)
+    begun += known.branch * work.is_early * rows * min(2, schedule.vectors)
+    # the first and the last vector of a row are one warp's, or two warps', of all that share it
+    row_warps = schedule.warps * schedule.cluster / schedule.groups
+    at_edge = known.edge * work.lanes / MOST_LANES * edges * work.is_early * rows
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.group_threads
     if schedule.groups > 1:
         own_warps = -(-resources.own_vectors(work, 1) // WARP_THREADS)
         mean_vectors = rows * own_warps * schedule.groups / schedule.warps
     mean_warps, most_warps = schedule.warps / resources.SCHEDULERS, -(-schedule.warps // resources.SCHEDULERS)
     warps = crowd * (mean_warps + known.busiest * (most_warps - mean_warps))
-    issue_ns = known.issue_ns * (mean_vectors * each + begun) * max(1.0, warps)
+    issue_ns = known.issue_ns * (mean_vectors * each + begun + at_edge * 2 / row_warps) * max(1.0, warps)
+    begun += at_edge * (2 if row_warps == 1 else 1)
     wait_ns = known.latency_ns * (rows * schedule.vectors * each + begun) + known.pick_ns * work.picks
     if schedule.warps * schedule.cluster > schedule.groups:
         far_ns = known.far_ns if schedule.cluster > 8 else 0.0
