@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Cell = Mapping[str, Any]
-FILES = ("backward", "sums", "forward", "odd", "large", "thunder", "peers", "quack")
+FILES = ("backward", "sums", "forward", "odd", "narrow", "large", "thunder", "peers", "quack")
 """Of ``benchmarks/results``, behind ``h200_rows_``."""
 
 PAGE = """## Wide and odd rows
@@ -36,6 +36,12 @@ Odd widths, where rows begin anywhere between two vectors:
 `{commands[odd]}`
 
 {odd}
+
+Layer norm backward at narrower widths, multiples of 8 that were drawn:
+
+`{commands[narrow]}`
+
+{narrow}
 
 Of 2^28 elements:
 
@@ -79,6 +85,7 @@ def rows_page(folder: Path) -> str:
         backward=fractions(cells["backward"] + cells["sums"]),
         forward=fractions(cells["forward"]),
         odd=fractions(cells["odd"]),
+        narrow=fractions(cells["narrow"]),
         large=fractions(cells["large"]),
         thunder=by_width(cells["thunder"], lambda cell: f"{of_copy(cell)} ({over(cell, 'inductor')})"),
         peers=peers(cells["peers"]),

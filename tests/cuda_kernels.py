@@ -59,6 +59,13 @@ WORKLOADS_OF_ROWS = (
 
 ROWS_OF_EXPONENTIALS = ("softmax_forward", "log_softmax_forward", "cross_entropy_forward")
 """Those whose rows have a sum of exponentials of differences from the largest."""
+WAYS_OF_EXPONENTIALS = [
+    (name, way)
+    for name in ROWS_OF_EXPONENTIALS
+    for way, fields in SOME.items()
+    if name != "cross_entropy_forward" or "groups" not in fields
+]
+"""These, and names of schedules that they have: cross-entropy adds up numbers of rows, which groups of warps do not."""
 
 
 def of_any_width(apart: int | str = "s0", **fields: Any) -> CudaKernel:
