@@ -35,6 +35,8 @@ OF_WIDE_ROWS = {
 }
 """Columns of those whose kernels for wide rows are, in CUDA C++; odd ones begin between vectors. In the last one tiles
 come behind."""
+OF_NARROW_ROWS = {"layer_norm_backward": (2**17, 521)}
+"""Rows and columns of those of which groups of warps have rows of their own."""
 
 
 @pytest.mark.only_triton
@@ -58,6 +60,14 @@ def test_source_for_wide_rows_is_the_golden_text(name: str, update_golden: bool)
     compare(name, FOLDER / f"{name}_wide.cu", text, update_golden)
 
 
+@pytest.mark.skipif(build.missing() != "", reason=f"no plan has them: {build.missing()} is missing")
+@pytest.mark.parametrize("name", OF_NARROW_ROWS)
+def test_source_for_narrow_rows_is_the_golden_text(name: str, update_golden: bool) -> None:
+    text = rendered_for_gpu(name, *OF_NARROW_ROWS[name])
+    assert "constexpr int groups" in text
+    compare(name, FOLDER / f"{name}_narrow.cu", text, update_golden)
+
+
 def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
     if update_golden:
         path.parent.mkdir(exist_ok=True)
@@ -71,7 +81,7 @@ def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
 
 def test_there_is_no_golden_file_without_a_workload() -> None:
     known = {f"{name}.{kind}" for name in NAMES for kind in TARGETS} | {f"{name}_few_rows.py" for name in OF_FEW_ROWS}
-    known |= {f"{name}_wide.cu" for name in OF_WIDE_ROWS}
+    known |= {f"{name}_wide.cu" for name in OF_WIDE_ROWS} | {f"{name}_narrow.cu" for name in OF_NARROW_ROWS}
     assert {path.name for path in FOLDER.iterdir()} == known
 
 
