@@ -65,7 +65,13 @@ def test_weights_may_be_shifted_for_each_row(way: str, dtype: torch.dtype, early
 
 
 @pytest.mark.parametrize(
-    "name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward", "add_rms_norm_backward"]
+    "name",
+    [
+        "layer_norm_forward",
+        "layer_norm_backward",
+        pytest.param("softmax_forward", marks=pytest.mark.slow),
+        pytest.param("add_rms_norm_backward", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(("groups", "lanes"), [(8, 8), (4, 4), (2, 2)])
 @pytest.mark.parametrize("shape", [(40, 521), (7, 262), (3, 264)], ids=str)
