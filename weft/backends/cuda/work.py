@@ -38,7 +38,7 @@ class Work:
     row_numbers: inputs of which a row has one element. weight_casts: operations on an element that are not done again
     where weights are kept in shared memory. lanes: elements of a vector. is_any_width: whether the width is known at
     run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
-    how far rows are apart that surely begin at the same place. outer: reductions of rows, column sums among them.
+    how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
     exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
     column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
