@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from subprocess import CalledProcessError
 from typing import Any
@@ -17,8 +18,11 @@ from tests.on_host.assembly import with_calls
 from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
 from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaKernel
+from weft.backends.cuda.view import View
+from weft.backends.listed import render
 from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
+from weft.ir.program import Dim
 
 pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
 MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
@@ -89,6 +93,28 @@ def test_groups_may_shift_weights(groups: int) -> None:
     """In shared memory, which all of them have in common."""
     fields: dict[str, Any] = {"groups": groups, "warps": groups, "vectors": 3, "rows_per_tile": 2 * groups}
     check("layer_norm_forward", (37, 517), weights="shared", chunks=5, **fields)
+
+
+@pytest.mark.parametrize("fields", [{"warps": 2}, {"warps": 4, "groups": 4}, {"warps": 4, "groups": 2}], ids=str)
+@pytest.mark.parametrize(("apart", "between"), [("13", "1"), ("17", "1"), ("13", "3")])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "bool"])
+def test_rows_of_a_tile_are_copied_at_once_where_they_lie_together(
+    fields: dict[str, Any], apart: str, between: str, dtype: str
+) -> None:
+    """With their numbers, also the last ones of a tensor, and those of a tile that does not have all of them."""
+    body = (
+        f"  input x: f32 [m:{apart}, n:1]\n  input a: {dtype} [m:{between}]\n  factor: f32{{m}} = cast(a)\n"
+        "  product: f32{m, n} = mul(x, factor)\n  sum: f32{m} = sum[n](product)\n"
+        "  rest: f32{m, n} = sub(product, sum)\n  output y: f32 [m:13, n:1] = rest\n"
+    )
+    kernel = of_rows(body, 13, rows_per_tile=6 if "groups" not in fields else 8, **fields)
+    kernel = replace(kernel, program=replace(kernel.program, dims=(Dim("m", 19), kernel.program.dims[1])))
+    together = (apart, between) == ("13", "1")
+    assert View(kernel).copies_tiles == together
+    copies = [line.strip() for line in render(kernel).text.splitlines() if "ring.copy" in line]
+    assert [line.count("count") for line in copies] == [1, 1] if together else [0, 0]
+    x, a = torch.randint(-64, 64, (19, int(apart))).float(), torch.randint(0, 2, (19, int(between)))
+    is_right(kernel, [x[:, :13], a.to(TORCH_DTYPES[dtype])[:, 0]])
 
 
 @pytest.mark.parametrize("columns", [1478, 1479])

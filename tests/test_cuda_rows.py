@@ -211,7 +211,7 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
 
 
 def test_where_no_thread_keeps_anything_of_its_columns_rows_of_a_tile_are_neighbours() -> None:
-    _, kernel = kernel_of("softmax_forward", (515, 1001), warps=4, rows_per_tile=2)
+    _, kernel = kernel_of("softmax_forward", (515, 1001), warps=4, rows_per_tile=2, cluster=2)
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     assert lines.count("const int before = beginning(x_at(row + r));") == 1
     assert lines.count("before[r] = beginning(x_at(row + r));") == 1

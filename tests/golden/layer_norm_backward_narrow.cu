@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=8 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=3 chunks=396 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=8 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=4 chunks=396 weights=registers lag=0 tile=shared
 // program layer_norm_backward()
 //   dim m = 131072
 //   dim n = 521
@@ -55,10 +55,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 66432);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 75264);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 20608, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 66176 + group * 64, barriers + 6 + group * 2, rank);
+  w::Ring<4, 17664, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 75008 + group * 64, barriers + 8 + group * 2, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -67,49 +67,46 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * group_threads >= surely - 1);
   };
-  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 61824), 262};
-  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 64000), 262};
+  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 70656), 262};
+  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 72832), 262};
   if (group < groups && group_thread == 0) {
     exchange.start();
     w::started_barriers();
   }
   if (threadIdx.x == 0) {
-    ring.start(64);
+    ring.start(1);
     w::started_barriers();
   }
   w::wait_for_cluster<cluster>();
 
   if (threadIdx.x >= threads) {
-    const int lane = threadIdx.x % w::WARP;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks;
-      const auto dy_at = [&](int64_t row) { return dy + row * 521; };
-      const auto x_at = [&](int64_t row) { return x + row * 521; };
-      const auto mean_at = [&](int64_t row) { return mean + row; };
-      const auto rstd_at = [&](int64_t row) { return rstd + row; };
-      for (int64_t tile = first_row; tile < end_row; tile += stage_rows * stride) {
-        const int64_t row = tile + lane;
-        ring.wait_until_free();
-        if (lane < stage_rows && row < end_row) {
-          const int before = beginning(dy_at(row));
-          const int begin = max(first * lanes - before, 0);
-          const int end = min((first + own) * lanes - before, columns);
-          ring.copy(lane * 1280, dy_at(row) + begin, dy_at(row) + end, dy + 68288512);
-          ring.copy(10240 + lane * 1280, x_at(row) + begin, x_at(row) + end, x + 68288512);
-          ring.copy_number(20480 + lane * 8, mean_at(row));
-          ring.copy_number(20544 + lane * 8, rstd_at(row));
+    if (threadIdx.x == threads) {
+      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks * stage_rows;
+        const auto dy_at = [&](int64_t row) { return dy + row * 521; };
+        const auto x_at = [&](int64_t row) { return x + row * 521; };
+        const auto mean_at = [&](int64_t row) { return mean + row; };
+        const auto rstd_at = [&](int64_t row) { return rstd + row; };
+        for (int64_t tile = first_row; tile < end_row; tile += stride) {
+          ring.wait_until_free();
+          const int64_t count = min(end_row - tile, static_cast<int64_t>(stage_rows));
+          ring.copy(0, dy_at(tile), dy_at(tile) + count * columns, dy + 68288512);
+          ring.copy(8576, x_at(tile), x_at(tile) + count * columns, x + 68288512);
+          ring.copy(17152, mean_at(tile), mean_at(tile) + count, mean + 131072);
+          ring.copy(17408, rstd_at(tile), rstd_at(tile) + count, rstd + 131072);
+          ring.copied();
         }
-        ring.numbers_copied();
-        ring.copied();
       }
     }
   }
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks;
+      const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks * stage_rows;
       const auto dy_at = [&](int64_t row) { return dy + row * 521; };
       const auto x_at = [&](int64_t row) { return x + row * 521; };
+      const auto mean_at = [&](int64_t row) { return mean + row; };
+      const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 521; };
       const int before = beginning(dy_at(first_row + group));
@@ -127,7 +124,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       w::fill(sum_2, 0.0f);
       float sum_3[thread_vectors][lanes];
       w::fill(sum_3, 0.0f);
-      for (int64_t tile = first_row; tile < end_row; tile += stage_rows * stride) {
+      for (int64_t tile = first_row; tile < end_row; tile += stride) {
         const int64_t row = tile + group;
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
@@ -136,11 +133,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         const float* rstd_stage[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row((r * groups + group) * 1280, dy_at(row + r * groups), begin);
-          x_stage[r] = ring.row(10240 + (r * groups + group) * 1280, x_at(row + r * groups), begin);
-          mean_stage[r] = ring.number<float>(20480 + (r * groups + group) * 8);
-          rstd_stage[r] = ring.number<float>(20544 + (r * groups + group) * 8);
+          dy_stage[r] = ring.row(0, dy_at(tile), 0) + (r * groups + group) * columns;
+          x_stage[r] = ring.row(8576, x_at(tile), 0) + (r * groups + group) * columns;
+          mean_stage[r] = ring.row(17152, mean_at(tile), 0) + (r * groups + group);
+          rstd_stage[r] = ring.row(17408, rstd_at(tile), 0) + (r * groups + group);
         }
         ring.next();
         float mean_number[tile_rows];

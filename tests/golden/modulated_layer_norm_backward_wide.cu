@@ -80,23 +80,23 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
     if (threadIdx.x == threads) {
       for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
         const int64_t segment = next / chunks, chunk = next % chunks;
-        const int64_t first_row = chunk, end_row = rows, stride = chunks;
+        const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
         const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
         const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
         const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
         const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
-        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+        for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
-              const int before = beginning(dy_at(row + r * stride));
+            if (row + r < end_row) {
+              const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(r * 4352, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 33554432);
-              ring.copy(8704 + r * 4352, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 33554432);
-              ring.copy_number(17408 + r * 8, mean_at(row + r * stride));
-              ring.copy_number(17424 + r * 8, rstd_at(row + r * stride));
+              ring.copy(r * 4352, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
+              ring.copy(8704 + r * 4352, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
+              ring.copy_number(17408 + r * 8, mean_at(row + r));
+              ring.copy_number(17424 + r * 8, rstd_at(row + r));
             }
           }
           ring.numbers_copied();
@@ -109,7 +109,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
     const int thread = threadIdx.x;
     for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
       const int64_t segment = next / chunks, chunk = next % chunks;
-      const int64_t first_row = chunk, end_row = rows, stride = chunks;
+      const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
       const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
       const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
@@ -129,7 +129,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       w::fill(sum_2, 0.0f);
       float sum_3[thread_vectors][lanes];
       w::fill(sum_3, 0.0f);
-      for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+      for (int64_t row = first_row; row < end_row; row += stride) {
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
@@ -138,8 +138,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(r * 4352, dy_at(row + r * stride), begin);
-          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r * stride), begin);
+          dy_stage[r] = ring.row(r * 4352, dy_at(row + r), begin);
+          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r), begin);
           mean_stage[r] = ring.number<float>(17408 + r * 8);
           rstd_stage[r] = ring.number<float>(17424 + r * 8);
         }
@@ -149,15 +149,15 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         float mul[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          mean_number[r] = row + r * stride < end_row ? *mean_stage[r] : float();
-          rstd_number[r] = row + r * stride < end_row ? *rstd_stage[r] : float();
+          mean_number[r] = row + r < end_row ? *mean_stage[r] : float();
+          rstd_number[r] = row + r < end_row ? *rstd_stage[r] : float();
           mul[r] = mean_number[r] * rstd_number[r];
         }
         w::Parts<w::Sum, float> sum_state[tile_rows];
         w::Parts<w::Sum, float> sum_1_state[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -215,7 +215,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -240,7 +240,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const float add_1 = mul_11 + sub_2;
                   out0_lanes[i] = add_1;
                 }
-                w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=1 vectors=4 lanes=8 stages=2 chunks=15 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=1 vectors=4 lanes=8 stages=3 chunks=15 weights=registers lag=0 tile=registers
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -44,10 +44,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 168320);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 202112);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 66688, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 166272, barriers + 4, rank);
+  w::Ring<3, 66688, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 200064, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -56,7 +56,6 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 133376);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -67,21 +66,21 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = chunk, end_row = rows, stride = chunks;
+        const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
         const auto rstd_at = [&](int64_t row) { return rstd + row; };
-        for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+        for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
-            if (row + r * stride < end_row) {
-              const int before = beginning(dy_at(row + r * stride));
+            if (row + r < end_row) {
+              const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(r * 16640, dy_at(row + r * stride) + begin, dy_at(row + r * stride) + end, dy + 67108864);
-              ring.copy(33280 + r * 16640, x_at(row + r * stride) + begin, x_at(row + r * stride) + end, x + 67108864);
-              ring.copy_number(66560 + r * 8, rstd_at(row + r * stride));
+              ring.copy(r * 16640, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
+              ring.copy(33280 + r * 16640, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
+              ring.copy_number(66560 + r * 8, rstd_at(row + r));
             }
           }
           ring.numbers_copied();
@@ -93,25 +92,25 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = chunk, end_row = rows, stride = chunks;
+      const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
       const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = beginning(dy_at(first_row));
-      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
+      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
+          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
         }
       }
       float sum_1[thread_vectors][lanes];
       w::fill(sum_1, 0.0f);
-      for (int64_t row = first_row; row < end_row; row += tile_rows * stride) {
+      for (int64_t row = first_row; row < end_row; row += stride) {
         ring.wait_until_filled();
         const w::bf16* dy_stage[tile_rows];
         const w::bf16* x_stage[tile_rows];
@@ -119,21 +118,21 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(r * 16640, dy_at(row + r * stride), begin);
-          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r * stride), begin);
+          dy_stage[r] = ring.row(r * 16640, dy_at(row + r), begin);
+          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r), begin);
           rstd_stage[r] = ring.number<float>(66560 + r * 8);
         }
         ring.next();
         float rstd_number[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          rstd_number[r] = row + r * stride < end_row ? *rstd_stage[r] : float();
+          rstd_number[r] = row + r < end_row ? *rstd_stage[r] : float();
         }
         w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
         w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -152,7 +151,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         w::Parts<w::Sum, float> sum_state[tile_rows];
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -161,7 +160,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
+                const auto weight_vector = w::kept(weight_tile[k]);
                 float sum_block[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -195,7 +194,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         }
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
-          if (row + r * stride < end_row) {
+          if (row + r < end_row) {
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -204,7 +203,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
+                const auto weight_vector = w::kept(weight_tile[k]);
                 float out0_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -217,7 +216,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                   const float mul_6 = rstd_number[r] * sub;
                   out0_lanes[i] = mul_6;
                 }
-                w::store_row<out0_together>(out0_at(row + r * stride), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

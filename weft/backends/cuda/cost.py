@@ -2,7 +2,8 @@
 
 Three things go on side by side. Memory takes time for its bytes. A block takes time for each row tile: for its
 instructions, which it shares a multiprocessor's schedulers for, and for what its warps wait for. A stage takes time to
-be filled, and is then held while its tile is computed, so that a block whose stages are few waits for one.
+be filled, and is then held while its tile is computed, so that a block whose stages are few waits for one; one thread
+begins its copies, one after the other.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WARM_LATENCY = 0.4
 """Of what blocks wait for memory, that for the second cache: as programs of Triton do."""
 
 
-_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "far_ns", "arrival_ns", "behind_us", "group_ns")
+_INSTRUCTIONS = ("issue_ns", "latency_ns", "exchange_ns", "far_ns", "arrival_ns", "copy_ns", "behind_us", "group_ns")
 _STARTS = ("pick_ns", "start_us", "gather_us", "finish_us", "barrier_us")
 
 
@@ -43,7 +44,8 @@ class Constants:
     between two; branch: of such a vector, whatever is done with it; shift: of one of weights that is shifted for
     each row. busiest: how much the scheduler with the most warps of a block decides, the others the rest. pick_ns:
     for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a
-    cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block. compute_power:
+    cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block. copy_ns: for each
+    copy to begin. compute_power:
     how much the two parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power:
     memory and these. held: by how much longer these take where row tiles wait in registers. start_us: of a launch.
     tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
@@ -68,6 +70,7 @@ class Constants:
     exchange_ns: float
     far_ns: float
     arrival_ns: float
+    copy_ns: float
     compute_power: float
     stage_power: float
     power: float
@@ -152,6 +155,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     held = 0 if is_held else 1 + schedule.lag
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
     stages_us = (filled_us + rounds * held * tile_us) / schedule.stages
+    stages_us = together(stages_us, 1e-3 * known.copy_ns * rounds * work.copies(schedule), known.stage_power)
     tiles_us = together(rounds * tile_us, stages_us, known.stage_power)
     # beginning and end
     ends_us = known.start_us + known.tail * tile_us + known.drain * crowd * stage * target.units / per_us

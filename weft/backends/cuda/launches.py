@@ -24,7 +24,7 @@ _OURS = (
     "first_row end_row last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner "
     "segment chunk row r k i vector column before begin end kept wide task_columns blocks task exists barrier thread "
     "groups group group_threads group_thread stage_rows lane one tile threadIdx blockIdx gridDim blockDim warpSize "
-    "min max barriers"
+    "count min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""

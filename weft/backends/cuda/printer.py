@@ -34,38 +34,47 @@ class Printer(RowTiles):
     # the warp that copies
 
     def producer(self, role: Role) -> None:
-        if self.is_grouped:
+        if self.copies_by_lanes:
             self.out.line("const int lane = threadIdx.x % w::WARP;")
-        one = [] if self.is_grouped else ["threadIdx.x == threads"]
+        one = [] if self.copies_by_lanes else ["threadIdx.x == threads"]
         with self._of_those_that_copy(), self.guarded(one), self._chunks(self.copied()):
             for statement in _of_chunks(role):
                 assert isinstance(statement, Tiles)
                 with self._tiles():
                     if self.is_queued:
-                        found = "w::from_lane(lane == 0 ? queue.next() : 0, 0)" if self.is_grouped else "queue.next()"
+                        by_lanes = "w::from_lane(lane == 0 ? queue.next() : 0, 0)"
+                        found = by_lanes if self.copies_by_lanes else "queue.next()"
                         self.out.line(f"next_row = {found}{self.times_rows};")
                     elif self.has_next_rows:
                         self.out.line("next_row = tiles.next();")
                     self.out.line("ring.wait_until_free();")
                     if self.has_next_rows:
-                        self.out.line(f"{'if (lane == 0) ' * self.is_grouped}ring.set_next_row(next_row);")
+                        self.out.line(f"{'if (lane == 0) ' * self.copies_by_lanes}ring.set_next_row(next_row);")
                     for copy in statement.body:
                         assert isinstance(copy, Copy)
                         self._copy([self.inputs[name] for name in copy.buffers])
-                    if self.numbers()[1]:
+                    if self.copies_numbers:
                         self.out.line("ring.numbers_copied();")
                     self.out.line("ring.copied();")
 
     @contextmanager
     def _of_those_that_copy(self) -> Generator[None]:
-        """One thread copies all rows of a tile, or, where groups have them, each lane of the warp one."""
+        """One thread copies all rows of a tile, or each lane of the warp one."""
         before, self.copies = self.several, True
         self.several = self.several and not self.is_grouped
         yield
         self.several, self.copies = before, False
 
     def _copy(self, buffers: Sequence[Buffer]) -> None:
-        own = ["lane < stage_rows"] if self.is_grouped else []
+        line = self.out.line
+        if self.copies_tiles:
+            line(f"const int64_t count = min(end_row - {self.tile}, static_cast<int64_t>({self.stage_rows}));")
+            for buffer in buffers:
+                first, each = f"{buffer.name}_at({self.tile})", " * columns" * self.has_columns(buffer)
+                end = f"{buffer.name} + {self.end(buffer)}"
+                line(f"ring.copy({self.slot(buffer)}, {first}, {first} + count{each}, {end});")
+            return
+        own = ["lane < stage_rows"] if self.copies_by_lanes else []
         with self.each_row(), self.guarded([*own, *self.exists()]):
             self.out.line(f"const int before = beginning({self.reference.name}_at({self.row}));")
             self.out.line("const int begin = max(first * lanes - before, 0);")
@@ -101,8 +110,8 @@ class Printer(RowTiles):
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){self.times_rows}, end_row = rows;")
             else:
-                first = f"chunk{self.times_rows}" if self.is_grouped else "chunk"
-                line(f"const int64_t first_row = {first}, end_row = rows, stride = chunks;")
+                rows = self.times_rows
+                line(f"const int64_t first_row = chunk{rows}, end_row = rows, stride = chunks{rows};")
             for buffer in dict.fromkeys(addressed):
                 offset = self.offset(buffer)
                 at = f"{buffer.name} + {offset}" if offset else buffer.name
@@ -111,20 +120,21 @@ class Printer(RowTiles):
 
     @contextmanager
     def _tiles(self) -> Generator[None]:
-        first = "tile" if self.is_grouped else "row"
+        first = self.tile
         if self.has_next_rows:
             head = f"for (int64_t {first} = first_row, next_row; {first} < end_row; {first} = next_row)"
         else:
-            head = f"for (int64_t {first} = first_row; {first} < end_row; {first} += {self.step})"
+            head = f"for (int64_t {first} = first_row; {first} < end_row; {first} += stride)"
         with self.out.block(head):
-            if self.is_grouped:
+            if self.is_grouped and not (self.copies and self.copies_tiles):
                 self.out.line(f"const int64_t row = tile + {'lane' if self.copies else 'group'};")
             yield
 
     # the warps that compute
 
     def consumers(self, role: Role) -> None:
-        addressed = [*self.streamed(), *self.weights(), *self.numbers()[0], *self.picked()]
+        copied = self.copied() if self.copies_tiles else self.streamed()
+        addressed = [*copied, *self.weights(), *self.numbers()[0], *self.picked()]
         addressed += [o.buffer for stores in self.loops.stores for o in stores]
         with self._chunks(addressed):
             if self.keeps_columns:
@@ -175,7 +185,8 @@ class Printer(RowTiles):
             for name, kind in held.items():
                 line(f"{kind} {name}{rows};")
         line("#pragma unroll 1")
-        head = f"for (int64_t ahead = first_row; ; ahead += {self.step})"
+        self.tile = "ahead"
+        head = "for (int64_t ahead = first_row; ; ahead += stride)"
         if self.has_next_rows:
             head = "for (int64_t ahead = first_row, next_row = first_row; ; ahead = next_row)"
         with self.out.block(head):

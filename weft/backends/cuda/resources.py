@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.cuda.schedule import WARP_THREADS, CudaSchedule
-from weft.backends.cuda.view import LINE_BYTES, numbers_bytes, rounded_up
+from weft.backends.cuda.view import number_bytes, rounded_up, row_bytes
 from weft.backends.cuda.work import Work
 from weft.target import Target
 
@@ -46,9 +46,10 @@ def place_vectors(work: Work, schedule: CudaSchedule) -> int:
 
 def stage_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a row tile of all inputs that are copied ahead."""
-    elements, rows = (place_vectors(work, schedule) + 1) * work.lanes, schedule.rows_per_tile
-    slots = sum(rounded_up(elements * size + LINE_BYTES) for size in work.copied)
-    return rows * slots + numbers_bytes(work.row_numbers, rows)
+    vectors, rows = place_vectors(work, schedule), schedule.rows_per_tile
+    together, each = (rows, 1) if work.copies_tiles(schedule) else (0, rows)
+    slots = sum(row_bytes(vectors, work.lanes, size, together) for size in work.copied)
+    return rounded_up(each * (slots + work.row_numbers * number_bytes(together)))
 
 
 def shared_bytes(work: Work, schedule: CudaSchedule) -> int:

@@ -121,7 +121,7 @@ class _Function(Printer):
                 line("exchange.start();")
                 line("w::started_barriers();")
         with self.out.block("if (threadIdx.x == 0)"):
-            copies = (2 if self.numbers()[1] else 1) * (WARP_THREADS if self.is_grouped else 1)
+            copies = (1 + self.copies_numbers) * (WARP_THREADS if self.copies_by_lanes else 1)
             line(f"ring.start({copies});")
             if not self.is_grouped:
                 line("exchange.start();")

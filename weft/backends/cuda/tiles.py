@@ -8,7 +8,6 @@ from weft.backends.c_expressions import C_TYPES, COMBINE
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, STATES
 from weft.backends.cuda.vectors import Vectors
-from weft.backends.cuda.view import NUMBER_BYTES
 from weft.backends.source import Writer
 from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
@@ -29,25 +28,19 @@ from weft.lowering.nest import (
 
 
 class RowTiles(Vectors):
-    """Statements of a tile, whose rows are in shared memory, and are as far apart as ``step`` says."""
+    """Statements of a tile, whose rows are in shared memory."""
 
     def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
         self.per_row = {b.name + "_number" for b in self.numbers()[1]}
         self.per_row |= {v.name for v in self.program.values if self._varies_in_tile(v)}
-        self.offsets, at = dict[str, int](), 0
-        for buffer in self.copied():
-            self.offsets[buffer.name], at = at, at + self._place_bytes(buffer) * self.schedule.rows_per_tile
+        self.tile = "tile" if self.is_grouped else "row"
+        """The first row of a tile."""
         self.copies = False
         """Whether threads are meant that copy, not those that compute."""
 
     def _varies_in_tile(self, value: Value) -> bool:
         return not self.is_vector(value.name) and value.op != "const" and value not in self.outer
-
-    @property
-    def step(self) -> str:
-        """From the first row of a tile of a chunk to that of the next one."""
-        return f"{self.stage_rows} * stride" if self.stage_rows else "stride"
 
     @property
     def stage_rows(self) -> str:
@@ -66,14 +59,11 @@ class RowTiles(Vectors):
         return "lane" if self.copies else "(r * groups + group)" if self.several else "group"
 
     def slot(self, buffer: Buffer) -> str:
-        offset = self.offsets[buffer.name]
-        if not self.place:
+        """Where what is copied at once of an input lies in a stage."""
+        offset = self.stage_offsets[buffer.name]
+        if not self.place or self.copies_tiles:
             return str(offset)
-        return f"{offset} + " * (offset > 0) + f"{self.place} * {self._place_bytes(buffer)}"
-
-    def _place_bytes(self, buffer: Buffer) -> int:
-        """Of what a row of a tile has of an input in a stage."""
-        return self.slot_bytes(buffer) if self.has_columns(buffer) else NUMBER_BYTES
+        return f"{offset} + " * (offset > 0) + f"{self.place} * {self.slot_bytes(buffer)}"
 
     def of_tile(self, statement: Statement) -> None:
         line = self.out.line
@@ -152,10 +142,14 @@ class RowTiles(Vectors):
             if not self.keeps_columns:
                 head = "" if self.several else "const int "
                 line(f"{head}{self.before} = beginning({self.reference.name}_at({self.row}));")
-            line(f"const int begin = max(first * lanes - {self.before}, 0);")
+            if not self.copies_tiles:
+                line(f"const int begin = max(first * lanes - {self.before}, 0);")
             for buffer in self.copied():
                 stage = f"{buffer.name}_stage[r]" if self.several else f"const auto* const {buffer.name}_stage"
-                if self.has_columns(buffer):
+                if self.copies_tiles:
+                    own = f"{self.place} * columns" if self.has_columns(buffer) else self.place
+                    line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.tile}), 0) + {own};")
+                elif self.has_columns(buffer):
                     line(f"{stage} = ring.row({self.slot(buffer)}, {buffer.name}_at({self.row}), begin);")
                 else:
                     line(f"{stage} = ring.number<{C_TYPES[buffer.dtype]}>({self.slot(buffer)});")

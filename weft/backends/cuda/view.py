@@ -12,6 +12,7 @@ from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program, Size, Value
+from weft.lowering import addresses
 from weft.lowering.view import KernelView
 
 GRANULE_BYTES = 16
@@ -187,14 +188,12 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def between_rows(self) -> str:
-        """By how much rows of a tile are apart, as a factor."""
-        if self.is_grouped:
-            return " * groups"
-        return "" if self.is_queued else " * apart" if self.apart > 1 else " * stride"
+        """By how much rows of a group's tile are apart, as a factor."""
+        return " * apart" if self.apart > 1 else " * groups" if self.is_grouped else ""
 
     @property
     def is_grouped(self) -> bool:
-        """Whether groups of warps have rows of their own: those of a tile lie together, and each has every so many."""
+        """Whether groups of warps have rows of their own: of a tile each has every so many."""
         return self.schedule.groups > 1
 
     @property
@@ -236,16 +235,49 @@ class View(KernelView[CudaSchedule]):
         """Of a block of a finish that is launched by itself."""
         return 32 if self.schedule.chunks >= MANY_CHUNKS else 8
 
-    def slot_bytes(self, buffer: Buffer) -> int:
-        """Of a row of a streamed input in shared memory: its part of a row, a vector more where that begins between two
-        vectors, and what is copied around it."""
-        return rounded_up((self.own_vectors + 1) * self.lanes * itemsize(buffer.dtype) + LINE_BYTES)
+    @property
+    def copies_tiles(self) -> bool:
+        """Whether the rows of a tile lie together in memory, and are copied at once; else one by one."""
+        schedule = self.schedule
+        several = schedule.rows_per_tile > 1 and schedule.cluster == 1 and self.apart == 1
+        return several and all(map(self.is_packed, self.copied()))
+
+    @property
+    def copies_by_lanes(self) -> bool:
+        """Whether each lane of the warp that copies has a row of a tile; else one thread has all."""
+        return self.is_grouped and not self.copies_tiles
+
+    @property
+    def copies_numbers(self) -> bool:
+        """Whether numbers of rows are copied one by one."""
+        return bool(self.numbers()[1]) and not self.copies_tiles
+
+    def is_packed(self, buffer: Buffer) -> bool:
+        """Whether the rows of a segment lie together in memory, or the numbers that rows have one of."""
+        sizes = {dim.name: dim.size for dim in self.program.dims}
+        width = addresses.count(sizes, self.columns if self.has_columns(buffer) else ())
+        return self.is_one_index(buffer) and [buffer.stride_of.get(row, 0) for row in self.inside][-1:] == [width]
+
+    @property
+    def stage_offsets(self) -> dict[str, int]:
+        """Where what a row tile comes with begins in a stage, by the names of inputs, and under no name the end."""
+        at, found = 0, dict[str, int]()
+        for buffer in self.copied():
+            found[buffer.name] = at
+            at += self.slot_bytes(buffer) * (1 if self.copies_tiles else self.schedule.rows_per_tile)
+        return found | {"": rounded_up(at)}
 
     @property
     def stage_bytes(self) -> int:
-        """Of a row tile of all streamed inputs, and of the numbers of its rows."""
-        rows = self.schedule.rows_per_tile
-        return sum(self.slot_bytes(b) for b in self.streamed()) * rows + numbers_bytes(len(self.numbers()[1]), rows)
+        """Of a row tile of all inputs that are copied ahead."""
+        return self.stage_offsets[""]
+
+    def slot_bytes(self, buffer: Buffer) -> int:
+        """In a stage, of what is copied at once of an input: a row or its number, or those of a tile."""
+        rows = self.schedule.rows_per_tile * self.copies_tiles
+        if not self.has_columns(buffer):
+            return number_bytes(rows)
+        return row_bytes(self.own_vectors, self.lanes, itemsize(buffer.dtype), rows)
 
     def weight_bytes(self, buffer: Buffer) -> int:
         """Of a weight in shared memory."""
@@ -295,9 +327,16 @@ def turn_tiles(
     return round(TURN * (4 * sums + sum(weights)) / (rows_per_tile * (sum(copied) + sum(written))))
 
 
-def numbers_bytes(numbers: int, rows: int) -> int:
-    """Of a stage, for so many numbers of each row of a tile."""
-    return rounded_up(NUMBER_BYTES * numbers * rows)
+def row_bytes(vectors: int, lanes: int, size: int, rows: int) -> int:
+    """In a stage, of a row of so many vectors of elements of so many bytes, with a vector more where that begins
+    between two of them, and what is copied around it. rows: that are copied at once; zero where one is by itself."""
+    return rounded_up((max(1, rows) * vectors + 1) * lanes * size + LINE_BYTES)
+
+
+def number_bytes(rows: int) -> int:
+    """In a stage, of a number of a row. rows: whose numbers are copied at once, with what lies around them; zero where
+    one is by itself."""
+    return rounded_up(NUMBER_BYTES * rows + LINE_BYTES) if rows else NUMBER_BYTES
 
 
 def rounded_up(count: int) -> int:

@@ -35,7 +35,8 @@ class Work:
     """Of a program under a split. moved_bytes: of all tensors, each once; distinct_bytes: of those that are copied
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
     by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
-    row_numbers: inputs of which a row has one element. weight_casts: operations on an element that are not done again
+    row_numbers: inputs of which a row has one element. is_packed: whether rows of what is copied lie together in
+    memory. weight_casts: operations on an element that are not done again
     where weights are kept in shared memory. lanes: elements of a vector. is_any_width: whether the width is known at
     run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
     how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
@@ -51,6 +52,7 @@ class Work:
     weights: tuple[int, ...]
     kept: tuple[int, ...]
     row_numbers: int
+    is_packed: bool
     weight_casts: float
     lanes: int
     is_any_width: bool
@@ -102,6 +104,16 @@ class Work:
         """Whether chunks have a part for each place where rows begin."""
         return self.alike > 1 and self.keeps_columns(schedule) and schedule.groups == 1
 
+    def copies_tiles(self, schedule: CudaSchedule) -> bool:
+        """Whether the rows of a tile are copied at once, as ``View`` says of a kernel."""
+        several = schedule.rows_per_tile > 1 and schedule.cluster == 1 and not self.has_parts(schedule)
+        return several and self.is_packed
+
+    def copies(self, schedule: CudaSchedule) -> int:
+        """Of rows of a tile, that a block begins."""
+        each = 1 if self.copies_tiles(schedule) else schedule.rows_per_tile
+        return each * (len(self.copied) + self.row_numbers)
+
     def has_next_rows(self, schedule: CudaSchedule) -> bool:
         """Whether a row tile comes with the first row of the next one."""
         return self.is_queued(schedule) or self.has_parts(schedule)
@@ -145,6 +157,7 @@ class Work:
             tuple(itemsize(b.dtype) for b in weights),
             tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
             len(view.numbers()[1]),
+            all(map(view.is_packed, view.copied())),
             sum(cost_of(view.by_name[name], name in rough) for name in casts),
             view.lanes,
             is_any_width,
