@@ -212,7 +212,9 @@ def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> No
         assert "if (!whole) {" in lines[at - 2 : at]
         assert lines.index(f"{name}_state.add({name}_block);") > at
     (store,) = (line for line in lines if "w::store_row<" in line)
+    assert store.startswith("w::store_row<out0_together>(out0_row + k * threads * lanes, ")
     assert store.endswith(", column, columns, whole);")
+    assert lines.count("auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);") == 1
     at = lines.index("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
     load = "w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner)"
     assert lines[at + 1] == f"weight_tile[k] = {load};"

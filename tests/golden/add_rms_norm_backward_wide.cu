@@ -99,7 +99,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
       const auto x_at = [&](int64_t row) { return x + row * 18432; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 18432; };
-      const int before = beginning(dy_at(first_row));
+      const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
       const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -154,6 +154,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         exchange.template reduce<w::Sum>(sum);
         const float div = sum / 18432.0f;
         const float mul_3 = rstd_number * div;
+        auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
           const int vector = thread + k * threads;
@@ -178,7 +179,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const float add = mul_5 + cast_3;
               out0_lanes[i] = add;
             }
-            w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+            w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
           }
         }
         ring.release();

@@ -109,7 +109,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       const auto rstd_at = [&](int64_t row) { return rstd + row; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 521; };
-      const int before = beginning(dy_at(first_row + group));
+      const int before = early ? w::once(beginning(dy_at(first_row + group))) : 0;
       w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -210,6 +210,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r * groups < end_row) {
+            auto* const out0_row = w::once(out0_at(row + r * groups) + (first + group_thread) * lanes - before);
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = group_thread + k * group_threads;
@@ -233,7 +234,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   const float add = mul_9 + sub_2;
                   out0_lanes[i] = add;
                 }
-                w::store_row<out0_together>(out0_at(row + r * groups), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_row + k * group_threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

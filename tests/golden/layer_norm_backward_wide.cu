@@ -121,7 +121,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
         const auto weight_at = [&](int64_t row) { return weight; };
         const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
-        const int before = beginning(dy_at(first_row));
+        const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
         const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
         if (first_row < end_row) {
           #pragma unroll
@@ -245,6 +245,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           #pragma unroll
           for (int r = 0; r < tile_rows; ++r) {
             if (row + r * apart < end_row) {
+              auto* const out0_row = w::once(out0_at(row + r * apart) + (first + thread) * lanes - before);
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
                 const int vector = thread + k * threads;
@@ -268,7 +269,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     const float add = mul_9 + sub_2;
                     out0_lanes[i] = add;
                   }
-                  w::store_row<out0_together>(out0_at(row + r * apart), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
                 }
               }
             }

@@ -85,7 +85,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
     const auto weight_at = [&](int64_t row) { return weight; };
     const auto bias_at = [&](int64_t row) { return bias; };
     const auto out0_at = [&](int64_t row) { return out0 + row * 131072; };
-    const int before = beginning(x_at(first_row));
+    const int before = early ? w::once(beginning(x_at(first_row))) : 0;
     w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
     #pragma unroll
     for (int k = 0; k < thread_vectors; ++k) {
@@ -139,6 +139,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
       const float add = mul_1 + 1e-06f;
       const float rsqrt = w::rsqrt(add);
       const float mul_2 = mul * rsqrt;
+      auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
@@ -160,7 +161,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
             const float add_1 = mul_4 + cast_2;
             out0_lanes[i] = add_1;
           }
-          w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
         }
       }
       ring.release();

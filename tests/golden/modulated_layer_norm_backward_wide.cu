@@ -114,7 +114,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
-      const int before = beginning(dy_at(first_row));
+      const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
       const w::Planes<float, lanes, 4> scale_tile{scale_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -216,6 +216,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r < end_row) {
+            auto* const out0_row = w::once(out0_at(row + r) + (first + thread) * lanes - before);
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -240,7 +241,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const float add_1 = mul_11 + sub_2;
                   out0_lanes[i] = add_1;
                 }
-                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

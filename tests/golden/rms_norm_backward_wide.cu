@@ -97,7 +97,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
-      const int before = beginning(dy_at(first_row));
+      const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
       w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -195,6 +195,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           if (row + r < end_row) {
+            auto* const out0_row = w::once(out0_at(row + r) + (first + thread) * lanes - before);
             #pragma unroll
             for (int k = 0; k < thread_vectors; ++k) {
               const int vector = thread + k * threads;
@@ -216,7 +217,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                   const float mul_6 = rstd_number[r] * sub;
                   out0_lanes[i] = mul_6;
                 }
-                w::store_row<out0_together>(out0_at(row + r), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }

@@ -98,6 +98,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
       }
       exchange.template reduce<w::Merge>(sumexp_state);
       const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
+      auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
@@ -114,7 +115,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
             const float div = w::div_rounded(exp, sumexp);
             out0_lanes[i] = div;
           }
-          w::store_row<out0_together>(out0_at(row), w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
         }
       }
       ring.release();

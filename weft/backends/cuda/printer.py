@@ -139,7 +139,7 @@ class Printer(RowTiles):
         with self._chunks(addressed):
             if self.keeps_columns:
                 first = "first_row + group" if self.is_grouped else "first_row"
-                self.out.line(f"const int before = beginning({self.reference.name}_at({first}));")
+                self.out.line(f"const int before = early ? w::once(beginning({self.reference.name}_at({first}))) : 0;")
             statements = _of_chunks(role)
             for statement in statements:
                 if not (self.is_grouped and isinstance(statement, Keep)):

@@ -214,15 +214,26 @@ inline void store(T* to, const Vector<T, lanes>& found) {
     *reinterpret_cast<Vector<T, lanes>*>(to) = found;
   }
 }
-/// To a row, but for elements that lie before or behind it.
+/// What is computed once, here, and not anew wherever it is used: addresses of vectors that are so far from another one,
+/// and where rows begin between two vectors.
+template <class T>
+inline T* once(T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+inline int once(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+/// To a row, from a column on, but for elements that lie before or behind it.
 template <bool together, class T, int lanes>
-inline void store_row(T* row, const Vector<T, lanes>& found, int column, int columns, bool all) {
+inline void store_row(T* to, const Vector<T, lanes>& found, int column, int columns, bool all) {
   if (together && all) {
-    store(row + column, found);
+    store(to, found);
   } else {
 #pragma unroll
     for (int i = 0; i < lanes; ++i)
-      if (all || inside(column + i, columns)) row[column + i] = found[i];
+      if (all || inside(column + i, columns)) to[i] = found[i];
   }
 }
 

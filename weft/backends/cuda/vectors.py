@@ -61,9 +61,13 @@ class Vectors(Statements):
         return [f"{self.row} < end_row"] if self.schedule.rows_per_tile > 1 else []
 
     @contextmanager
-    def vectors(self) -> Generator[None]:
-        """Those of a thread, one after the other: where each of them lies is known when the text is compiled."""
+    def vectors(self, stores: Sequence[Output] = ()) -> Generator[None]:
+        """Those of a thread, one after the other: how far each of them is from the first is known when the text is
+        compiled. stores: what they are stored to."""
         line = self.out.line
+        for name in (output.buffer.name for output in stores):
+            own = f"(first + {self.thread}) * lanes - {self.before}"
+            line(f"auto* const {name}_row = w::once({name}_at({self.row}) + {own});")
         line("#pragma unroll")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
             line(f"const int vector = {self.thread} + k * {self.threads};")
@@ -84,7 +88,8 @@ class Vectors(Statements):
         rows = "[tile_rows]" if self.several else ""
         for name in (s.value for s in body if isinstance(s, Hold)):
             line(f"w::Vector<{C_TYPES[self.inputs[name].dtype]}, lanes> {name}_row{rows}[thread_vectors];")
-        with self.each_row(), self.guarded(self.exists()), self.vectors():
+        stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
+        with self.each_row(), self.guarded(self.exists()), self.vectors(stores):
             line(WHOLE)
             for statement in body:
                 if isinstance(statement, Load):
@@ -98,7 +103,6 @@ class Vectors(Statements):
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
                 line(f"const auto {name}_vector = {self._weight(name)};")
-            stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             for value in reduced:
                 line(f"{C_TYPES[value.dtype]} {value.name}_block[lanes];")
@@ -117,9 +121,9 @@ class Vectors(Statements):
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
                 found = f"w::rounded<{kind}>({name}_lanes)" if late else f"{name}_tile"
-                text = f"w::store_row<{name}_together>({name}_at({self.row}), {found}, column, columns, whole);"
+                to = f"{name}_row + k * {self.threads} * lanes"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
-                    line(text)
+                    line(f"w::store_row<{name}_together>({to}, {found}, column, columns, whole);")
 
     def state_type(self, value: Value) -> str:
         """Of what a thread has of a row reduction."""
