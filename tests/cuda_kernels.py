@@ -31,7 +31,7 @@ SOME: dict[str, dict[str, Any]] = {
     "weights in shared memory": {"warps": 4, "vectors": 2, "weights": "shared"},
     "a tile in registers": {"cluster": 2, "warps": 4, "vectors": 1, "stages": 1, "tile": "registers"},
     "tiles of several rows in registers": {"warps": 4, "vectors": 2, "rows_per_tile": 2, "tile": "registers"},
-    "groups of warps": {"warps": 12, "groups": 4, "vectors": 6, "lanes": 4, "rows_per_tile": 8},
+    "groups of warps": {"warps": 12, "groups": 4, "vectors": 6, "lanes": 4, "rows_per_tile": 4},
     "short vectors": {"warps": 8, "groups": 2, "vectors": 8, "lanes": 2, "rows_per_tile": 2, "finish": "separate"},
 }
 """Fields of schedules by what they try."""

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=1 vectors=4 lanes=8 stages=3 chunks=15 weights=registers lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=1 vectors=4 lanes=8 stages=2 chunks=15 weights=shared lag=0 tile=registers
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -44,10 +44,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 202112);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 168320);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 66688, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 200064, barriers + 6, rank);
+  w::Ring<2, 66688, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 2, 2> exchange(memory + 166272, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -56,6 +56,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 133376);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -98,14 +99,14 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       const auto weight_at = [&](int64_t row) { return weight; };
       const auto out0_at = [&](int64_t row) { return out0 + row * 65536; };
       const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
-      w::Vector<w::bf16, lanes> weight_tile[thread_vectors];
+      const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          weight_tile[k] = w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner);
+          weight_tile.set(vector, w::load_row<lanes, weight_together>(weight_at(first_row), column, columns, inner));
         }
       }
       float sum_1[thread_vectors][lanes];
@@ -160,7 +161,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = w::kept(weight_tile[k]);
+                const auto weight_vector = weight_tile.at(vector);
                 float sum_block[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
@@ -204,7 +205,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::kept(dy_row[r][k]);
                 const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = w::kept(weight_tile[k]);
+                const auto weight_vector = weight_tile.at(vector);
                 float out0_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {

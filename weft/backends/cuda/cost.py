@@ -53,7 +53,9 @@ class Constants:
     group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
-    sums, as a part of that of copying as many; again: of bytes that are copied for another row too."""
+    sums, as a part of that of copying as many; again: of bytes that are copied for another row too; partly_bytes: that
+    are copied in the time that a vector takes more which is stored where rows begin between two sectors of the second
+    cache."""
 
     bandwidth: float
     issue_ns: float
@@ -86,6 +88,7 @@ class Constants:
     cold: float
     cached: float
     again: float
+    partly_bytes: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
@@ -150,7 +153,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.held * is_held)
     moved_us += known.cold * min(work.moved_bytes, target.cache_bytes) / per_us
-    memory_us = moved_us + (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
+    memory_us = moved_us + known.partly_bytes * work.stored_between_sectors / per_us
+    memory_us += (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     held = 0 if is_held else 1 + schedule.lag
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd

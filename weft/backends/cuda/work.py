@@ -24,6 +24,8 @@ REDUCED, REDUCED_VECTOR = {"sumexp": 10.5, "m2": 3.0}, {"sumexp": 12.0}
 largest of a vector; a difference, its sum and that of its square. And of one more vector: another exponential, by which
 the centre moves."""
 
+SECTOR_BYTES = 32
+"""Of the second cache, which a store writes at once."""
 CHAINS = 4
 """Partial results that a thread has of a row reduction, so that none waits for the one before it."""
 PARTIALS = {"sumexp": 2, "m2": 2 * CHAINS + 2}
@@ -80,12 +82,23 @@ class Work:
     @cached_property
     def copied_bytes(self) -> int:
         """Of all rows: what several have in common is copied for each."""
-        return self.segments * self.rows * self.columns * sum(self.copied)
+        return self.elements * sum(self.copied)
+
+    @property
+    def elements(self) -> int:
+        """Of all rows."""
+        return self.segments * self.rows * self.columns
 
     @property
     def copied_again_bytes(self) -> int:
         """Which the second cache has from a row before."""
         return max(0, self.copied_bytes - self.distinct_bytes)
+
+    @property
+    def stored_between_sectors(self) -> float:
+        """Vectors of outputs whose rows, one after the other, begin between two sectors of the second cache."""
+        between = sum(self.columns * size % SECTOR_BYTES != 0 for size in self.written)
+        return between * self.elements / self.lanes
 
     def shifts_weights(self, schedule: CudaSchedule) -> bool:
         """Whether weights are shifted for each row, as ``View`` says of a kernel."""

@@ -11,7 +11,7 @@ from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.ir import dtypes
 from weft.ir.halves import in_halves
 from weft.ir.online import online_along_rows
-from weft.ir.program import Buffer
+from weft.ir.program import Buffer, Value
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import KEPT, loops_of
 from weft.plan.split import Split
@@ -107,9 +107,15 @@ class Work:
         sums = [n for names in loops.outer for n in names if set(types[n][1]) & set(columns)]
         finishing = loops.epilogue_blocks(split.rows) if sums else {}
         rough = set(by_name) if is_rounded_again(program) else rounded_at_once(program)
-        cost = {name: cost_of(by_name[name], name in rough) for name in vectors}
-        every = sum(cost.get(name, 0) for names in named for name in names)
         along = set(columns or rows)
+
+        def by_number(value: Value) -> bool:
+            """Whether it is a product with the reciprocal of a number of the row, which is taken once."""
+            has_columns = [bool(along & set(types[arg][1])) for arg in value.args]
+            return value.op == "div" and value.dtype == "f32" and has_columns == [True, False]
+
+        cost = {n: 1.0 if by_number(by_name[n]) else cost_of(by_name[n], n in rough) for n in vectors}
+        every = sum(cost.get(name, 0) for names in named for name in names)
         single = sum(1 for b in program.inputs if 0 < len(along & set(b.dims)) < len(along))
         partly = [
             b for b in program.inputs if set(b.dims) & set(columns) and 0 < len(set(b.dims) & set(rows)) < len(rows)
