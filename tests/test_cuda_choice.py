@@ -304,6 +304,26 @@ def test_one_warp_waits_for_nobody() -> None:
     assert all(schedule.lag == 0 for schedule in alone)
 
 
+def test_rows_that_are_copied_one_by_one_take_the_thread_that_copies_longer() -> None:
+    """As those of a cluster, or of chunks with parts, do: of two inputs and two numbers of a row."""
+    even, odd = (Work.of(split_of("layer_norm_backward", 65536, columns)) for columns in (1024, 1025))
+    assert isinstance(even, Work)
+    assert isinstance(odd, Work)
+    fields = {"rows_per_tile": 8, "warps": 8, "vectors": 2, "stages": 3, "chunks": 132, "finish": "separate"}
+    base = CudaSchedule("CLUSTER", ("m",), ("n",), (), **fields)
+    assert [even.copies(base), even.copies(base.but(cluster=2)), even.copies(base.but(rows_per_tile=1))] == [4, 32, 4]
+    assert [odd.copies(base), odd.copies(base.but(groups=8))] == [32, 4]
+    slow = replace(constants(TARGET), copy_ns=1000.0)
+    assert times_us(odd, base, TARGET, slow).tiles > times_us(odd, base, TARGET, constants(TARGET)).tiles
+
+
+@pytest.mark.parametrize(("columns", "lanes", "vectors"), [(1024, 2, 0), (1032, 8, 129), (1025, 2, 512.5)])
+def test_vectors_that_are_stored_between_sectors_are_counted(columns: int, lanes: int, vectors: float) -> None:
+    work = Work.of(split_of("rms_norm_forward", 512, columns), lanes)
+    assert isinstance(work, Work)
+    assert work.stored_between_sectors == 512 * vectors
+
+
 def test_row_reductions_that_come_behind_are_not_waited_for() -> None:
     """If that takes time, and there are stages enough: a tile that comes behind keeps one."""
     work = Work.of(split_of("layer_norm_backward", 4096, 16384))

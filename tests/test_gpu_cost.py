@@ -58,6 +58,19 @@ def test_a_warp_that_has_all_rows_hands_nothing_on() -> None:
     assert bank_turns(part, alone, 8) == 0
 
 
+def test_elements_that_are_divided_by_a_number_of_their_row_are_products() -> None:
+    """With its reciprocal, which is taken once. A number that is divided by them is divided by each."""
+    body = (
+        "input x: f32 [m:64, n:1]\nlargest: f32{m} = max[n](x)\n"
+        "quotient: f32{m, n} = %s\noutput y: f32 [m:64, n:1] = quotient"
+    )
+    found = dict[str, float]()
+    for text in ("div(x, largest)", "mul(x, largest)", "div(largest, x)"):
+        program = parse(f"program p()\ndim m = 512\ndim n = 64\n{body % text}\nend\n")
+        found[text] = Work.of(Split.of(program, ("m",), ("n",), H200, {})).operations
+    assert found["div(x, largest)"] == found["mul(x, largest)"] < found["div(largest, x)"]
+
+
 def test_what_a_cache_has_arrives_sooner() -> None:
     split, schedule = whole_columns("rms_norm_backward", 256, 8192, (128, 64), 8)
     cold, warm = times_us(split, schedule), times_us(split, schedule, warm=True)

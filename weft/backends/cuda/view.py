@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 
 from weft.backends.cuda.schedule import MOST_LANES, CudaKernel, CudaSchedule
 from weft.ir.affine import sums_of_multiples
@@ -260,17 +261,17 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def stage_offsets(self) -> dict[str, int]:
-        """Where what a row tile comes with begins in a stage, by the names of inputs, and under no name the end."""
-        at, found = 0, dict[str, int]()
-        for buffer in self.copied():
-            found[buffer.name] = at
-            at += self.slot_bytes(buffer) * (1 if self.copies_tiles else self.schedule.rows_per_tile)
-        return found | {"": rounded_up(at)}
+        """Where what a row tile comes with begins in a stage, by the names of inputs."""
+        ends = accumulate(map(self._tile_bytes, self.copied()), initial=0)
+        return {buffer.name: at for buffer, at in zip(self.copied(), ends, strict=False)}
 
     @property
     def stage_bytes(self) -> int:
         """Of a row tile of all inputs that are copied ahead."""
-        return self.stage_offsets[""]
+        return rounded_up(sum(map(self._tile_bytes, self.copied())))
+
+    def _tile_bytes(self, buffer: Buffer) -> int:
+        return self.slot_bytes(buffer) * (1 if self.copies_tiles else self.schedule.rows_per_tile)
 
     def slot_bytes(self, buffer: Buffer) -> int:
         """In a stage, of what is copied at once of an input: a row or its number, or those of a tile."""
