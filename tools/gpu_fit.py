@@ -41,6 +41,7 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "issue_ns": (0.01, 5.0, 0.6),
     "latency_ns": (1e-3, 5.0, 0.5),
     "again": (0.2, 10.0, 1.0),
+    "edge": (1e-2, 50.0, 2.0),
     "access": (1e-2, 50.0, 15.0),
     "shuffle": (1e-1, 100.0, 12.0),
     "overhead": (1.0, 500.0, 30.0),

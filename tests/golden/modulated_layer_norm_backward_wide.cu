@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 groups=1 blocks=4 vectors=2 lanes=8 stages=2 chunks=3 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 groups=1 blocks=4 vectors=2 lanes=8 stages=3 chunks=3 weights=registers lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 47488);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 56704);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 17536, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 43392, barriers + 4, rank);
+  w::Ring<3, 17536, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52608, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -68,7 +68,6 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const scale_memory = reinterpret_cast<float*>(memory + 35072);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -115,14 +114,14 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
       const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
       const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
       const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
-      const w::Planes<float, lanes, 4> scale_tile{scale_memory, own};
+      w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          scale_tile.set(vector, w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner));
+          scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
         }
       }
       float sum_2[thread_vectors][lanes];
@@ -166,7 +165,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto scale_vector = scale_tile.at(vector);
+                const auto scale_vector = w::kept(scale_tile[k]);
                 float sum_block[lanes];
                 float sum_1_block[lanes];
                 #pragma unroll
@@ -225,7 +224,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                 const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto scale_vector = scale_tile.at(vector);
+                const auto scale_vector = w::kept(scale_tile[k]);
                 float out0_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {

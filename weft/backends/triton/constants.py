@@ -25,22 +25,23 @@ class Constants:
     which memory waits, beside those of the tile that arrives, and sharpness, how suddenly. crowded: what each
     ``CROWD_BYTES`` in flight cost, as a part of the time of memory. cached: time of bytes that are read again, as a
     part of the time of copying as many. issue_ns: of an operation on an element in a thread, where other programs wait
-    for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. access: of a load or
-    store of a vector, in so many operations. shuffle: of a row sum among the threads of a warp, or of an access to
-    shared memory, operations. overhead: of a tile in a warp, operations. tile_ns, block_reduction_ns: that a program
-    waits for a tile, and for each block-wide reduction. compute_power, power: how much the two parts of a tile's time
-    and memory and tiles add up, in a program that has a multiprocessor for itself, and overlap, by how much less they
-    do so with many programs on it. cold: time of bytes for which the cache has to write back what is in it, as a part
-    of that of copying as many. start_us: of a launch. program_ns: until a multiprocessor has started one more program.
-    later_us: where some start only when others have ended. tail: tiles that end after memory has. step_us: of each load
-    of the finish that waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that
-    all programs wait for. segment_bytes: that are moved with each part of a row that a program has, where it has not
-    the whole row: lines of the caches that others have a part of. gather_us: of each column sum at the end of its
-    chunk, and of each block-wide reduction of threads that have rows of it; level_us: of each doubling of these
-    threads. spread_us: by how much the last of the loads that are asked for first arrives later, for each doubling of
-    their bytes. fill_ns: that a program waits for loads that nothing runs ahead of. same_ns: of each load of a weight
-    by programs that start together, which all ask for the same lines, where no others follow. sm_share: of the
-    bandwidth that one multiprocessor may have, in those that there would be for each if all had the same."""
+    for it; latency_ns: where nobody does. again: of one that is repeated, in those that are not. edge: of an element
+    that is stored by itself, for each output, operations. access: of a load or store of a vector, in so many
+    operations. shuffle: of a row sum among the threads of a warp, or of an access to shared memory, operations.
+    overhead: of a tile in a warp, operations. tile_ns, block_reduction_ns: that a program waits for a tile, and for
+    each block-wide reduction. compute_power, power: how much the two parts of a tile's time and memory and tiles add
+    up, in a program that has a multiprocessor for itself, and overlap, by how much less they do so with many programs
+    on it. cold: time of bytes for which the cache has to write back what is in it, as a part of that of copying as
+    many. start_us: of a launch. program_ns: until a multiprocessor has started one more program. later_us: where some
+    start only when others have ended. tail: tiles that end after memory has. step_us: of each load of the finish that
+    waits for another one. finish_us: of a finish that is launched by itself; barrier_us: of one that all programs wait
+    for. segment_bytes: that are moved with each part of a row that a program has, where it has not the whole row: lines
+    of the caches that others have a part of. gather_us: of each column sum at the end of its chunk, and of each block-
+    wide reduction of threads that have rows of it; level_us: of each doubling of these threads. spread_us: by how much
+    the last of the loads that are asked for first arrives later, for each doubling of their bytes. fill_ns: that a
+    program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by programs that start
+    together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth that one
+    multiprocessor may have, in those that there would be for each if all had the same."""
 
     bandwidth: float
     in_flight_bytes: float
@@ -51,6 +52,7 @@ class Constants:
     issue_ns: float
     latency_ns: float
     again: float
+    edge: float
     access: float
     shuffle: float
     overhead: float

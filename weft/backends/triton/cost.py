@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from weft.backends.overlap import together
 from weft.backends.triton.accesses import BANKS, bank_turns, sectors_bytes
@@ -23,6 +24,7 @@ from weft.backends.triton.resources import (
     SCHEDULERS,
     registers_per_thread,
     shared_bytes,
+    wanted_registers,
 )
 from weft.backends.triton.schedule import VECTOR_BYTES, TritonSchedule
 from weft.backends.triton.work import COPIED_BYTES, Work
@@ -45,6 +47,11 @@ EDGE_STORE = 9.0
 """Operations on an element for each output of rows that begin between vectors, where columns are added up: vectors are
 stored, and then once more, element by element, those at the ends of rows. Of 829 kernels near the best of theirs the
 average takes 0.7 % longer than predicted, 7 % without."""
+UNSURE = 1.1
+"""Of the registers that a thread wants, what ptxas gives kernels of rows that begin between vectors at the most; what
+it is predicted to give, what is wanted and this are as likely. Of 1845 such kernels that are no loop over rows a
+multiprocessor has as many programs as predicted in 48 %, and what is chosen has to be good with fewer, too: with all
+three choices of 485 kernels lose 3.5 % in place of 4.2."""
 TABLE_COST = 0.5
 """Of what is loaded from the second cache alone, as a part of the time of what goes there and back: the keys of Llama
 and Gemma, repeated for each query's head beside tables of 1 and 2 MB that 256 and 64 programs load, took twice as long
@@ -66,21 +73,21 @@ class Times:
 class Load:
     """What a schedule has to do. moved_us: bytes at the bandwidth of a copy, with what rows of a tile that are far
     apart take more; cached_us: those that are read again; cold_us: those that take the place of what others left in the
-    cache.
-    in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that loads a
-    part of a row into registers waits for its own. busy: the part of the programs' time that they have something to do.
-    resident: programs that it has at a time. rounds: tiles that a program takes one after the other: of rows, or blocks
-    of a row. scheduled: warps that share a scheduler of a multiprocessor, the one with the most. elements: of a thread
-    in a tile, operations: on each of them, and again: those that are repeated; accesses: loads and stores of vectors
-    that these take. shuffles: row sums that a warp has, and turns that its parts of column sums take at shared memory
-    where a program adds up whole columns. block_reductions: across warps in a tile, and weights that pass between them.
-    programs: that a multiprocessor starts; later: whether some start when others have ended. steps: of the finish.
-    finishes: functions that are launched for it; barriers: that programs wait at for it. segments: parts of a row that
-    are a program's, for each byte of them. gathers: column sums that a chunk leaves to the finish, and reductions
-    between threads for them; levels: doublings of the threads that add up for one column. spread: doublings of a
-    kilobyte until what programs ask for first. fills: loads for each tile that nothing runs ahead of: the first ones of
-    loops over the columns, and of weights that wait. same: loads of weights by programs of a multiprocessor that start
-    together, as a part of how often that happens.
+    cache. in_flight_bytes: of a multiprocessor; tile_bytes: that a program asks for at once and waits for: a warp that
+    loads a part of a row into registers waits for its own. busy: the part of the programs' time that they have
+    something to do. resident: programs that it has at a time. rounds: tiles that a program takes one after the other:
+    of rows, or blocks of a row. scheduled: warps that share a scheduler of a multiprocessor, the one with the most.
+    elements: of a thread in a tile, operations: on each of them, and again: those that are repeated; edges: how often
+    one of them is stored by itself, as it may lie before or behind a row that begins between two vectors; accesses:
+    loads and stores of vectors that these take. shuffles: row sums that a warp has, and turns that its parts of column
+    sums take at shared memory where a program adds up whole columns. block_reductions: across warps in a tile, and
+    weights that pass between them. programs: that a multiprocessor starts; later: whether some start when others have
+    ended. steps: of the finish. finishes: functions that are launched for it; barriers: that programs wait at for it.
+    segments: parts of a row that are a program's, for each byte of them. gathers: column sums that a chunk leaves to
+    the finish, and reductions between threads for them; levels: doublings of the threads that add up for one column.
+    spread: doublings of a kilobyte until what programs ask for first. fills: loads for each tile that nothing runs
+    ahead of: the first ones of loops over the columns, and of weights that wait. same: loads of weights by programs of
+    a multiprocessor that start together, as a part of how often that happens.
     """
 
     moved_us: Count
@@ -95,6 +102,7 @@ class Load:
     elements: Count
     operations: Count
     again: Count
+    edges: Count
     accesses: Count
     shuffles: Count
     block_reductions: Count
@@ -114,8 +122,13 @@ class Load:
     def of(work: Work, demand: Demand, schedule: TritonSchedule, target: Target, registers: int = 0) -> Load:
         """demand: of the same program and split. registers: of a thread, if that is known."""
         units, looped = target.units, schedule.scheme == "LOOP"
-        registers = registers or registers_per_thread(demand, schedule)
-        resident = programs_per_sm(registers, schedule.warps, shared_bytes(demand, schedule), target)
+        early = early_rows(demand.begins, demand.width, schedule)
+        is_between = early is not None and early.step < early.vector
+        given = [registers or registers_per_thread(demand, schedule)]
+        if is_between and not (schedule.chunks or registers):
+            given += [round(more * wanted_registers(demand, schedule)) for more in (1, UNSURE)]
+        shared = shared_bytes(demand, schedule)
+        resident: float = fmean(programs_per_sm(each, schedule.warps, shared, target) for each in given)
         tiles, blocks = -(-work.rows // schedule.rows_per_tile), 1
         if work.is_split or looped:
             blocks = -(-work.columns // schedule.piece_columns) / schedule.pieces
@@ -134,11 +147,11 @@ class Load:
         width = schedule.tile_columns if work.is_split or looped else work.columns
         tile_bytes = schedule.rows_per_tile * min(width, work.columns) * (work.read_bytes or work.written_bytes)
         partial = 4 * work.sums * work.columns * chunks * work.segments * (schedule.finish != "none")
-        early = early_rows(demand.begins, demand.width, schedule)
         vector = VECTOR_BYTES // demand.item_bytes if looped or early else work.vector
         vector = max(1, min(vector, schedule.piece_columns * schedule.rows_per_tile // threads))
         is_scattered = early is not None and early.phases >= SCATTERED and schedule.rows_per_tile > 1 and work.sums > 0
-        has_edges = early is not None and early.step < early.vector and persistent and not looped and work.sums > 0
+        has_edges = is_between and persistent and not looped and work.sums > 0
+        edges = min(2, schedule.pieces) / schedule.pieces * work.stores if is_between and not has_edges else 0.0
         again_loaded = sum(1 for rows in work.shared if rows % schedule.rows_per_tile)
         beside, stay = math.gcd(vector, early.step) if early else vector, persistent and schedule.remat != "tiles"
         turn = work.columns // schedule.tile_columns if looped else schedule.stages - 1
@@ -185,6 +198,7 @@ class Load:
             + work.vector_operations / vector
             + work.row_operations * part.rows / elements,
             again=again * share,
+            edges=edges * share,
             accesses=elements
             * (
                 (work.tensors + again_loaded) / vector
@@ -226,7 +240,9 @@ class Load:
             + known.cold * self.cold_us
         )
         operations = (
-            self.elements * (self.operations + known.again * self.again) + known.access * self.accesses + known.overhead
+            self.elements * (self.operations + known.again * self.again + known.edge * self.edges)
+            + known.access * self.accesses
+            + known.overhead
         )
         operations = operations + known.shuffle * self.shuffles
         issue_ns = known.issue_ns * operations * self.scheduled
