@@ -317,6 +317,22 @@ def test_rows_that_are_copied_one_by_one_take_the_thread_that_copies_longer() ->
     assert times_us(odd, base, TARGET, slow).tiles > times_us(odd, base, TARGET, constants(TARGET)).tiles
 
 
+def test_clusters_that_are_no_multiple_of_those_held_at_a_time_share_multiprocessors() -> None:
+    """An H200 holds seven clusters of sixteen blocks at a time: of 24 some share with three others, as all of 28
+    do, though there were place for all blocks with three on each multiprocessor."""
+    work = Work.of(split_of("layer_norm_backward", 2048, 32768))
+    assert isinstance(work, Work)
+    fields = {"cluster": 16, "blocks": 4, "rows_per_tile": 2, "warps": 3, "vectors": 3, "stages": 2}
+    base = CudaSchedule("CLUSTER", ("m",), ("n",), (), finish="separate", **fields)
+    slow = replace(constants(TARGET), issue_ns=1.0, latency_ns=0.0)
+
+    def each(chunks: int) -> float:
+        return times_us(work, base.but(chunks=chunks), TARGET, slow).tiles / math.ceil(1024 / chunks)
+
+    assert each(24) == pytest.approx(each(28), rel=0.02)
+    assert each(21) < 0.8 * each(24)
+
+
 @pytest.mark.parametrize(("columns", "lanes", "vectors"), [(1024, 2, 0), (1032, 8, 129), (1025, 2, 512.5)])
 def test_vectors_that_are_stored_between_sectors_are_counted(columns: int, lanes: int, vectors: float) -> None:
     work = Work.of(split_of("rms_norm_forward", 512, columns), lanes)

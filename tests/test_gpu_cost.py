@@ -15,6 +15,7 @@ from weft.backends.triton.candidates import candidates
 from weft.backends.triton.choice import ranked
 from weft.backends.triton.cost import Load, times_us
 from weft.backends.triton.demand import Demand, share_of
+from weft.backends.triton.resources import registers_per_thread
 from weft.backends.triton.schedule import VECTOR_BYTES
 from weft.backends.triton.work import Work
 from weft.ir.parser import parse
@@ -69,6 +70,36 @@ def test_elements_that_are_divided_by_a_number_of_their_row_are_products() -> No
         program = parse(f"program p()\ndim m = 512\ndim n = 64\n{body % text}\nend\n")
         found[text] = Work.of(Split.of(program, ("m",), ("n",), H200, {})).operations
     assert found["div(x, largest)"] == found["mul(x, largest)"] < found["div(largest, x)"]
+
+
+def rows_in_pieces(columns: int, pieces: int, piece: int) -> Load:
+    """Of softmax, four rows of so many columns in one warp."""
+    split = parts_of(Cell("softmax_forward", "bf16", 131072, columns), H200)["softmax_forward"]
+    fields = {"rows_per_tile": 4, "pieces": pieces, "piece_columns": piece, "warps": 1}
+    schedule = next(s for s in candidates(split) if s.scheme == "ONE_SHOT").but(**fields)
+    return Load.of(Work.of(split), Demand.of(split.program, schedule), schedule, H200)
+
+
+@pytest.mark.parametrize(("pieces", "piece", "edges"), [(1, 512, 1.0), (3, 128, 2 / 3), (6, 64, 1 / 3)])
+def test_elements_of_the_first_and_the_last_piece_are_stored_by_themselves(
+    pieces: int, piece: int, edges: float
+) -> None:
+    """Of rows that begin between two vectors, of others none."""
+    assert rows_in_pieces(359, pieces, piece).edges == pytest.approx(edges)
+    assert rows_in_pieces(360, pieces, piece).edges == 0
+
+
+def test_a_multiprocessor_may_have_fewer_programs_than_registers_are_predicted_for() -> None:
+    """Where rows begin between two vectors: what is given, what is wanted, and a tenth more."""
+    between, known = rows_in_pieces(359, 3, 128), rows_in_pieces(360, 3, 128)
+    assert between.resident != round(between.resident)
+    assert known.resident == round(known.resident)
+    split = parts_of(Cell("softmax_forward", "bf16", 131072, 359), H200)["softmax_forward"]
+    fields = {"rows_per_tile": 4, "pieces": 3, "piece_columns": 128, "warps": 1}
+    schedule = next(s for s in candidates(split) if s.scheme == "ONE_SHOT").but(**fields)
+    demand = Demand.of(split.program, schedule)
+    exact = Load.of(Work.of(split), demand, schedule, H200, registers_per_thread(demand, schedule))
+    assert between.resident < exact.resident
 
 
 def test_what_a_cache_has_arrives_sooner() -> None:

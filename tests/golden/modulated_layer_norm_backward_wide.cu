@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=16 warps=4 groups=1 blocks=4 vectors=2 lanes=8 stages=3 chunks=3 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=2 vectors=2 lanes=8 stages=3 chunks=3 weights=registers lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -37,9 +37,9 @@
 //   output out2: bf16 [m0:32768, n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(160, 4)
+extern "C" __global__ void __launch_bounds__(288, 2)
 weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 16, warps = 4;
+  constexpr int lanes = 8, cluster = 8, warps = 8;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int columns = 32768;
@@ -56,10 +56,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 56704);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 105856);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 17536, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 52608, barriers + 6, rank);
+  w::Ring<3, 33920, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 101760, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -92,10 +92,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
               const int before = beginning(dy_at(row + r));
               const int begin = max(first * lanes - before, 0);
               const int end = min((first + own) * lanes - before, columns);
-              ring.copy(r * 4352, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
-              ring.copy(8704 + r * 4352, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
-              ring.copy_number(17408 + r * 8, mean_at(row + r));
-              ring.copy_number(17424 + r * 8, rstd_at(row + r));
+              ring.copy(r * 8448, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
+              ring.copy(16896 + r * 8448, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
+              ring.copy_number(33792 + r * 8, mean_at(row + r));
+              ring.copy_number(33808 + r * 8, rstd_at(row + r));
             }
           }
           ring.numbers_copied();
@@ -137,10 +137,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(r * 4352, dy_at(row + r), begin);
-          x_stage[r] = ring.row(8704 + r * 4352, x_at(row + r), begin);
-          mean_stage[r] = ring.number<float>(17408 + r * 8);
-          rstd_stage[r] = ring.number<float>(17424 + r * 8);
+          dy_stage[r] = ring.row(r * 8448, dy_at(row + r), begin);
+          x_stage[r] = ring.row(16896 + r * 8448, x_at(row + r), begin);
+          mean_stage[r] = ring.number<float>(33792 + r * 8);
+          rstd_stage[r] = ring.number<float>(33808 + r * 8);
         }
         ring.next();
         float mean_number[tile_rows];

@@ -118,7 +118,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     if work.is_queued(schedule):
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
-    crowd = min(schedule.blocks, -(-chunks * work.segments * schedule.cluster // target.units))
+    crowd = min(schedule.blocks, -(-chunks * work.segments // max(1, resident // schedule.blocks)))
     is_held = schedule.tile == "registers"
     moves, operations = (len(work.copied) if is_held else work.loads) + len(work.written), work.operations
     if schedule.weights == "shared":
