@@ -1,10 +1,10 @@
 """Weights of the model of registers of CUDA C++ kernels: ``python -m tools.cuda_registers --write``.
 
 ``tools/sweeps/cuda_ptxas.csv`` has kernels near the limit that were compiled by ``tools.ptxas_sweep --backend cuda``,
-all as they are printed now; those of ``h200_clusters.csv`` were compiled as they were printed when they were timed.
-Weights are those that make it the likeliest that what was spilled, and nothing else, is predicted to want more
-registers than there are; what is spilled counts more, as nobody tries what is said not to fit, and what spills is
-compiled again. Kernels of every fourth shape are left out of the fit and described apart.
+and ``h200_clusters.csv`` those that were timed. Weights are those that make it the likeliest that what was spilled, and
+nothing else, is predicted to want more registers than there are; what is spilled counts more, as nobody tries what is
+said not to fit, and what spills is compiled again. Kernels of every fourth shape are left out of the fit and described
+apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from tools.swept import CLUSTERS_COMPILED, CLUSTERS_REGISTERS, TARGET, read_clusters
+from tools.swept import CLUSTERS_COMPILED, CLUSTERS_REGISTERS, CLUSTERS_TIMED, TARGET, read_clusters
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import counts
 from weft.backends.cuda.work import Work
@@ -32,7 +32,7 @@ LEFT_OUT = 4
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, and say how good that is."""
     parser = argparse.ArgumentParser(prog="python -m tools.cuda_registers", description=__doc__)
-    parser.add_argument("--csv", type=Path, nargs="+", default=[CLUSTERS_COMPILED])
+    parser.add_argument("--csv", type=Path, nargs="+", default=[CLUSTERS_COMPILED, CLUSTERS_TIMED])
     parser.add_argument("--write", action="store_true", help="into the package")
     given = parser.parse_args(arguments)
     shapes: dict[object, int] = {}

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=16 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=2 chunks=396 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=8 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=4 chunks=396 weights=registers lag=0 tile=shared
 // program layer_norm_backward()
 //   dim m = 131072
 //   dim n = 521
@@ -40,7 +40,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr int threads = 32 * warps;
   constexpr int groups = 4, group_threads = threads / groups;
   const int group = threadIdx.x / group_threads, group_thread = threadIdx.x % group_threads;
-  constexpr int tile_rows = 4;
+  constexpr int tile_rows = 2;
   constexpr int stage_rows = groups * tile_rows;
   constexpr int columns = 521;
   const int64_t rows = 131072;
@@ -55,10 +55,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 73472);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 75264);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 34304, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps / groups, 8, 2, true> exchange(memory + 72960 + group * 128, barriers + 4 + group * 2, rank);
+  w::Ring<4, 17664, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 75008 + group * 64, barriers + 8 + group * 2, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -67,8 +67,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * group_threads >= surely - 1);
   };
-  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 68608), 262};
-  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 70784), 262};
+  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 70656), 262};
+  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 72832), 262};
   if (group < groups && group_thread == 0) {
     exchange.start();
     w::started_barriers();
@@ -91,9 +91,9 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
           ring.wait_until_free();
           const int64_t count = min(end_row - tile, static_cast<int64_t>(stage_rows));
           ring.copy(0, dy_at(tile), dy_at(tile) + count * columns, dy + 68288512);
-          ring.copy(16896, x_at(tile), x_at(tile) + count * columns, x + 68288512);
-          ring.copy(33792, mean_at(tile), mean_at(tile) + count, mean + 131072);
-          ring.copy(34048, rstd_at(tile), rstd_at(tile) + count, rstd + 131072);
+          ring.copy(8576, x_at(tile), x_at(tile) + count * columns, x + 68288512);
+          ring.copy(17152, mean_at(tile), mean_at(tile) + count, mean + 131072);
+          ring.copy(17408, rstd_at(tile), rstd_at(tile) + count, rstd + 131072);
           ring.copied();
         }
       }
@@ -134,9 +134,9 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         #pragma unroll
         for (int r = 0; r < tile_rows; ++r) {
           dy_stage[r] = ring.row(0, dy_at(tile), 0) + (r * groups + group) * columns;
-          x_stage[r] = ring.row(16896, x_at(tile), 0) + (r * groups + group) * columns;
-          mean_stage[r] = ring.row(33792, mean_at(tile), 0) + (r * groups + group);
-          rstd_stage[r] = ring.row(34048, rstd_at(tile), 0) + (r * groups + group);
+          x_stage[r] = ring.row(8576, x_at(tile), 0) + (r * groups + group) * columns;
+          mean_stage[r] = ring.row(17152, mean_at(tile), 0) + (r * groups + group);
+          rstd_stage[r] = ring.row(17408, rstd_at(tile), 0) + (r * groups + group);
         }
         ring.next();
         float mean_number[tile_rows];

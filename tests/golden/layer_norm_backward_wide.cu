@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=4 warps=7 groups=1 blocks=1 vectors=8 lanes=8 stages=3 chunks=30 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 groups=1 blocks=1 vectors=4 lanes=8 stages=3 chunks=15 weights=shared lag=0 tile=registers
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257
@@ -36,12 +36,13 @@
 
 extern "C" __global__ void __launch_bounds__(256, 1)
 weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 4, warps = 7;
+  constexpr int lanes = 8, cluster = 8, warps = 7;
   constexpr int threads = 32 * warps;
-  constexpr int turn = 6;
+  constexpr int tile_rows = 2;
+  constexpr int turn = 3;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 15;
   constexpr int apart = 8;
   constexpr int64_t parts = chunks + apart - 1;
   constexpr bool early = true;
@@ -54,11 +55,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 203672);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 182808);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 203648);
-  w::Ring<3, 50816, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 202752, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 182784);
+  w::Ring<3, 51328, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 179200, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -67,7 +68,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 152448);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 153984);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -80,7 +81,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t last = w::last_part<apart>(chunk, chunks);
         for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-          auto tiles = w::tiles_of<apart, 1, turn>(part, chunk, rows, chunks);
+          auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
           const int64_t first_row = tiles.next(), end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
@@ -90,13 +91,18 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             next_row = tiles.next();
             ring.wait_until_free();
             ring.set_next_row(next_row);
-            const int before = beginning(dy_at(row));
-            const int begin = max(first * lanes - before, 0);
-            const int end = min((first + own) * lanes - before, columns);
-            ring.copy(0, dy_at(row) + begin, dy_at(row) + end, dy + 51463168);
-            ring.copy(25344, x_at(row) + begin, x_at(row) + end, x + 51463168);
-            ring.copy_number(50688, mean_at(row));
-            ring.copy_number(50696, rstd_at(row));
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              if (row + r * apart < end_row) {
+                const int before = beginning(dy_at(row + r * apart));
+                const int begin = max(first * lanes - before, 0);
+                const int end = min((first + own) * lanes - before, columns);
+                ring.copy(r * 12800, dy_at(row + r * apart) + begin, dy_at(row + r * apart) + end, dy + 51463168);
+                ring.copy(25600 + r * 12800, x_at(row + r * apart) + begin, x_at(row + r * apart) + end, x + 51463168);
+                ring.copy_number(51200 + r * 8, mean_at(row + r * apart));
+                ring.copy_number(51216 + r * 8, rstd_at(row + r * apart));
+              }
+            }
             ring.numbers_copied();
             ring.copied();
           }
@@ -109,7 +115,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t last = w::last_part<apart>(chunk, chunks);
       for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-        auto tiles = w::tiles_of<apart, 1, turn>(part, chunk, rows, chunks);
+        auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
         const int64_t first_row = tiles.next(), end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
@@ -135,87 +141,139 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
           ring.wait_until_filled();
           next_row = ring.next_row();
-          const int begin = max(first * lanes - before, 0);
-          const auto* const dy_stage = ring.row(0, dy_at(row), begin);
-          const auto* const x_stage = ring.row(25344, x_at(row), begin);
-          const auto* const mean_stage = ring.number<float>(50688);
-          const auto* const rstd_stage = ring.number<float>(50696);
-          ring.next();
-          const float mean_number = *mean_stage;
-          const float rstd_number = *rstd_stage;
-          const float mul = mean_number * rstd_number;
-          w::Parts<w::Sum, float> sum_state;
-          w::Parts<w::Sum, float> sum_1_state;
+          const w::bf16* dy_stage[tile_rows];
+          const w::bf16* x_stage[tile_rows];
+          const float* mean_stage[tile_rows];
+          const float* rstd_stage[tile_rows];
           #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(k, vector, column)) {
-              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-              const auto weight_vector = weight_tile.at(vector);
-              float sum_block[lanes];
-              float sum_1_block[lanes];
-              #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float mul_1 = cast * rstd_number;
-                const float sub = mul_1 - mul;
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_vector[i]);
-                const float mul_2 = cast_1 * cast_2;
-                const float mul_3 = sub * mul_2;
-                const float mul_10 = cast_1 * sub;
-                sum_block[i] = mul_2;
-                sum_1_block[i] = mul_3;
-                sum_2[k][i] = sum_2[k][i] + mul_10;
-                sum_3[k][i] = sum_3[k][i] + cast_1;
-              }
-              if (!whole) {
-                w::keep_inside<w::Sum>(sum_block, column, columns);
-                w::keep_inside<w::Sum>(sum_1_block, column, columns);
-              }
-              sum_state.add(sum_block);
-              sum_1_state.add(sum_1_block);
-            }
+          for (int r = 0; r < tile_rows; ++r) {
+            const int begin = max(first * lanes - before, 0);
+            dy_stage[r] = ring.row(r * 12800, dy_at(row + r * apart), begin);
+            x_stage[r] = ring.row(25600 + r * 12800, x_at(row + r * apart), begin);
+            mean_stage[r] = ring.number<float>(51200 + r * 8);
+            rstd_stage[r] = ring.number<float>(51216 + r * 8);
           }
-          float sum = sum_state.total(), sum_1 = sum_1_state.total();
-          exchange.template reduce<w::Sum>(sum, sum_1);
-          const float div = sum / 50257.0f;
-          const float div_1 = sum_1 / 50257.0f;
-          const float mul_4 = mul * div_1;
-          const float mul_5 = rstd_number * div_1;
-          const float mul_6 = mul_4 * rstd_number;
-          const float mul_7 = mul_5 * rstd_number;
-          auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
+          ring.next();
+          float mean_number[tile_rows];
+          float rstd_number[tile_rows];
+          float mul[tile_rows];
           #pragma unroll
-          for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
-            const int column = (first + vector) * lanes - before;
-            if (has_vector(k, vector, column)) {
-              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-              const auto weight_vector = weight_tile.at(vector);
-              float out0_lanes[lanes];
+          for (int r = 0; r < tile_rows; ++r) {
+            mean_number[r] = row + r * apart < end_row ? *mean_stage[r] : float();
+            rstd_number[r] = row + r * apart < end_row ? *rstd_stage[r] : float();
+            mul[r] = mean_number[r] * rstd_number[r];
+          }
+          w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
+          w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if (row + r * apart < end_row) {
               #pragma unroll
-              for (int i = 0; i < lanes; ++i) {
-                const float cast = w::cast<float>(x_tile[i]);
-                const float cast_1 = w::cast<float>(dy_tile[i]);
-                const float cast_2 = w::cast<float>(weight_vector[i]);
-                const float mul_2 = cast_1 * cast_2;
-                const float sub_1 = mul_2 - div;
-                const float mul_8 = cast * mul_7;
-                const float sub_2 = mul_6 - mul_8;
-                const float mul_9 = sub_1 * rstd_number;
-                const float add = mul_9 + sub_2;
-                out0_lanes[i] = add;
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  dy_row[r][k] = dy_tile;
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  x_row[r][k] = x_tile;
+                }
               }
-              w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
             }
           }
           ring.release();
+          w::Parts<w::Sum, float> sum_state[tile_rows];
+          w::Parts<w::Sum, float> sum_1_state[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if (row + r * apart < end_row) {
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::kept(dy_row[r][k]);
+                  const auto x_tile = w::kept(x_row[r][k]);
+                  const auto weight_vector = weight_tile.at(vector);
+                  float sum_block[lanes];
+                  float sum_1_block[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float mul_1 = cast * rstd_number[r];
+                    const float sub = mul_1 - mul[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_2 = cast_1 * cast_2;
+                    const float mul_3 = sub * mul_2;
+                    const float mul_10 = cast_1 * sub;
+                    sum_block[i] = mul_2;
+                    sum_1_block[i] = mul_3;
+                    sum_2[k][i] = sum_2[k][i] + mul_10;
+                    sum_3[k][i] = sum_3[k][i] + cast_1;
+                  }
+                  if (!whole) {
+                    w::keep_inside<w::Sum>(sum_block, column, columns);
+                    w::keep_inside<w::Sum>(sum_1_block, column, columns);
+                  }
+                  sum_state[r].add(sum_block);
+                  sum_1_state[r].add(sum_1_block);
+                }
+              }
+            }
+          }
+          float sum[tile_rows], sum_1[tile_rows];
+          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
+          exchange.template reduce<w::Sum>(sum, sum_1);
+          float div[tile_rows];
+          float div_1[tile_rows];
+          float mul_4[tile_rows];
+          float mul_5[tile_rows];
+          float mul_6[tile_rows];
+          float mul_7[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            div[r] = sum[r] / 50257.0f;
+            div_1[r] = sum_1[r] / 50257.0f;
+            mul_4[r] = mul[r] * div_1[r];
+            mul_5[r] = rstd_number[r] * div_1[r];
+            mul_6[r] = mul_4[r] * rstd_number[r];
+            mul_7[r] = mul_5[r] * rstd_number[r];
+          }
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if (row + r * apart < end_row) {
+              auto* const out0_row = w::once(out0_at(row + r * apart) + (first + thread) * lanes - before);
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::kept(dy_row[r][k]);
+                  const auto x_tile = w::kept(x_row[r][k]);
+                  const auto weight_vector = weight_tile.at(vector);
+                  float out0_lanes[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(weight_vector[i]);
+                    const float mul_2 = cast_1 * cast_2;
+                    const float sub_1 = mul_2 - div[r];
+                    const float mul_8 = cast * mul_7[r];
+                    const float sub_2 = mul_6[r] - mul_8;
+                    const float mul_9 = sub_1 * rstd_number[r];
+                    const float add = mul_9 + sub_2;
+                    out0_lanes[i] = add;
+                  }
+                  w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                }
+              }
+            }
+          }
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
@@ -244,7 +302,7 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   constexpr int warps = 8;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int64_t chunks = 15;
   constexpr int apart = 8;
   constexpr int64_t parts = chunks + apart - 1;
   constexpr int lanes = 8;
