@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from weft.backends.cuda import build
 
 HERE = Path(__file__).parent
 
@@ -18,6 +20,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _for_racecheck() -> Iterator[None]:
+    """As ``make gpu-sanitize`` asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("WEFT_TEST_EVERY_LANE"):
+            macros = build._own_macros() | {"WEFT_EVERY_LANE": "1"}
+            patch.setattr(build, "_own_macros", lambda: macros)
+        yield
 
 
 @pytest.fixture(autouse=True)

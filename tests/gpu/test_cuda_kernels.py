@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,16 +27,6 @@ pytestmark = [
 BF16, F32 = torch.bfloat16, torch.float32
 RUNS = int(os.environ.get("WEFT_TEST_RUNS", "20"))
 """Of a kernel, which all have the same bits."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _for_racecheck() -> Iterator[None]:
-    """As ``make gpu-sanitize`` asks for."""
-    with pytest.MonkeyPatch.context() as patch:
-        if os.environ.get("WEFT_TEST_EVERY_LANE"):
-            macros = build._own_macros() | {"WEFT_EVERY_LANE": "1"}
-            patch.setattr(build, "_own_macros", lambda: macros)
-        yield
 
 
 def check(name: str, shape: tuple[int, int], dtype: torch.dtype = BF16, *, early: int = 0, **fields: Any) -> None:
