@@ -123,7 +123,7 @@ class Load:
         """demand: of the same program and split. registers: of a thread, if that is known."""
         units, looped = target.units, schedule.scheme == "LOOP"
         early = early_rows(demand.begins, demand.width, schedule)
-        is_between = early is not None and early.step < early.vector
+        is_between = early is not None and early.splits_vectors
         given = [registers or registers_per_thread(demand, schedule)]
         if is_between and not (schedule.chunks or registers):
             given += [round(more * wanted_registers(demand, schedule)) for more in (1, UNSURE)]
