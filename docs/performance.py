@@ -54,6 +54,8 @@ ZOO_H100 = (
 )
 PEERS = ("inductor", "inductor_pipelined")
 """Whose times stand behind each figure of a table."""
+LOGITS = ("logits_50257", "logits_128256", "logits_262144")
+"""Results at the widths of vocabularies."""
 NAMES = {
     "inductor": "TorchInductor",
     "inductor_pipelined": "TorchInductor, pipelined and without gates",
@@ -189,14 +191,12 @@ Missed:
 
 {missedfew}
 
-{rows}{fusion}## Rows of 50257
+{rows}{fusion}## Logits
 
-`{commandwide}`, and with the number of columns known at run time only.
+Rows of vocabularies, 32768 of 50257, 8192 of 128256 and 4096 of 262144, and TorchInductor's time over ours:
+`{commandlogits}`, and with the other two widths.
 
-{tablewide}
-
-The row is looped over three times in blocks of whole vectors, in about the time of three readings and a writing at a
-copy's bandwidth. Eager PyTorch keeps rows in shared memory and is faster.
+{tablelogits}
 
 ## float16 and float32
 
@@ -256,7 +256,7 @@ def results_of(names: Sequence[str]) -> list[dict[str, Any]]:
 def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     """The page, and the cells that its picture shows: chosen ones and drawn ones."""
     names = ("2p26", "2p25", "few_rows", "f16", "f32", "training")
-    names += ("softmax_50257", "softmax_50257_dynamic", "host_time", "compile_time")
+    names += (*LOGITS, "host_time", "compile_time")
     drawn = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("h200_drawn_*.json"))]
     found = {name: json.loads((RESULTS / f"h200_{name}.json").read_text()) for name in names}
     norms = [c for c in found["2p26"]["cells"] if c["workload"] in NORMS and c["us"]]
@@ -264,8 +264,6 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     for cell in norms:
         product *= cell["us"]["weft"] / cell["us"]["inductor"]
     versions, machine = found["2p26"]["versions"], found["2p26"]["machine"]
-    wide = [found["softmax_50257"]["cells"][0], found["softmax_50257_dynamic"]["cells"][0]]
-    wide[1]["workload"] += ", run-time columns"
     backwards = [c["us"] for c in found["2p26"]["cells"] if c["workload"] in (*NORMS, "softmax_backward")]
     page = PAGE.format(
         zoo=zoo_page(ZOO),
@@ -280,7 +278,7 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         command25=found["2p25"]["command"],
         commandfew=found["few_rows"]["command"],
         fusion=fusion_page([RESULTS / "h100_fusion.json", RESULTS / "h200_fusion.json"]),
-        commandwide=found["softmax_50257"]["command"],
+        commandlogits=found[LOGITS[0]]["command"],
         commandtraining=found["training"]["command"],
         command16=found["f16"]["command"],
         commandhost=found["host_time"]["command"],
@@ -294,7 +292,7 @@ def written() -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         peers25=peers_table(found["2p25"]["cells"]),
         packages="Liger 0.8.5, Quack 0.6.5",
         roof26=statistics.geometric_mean(us["inductor"] / us["copy"] for us in backwards),
-        tablewide=table(wide, ("inductor", "eager")),
+        tablelogits=table([cell for name in LOGITS for cell in found[name]["cells"]], ("inductor",)),
         table16=table(found["f16"]["cells"]),
         table32=table(found["f32"]["cells"]),
         tabletraining=training_table(found["training"]),

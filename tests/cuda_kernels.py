@@ -45,6 +45,7 @@ QUEUED: dict[str, dict[str, Any]] = {
     "a tile in registers": {"cluster": 8, "warps": 1, "vectors": 1, "stages": 1, "tile": "registers"},
     "groups of warps": {"warps": 8, "groups": 8, "vectors": 3, "stages": 2, "rows_per_tile": 8},
     "short vectors": {"warps": 8, "groups": 4, "vectors": 5, "lanes": 2, "stages": 2, "rows_per_tile": 8},
+    "quarters of a warp": {"warps": 2, "groups": 8, "vectors": 17, "lanes": 4, "stages": 2, "rows_per_tile": 8},
 }
 """Those of kernels whose row tiles are taken from a queue."""
 OF_ONE_GROUP = [way for way, fields in QUEUED.items() if "groups" not in fields]

@@ -146,11 +146,11 @@ def _(*_: Any) -> Refusal | None:
         _, kernel = kernel_of("rms_norm_backward", (64, columns), vectors=3, rows_per_tile=rows_per_tile, **fields)
         return BACKEND.supports(kernel)
 
-    for fields in ({}, {"rows_per_tile": 32}, {"tile": "registers"}):
-        assert refused_by(256, warps=4, groups=4, **fields) is None
+    for fields in ({}, {"rows_per_tile": 32}, {"tile": "registers"}, {"groups": 8}, {"groups": 16, "rows_per_tile": 16}):
+        assert refused_by(256, **{"warps": 4, "groups": 4} | fields) is None
     against: tuple[dict[str, Any], ...] = (
         *({"cluster": 2}, {"rows_per_tile": 6}, {"rows_per_tile": 36}, {"weights": "shared"}),
-        {"warps": 6},
+        *({"warps": 6}, {"groups": 32, "rows_per_tile": 32}, {"groups": 8, "lag": 1, "stages": 3}),
     )
     for fields in against:
         refusal = refused_by(256, **{"warps": 4, "groups": 4} | fields)

@@ -333,11 +333,39 @@ def test_clusters_that_are_no_multiple_of_those_held_at_a_time_share_multiproces
     assert each(21) < 0.8 * each(24)
 
 
-@pytest.mark.parametrize(("columns", "lanes", "vectors"), [(1024, 2, 0), (1032, 8, 129), (1025, 2, 512.5)])
-def test_vectors_that_are_stored_between_sectors_are_counted(columns: int, lanes: int, vectors: float) -> None:
-    work = Work.of(split_of("rms_norm_forward", 512, columns), lanes)
+@pytest.mark.parametrize(("columns", "rows"), [(1024, 0), (1032, 512), (1025, 512)])
+def test_rows_that_are_stored_between_sectors_are_counted(columns: int, rows: int) -> None:
+    work = Work.of(split_of("rms_norm_forward", 512, columns))
     assert isinstance(work, Work)
-    assert work.stored_between_sectors == 512 * vectors
+    assert work.stored_between_sectors == rows
+
+
+@pytest.mark.parametrize(
+    ("constant", "fewer", "more"),
+    [
+        ("partly_bytes", {"warps": 4, "groups": 4}, {"warps": 8, "groups": 8}),
+        ("partly_bytes", {"warps": 4, "groups": 4}, {"warps": 4, "groups": 4, "blocks": 2}),
+        ("partly_bytes", {"warps": 4, "groups": 4}, {"warps": 4, "groups": 16}),
+        ("partly_bytes", {"warps": 4, "groups": 4}, {"warps": 4, "groups": 4, "lanes": 2}),
+        ("edge_bytes", {"warps": 4, "groups": 4}, {"warps": 4, "groups": 8}),
+        ("edge_bytes", {"warps": 4, "groups": 4, "lanes": 2}, {"warps": 4, "groups": 4}),
+    ],
+)
+def test_what_is_stored_between_sectors_takes_longer(constant: str, fewer: dict[str, int], more: dict[str, int]) -> None:
+    """Twice, four times or seven times as long."""
+    base = CudaSchedule("CLUSTER", ("m",), ("n",), (), rows_per_tile=32, vectors=6, stages=2, chunks=264)
+
+    def takes(columns: int, fields: dict[str, int]) -> float:
+        schedule = base.but(**fields)
+        work = Work.of(split_of("rms_norm_forward", 2**26 // columns, columns), schedule.lanes)
+        assert isinstance(work, Work)
+        known = replace(constants(TARGET), partly_bytes=0.0, edge_bytes=0.0)
+        plain, slow = (times_us(work, schedule, TARGET, each).memory for each in (known, replace(known, **{constant: 1e3})))
+        return slow - plain
+
+    assert takes(336, fewer) == takes(336, more) == 0
+    times = 7 if "lanes" in fewer else 4 if "lanes" in more or more["groups"] == 16 else 2
+    assert takes(333, more) == pytest.approx(times * takes(333, fewer), rel=1e-6)
 
 
 def test_row_reductions_that_come_behind_are_not_waited_for() -> None:
@@ -399,6 +427,21 @@ def test_what_spills_gives_way_to_the_next_that_leaves_more_registers() -> None:
             assert all(share(s) > worst - choice.FEWER for s in passed)
             tried.append(other)
         assert choice.runner_up(split, candidates(split)) is None
+
+
+def test_what_is_much_faster_is_tried_before_what_leaves_more_registers() -> None:
+    split = split_of("layer_norm_forward", 256, 262144)
+    work = Work.of(split)
+    assert isinstance(work, Work)
+
+    def share(schedule: CudaSchedule) -> float:
+        return wanted_registers(work, schedule) / resources.most_registers(schedule.warps, schedule.blocks, TARGET)
+
+    first, second, *others = choice.ranked(split)
+    fewer = next(s for s in others if share(s) <= share(first) - choice.FEWER)
+    assert share(second) > share(first) - choice.FEWER
+    assert choice.times_of(split, fewer).all > choice.WORTH * choice.times_of(split, second).all
+    assert choice.runner_up(split, [first]) == second
 
 
 def test_a_runner_up_is_not_much_slower() -> None:

@@ -23,17 +23,18 @@ SHAPES = st.tuples(st.integers(1, 10).map(lambda n: 4 * n), COLUMNS)
 def schedules(draw: st.DrawFn) -> dict[str, Any]:
     lag = draw(st.sampled_from([0, 0, 1]))
     groups = draw(st.sampled_from([1, 1, 2, 4, 8]))
+    shares = draw(st.sampled_from([1, 1, 2, 4])) if groups > 1 else 1
     return {
-        "groups": groups,
+        "groups": groups * shares,
         "lanes": draw(st.sampled_from([8, 8, 4, 2])),
         "lag": lag,
         "tile": "shared" if lag else draw(st.sampled_from(["shared", "registers"])),
         "stages": draw(st.integers(1, 4)) + lag,
         "cluster": draw(st.sampled_from([1, 2, 3, 4, 8])) if groups == 1 else 1,
-        "warps": groups * draw(st.integers(1, 4 if groups == 1 else 2)),
+        "warps": groups * draw(st.integers(1, 4 if groups == 1 else 2)) if shares == 1 else groups,
         "vectors": 2,
         "chunks": draw(st.sampled_from([1, 2, 3, 5, 7, 64])),
-        "rows_per_tile": groups * draw(st.sampled_from([1, 1, 2, 3, 8] if groups == 1 else [1, 2, 3])),
+        "rows_per_tile": groups * shares * draw(st.sampled_from([1, 1, 2, 3, 8] if groups == 1 else [1, 2, 3])),
         "weights": draw(st.sampled_from(["registers", "shared"])),
         "finish": draw(st.sampled_from(["same", "separate"])),
     }

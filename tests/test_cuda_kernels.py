@@ -269,6 +269,8 @@ def test_a_state_of_float64_has_place_for_two_words(fields: dict[str, Any]) -> N
     compiled(kernel, 90)
     rows, places = kernel.schedule.group_rows, 4 if kernel.schedule.lag else 2
     warps, more = ("warps / groups", ", true") if kernel.schedule.groups > 1 else ("warps", "")
+    if kernel.schedule.groups > kernel.schedule.warps:
+        warps, more = "1", ", true, group_threads"
     assert f"w::Exchange<cluster, {warps}, {2 * rows}, {places}{more}> exchange(" in render(kernel).text
 
 

@@ -88,6 +88,18 @@ def test_groups_of_warps_have_rows_of_their_own(shape: tuple[int, int], groups: 
     check(name, shape, machines=machines, early=1, **fields)
 
 
+@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward"])
+@pytest.mark.parametrize(("warps", "groups", "lanes"), [(4, 8, 8), (2, 8, 4), (1, 2, 2)])
+@pytest.mark.parametrize("shape", [(40, 121), (11, 62), (5, 64)], ids=str)
+def test_several_groups_may_share_a_warp(
+    shape: tuple[int, int], warps: int, groups: int, lanes: int, name: str
+) -> None:
+    """Of which some have a row, and others none."""
+    fields: dict[str, Any] = {"warps": warps, "groups": groups, "lanes": lanes, "vectors": 64 // lanes, "chunks": 3}
+    check(name, shape, rows_per_tile=2 * groups, machines=[Machine(3), Machine(2, 1)], **fields)
+    check(name, shape, rows_per_tile=groups, early=1, tile="registers", finish="same", **fields)
+
+
 @pytest.mark.parametrize("groups", [2, 8])
 def test_groups_may_shift_weights(groups: int) -> None:
     """In shared memory, which all of them have in common."""

@@ -73,6 +73,17 @@ def moved(tensor: torch.Tensor, early: int) -> torch.Tensor:
     return memory[early:].view(tensor.shape).copy_(tensor)
 
 
+@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "rms_norm_backward", "softmax_forward"])
+@pytest.mark.parametrize(("warps", "groups", "lanes"), [(8, 16, 8), (4, 16, 4), (4, 8, 2)])
+@pytest.mark.parametrize("shape", [(4001, 121), (515, 62), (1030, 64)], ids=str)
+def test_several_groups_may_share_a_warp(
+    shape: tuple[int, int], warps: int, groups: int, lanes: int, name: str
+) -> None:
+    fields: dict[str, Any] = {"warps": warps, "groups": groups, "lanes": lanes, "vectors": 64 // lanes, "chunks": 132}
+    check(name, shape, rows_per_tile=2 * groups, stages=3, **fields)
+    check(name, shape, rows_per_tile=groups, stages=2, early=1, tile="registers", **fields)
+
+
 @pytest.mark.parametrize("shape", [(512, 2048), (515, 1003)], ids=str)
 @pytest.mark.parametrize("name", WORKLOADS_OF_ROWS)
 def test_a_workload_has_equal_bits(name: str, shape: tuple[int, int]) -> None:

@@ -79,7 +79,7 @@ def _statement(instruction: str, operands: list[str]) -> str:
     if found := re.fullmatch(r"@!(\w+) bra (\w+)", instruction):
         return f"if (!{found[1]}) goto {found[2]};"
     code, _, rest = instruction.partition(" ")
-    arguments = [_argument(word.strip(" []"), operands) for word in rest.split(",") if word.strip() not in ("", "_")]
+    arguments = [_argument(word.strip(" []{}"), operands) for word in rest.split(",") if word.strip() not in ("", "_")]
     return f"ptx::{_identifier(code)}({', '.join(arguments)});"
 
 

@@ -92,7 +92,9 @@ template <class T> inline T host_shuffled(T x, int lane, int operation) {
 template <class T> inline T __shfl_xor_sync(unsigned, T x, int mask) {
   return host_shuffled(x, static_cast<int>(threadIdx.x % 32) ^ mask, SHUFFLE_XOR);
 }
-template <class T> inline T __shfl_sync(unsigned, T x, int lane) { return host_shuffled(x, lane % 32, SHUFFLE); }
+template <class T> inline T __shfl_sync(unsigned, T x, int lane, int width = 32) {
+  return host_shuffled(x, static_cast<int>(threadIdx.x % 32) / width * width + lane % width, SHUFFLE);
+}
 
 // instructions of PTX, with their operands in order; dots are underscores
 
@@ -131,6 +133,11 @@ inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_ca
     u32 to, u64 from, u32 bytes, u32 barrier, u64) {
   host_copy(to, from, bytes, barrier);
 }
+template <class T> inline void stored(u64 to, T found) { *reinterpret_cast<T*>(to) = found; }
+inline void st_global_L2_cache_hint_v4_b32(u64 to, u32 x, u32 y, u32 z, u32 w, u64) { stored(to, uint4{x, y, z, w}); }
+inline void st_global_L2_cache_hint_b64(u64 to, u64 x, u64) { stored(to, x); }
+inline void st_global_L2_cache_hint_b32(u64 to, u32 x, u64) { stored(to, x); }
+inline void st_global_L2_cache_hint_b16(u64 to, u16 x, u64) { stored(to, x); }
 
 inline void cp_async_ca_shared_global(u32 to, u64 from, u32 bytes) { host_copy_element(to, from, bytes); }
 inline void cp_async_mbarrier_arrive_noinc_shared_cta_b64(u32 barrier) { host_arrive_behind_elements(barrier); }

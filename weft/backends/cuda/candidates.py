@@ -19,6 +19,8 @@ WARPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16)
 """Of a block, that compute."""
 GROUPS = (1, 2, 4, 8, 16)
 """Of these warps."""
+SHARES = (2, 4)
+"""Groups that share a warp."""
 BLOCKS = (1, 2, 3, 4, 6, 8)
 """Of a multiprocessor."""
 ROWS = (1, 2, 4, 8)
@@ -73,8 +75,10 @@ def _divisions(split: Split, work: Work, lanes: int) -> Iterator[CudaSchedule]:
     """How a row may be divided among threads."""
     base = CudaSchedule("CLUSTER", *split.dims).but(lanes=lanes)
     clusters = [count for count in CLUSTERS if count <= resources.most_cluster(split.target)]
-    for cluster, warps, groups in product(clusters, WARPS, GROUPS):
-        if warps % groups or (groups > 1 and cluster > 1) or (groups == 1 and lanes < MOST_LANES):
+    pairs = [(warps, groups) for warps, groups in product(WARPS, GROUPS) if warps % groups == 0]
+    pairs += [(warps, warps * each) for warps, each in product(GROUPS, SHARES)]
+    for cluster, (warps, groups) in product(clusters, pairs):
+        if (groups > 1 and cluster > 1) or (groups == 1 and lanes < MOST_LANES):
             continue
         own, threads = resources.own_vectors(work, cluster), WARP_THREADS * warps // groups
         vectors, least = -(-own // threads), LEAST_USED if groups == 1 else LEAST_USED_OF_GROUPS
@@ -114,7 +118,7 @@ def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule |
     """The same, if a block has place for a tile whose row reductions are under way beside the others."""
     made = schedule.but(lag=1)
     place = resources.most_shared_bytes(schedule.blocks, split.target)
-    if schedule.warps * schedule.cluster == schedule.groups or not work.exchanges:
+    if schedule.warps * schedule.cluster <= schedule.groups or not work.exchanges:
         return None
     while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
         made = made.but(stages=made.stages - 1)

@@ -82,20 +82,6 @@ inline void arrive_for_warp(uint32_t barrier) {
   if (WEFT_EVERY_LANE || threadIdx.x % WARP == 0) arrive(barrier);
 }
 
-/// What the second cache does with what is copied. A kernel that only reads leaves what was there before, most of which
-/// would have to be written to memory first; one that writes as much as it reads is faster if its reads stay and others
-/// go.
-enum class Eviction { first, last };
-template <Eviction eviction>
-inline uint64_t cache_policy() {
-  uint64_t policy;
-  if constexpr (eviction == Eviction::first)
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  else
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 /// Stages of shared memory that one warp fills and the others read, in turn.
 template <int stages, int stage_bytes, int warps, Eviction eviction>
 struct Ring {

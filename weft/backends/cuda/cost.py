@@ -53,9 +53,10 @@ class Constants:
     group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
-    sums, as a part of that of copying as many; again: of bytes that are copied for another row too; partly_bytes: that
-    are copied in the time that a vector takes more which is stored where rows begin between two sectors of the second
-    cache."""
+    sums, as a part of that of copying as many; again: of bytes that are copied for another row too. Of rows that begin
+    between two sectors of the second cache, bytes that are copied in the time that it takes more: partly_bytes: of what
+    is stored at once of a row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last
+    vector, for each row of a warp."""
 
     bandwidth: float
     issue_ns: float
@@ -89,6 +90,7 @@ class Constants:
     cached: float
     again: float
     partly_bytes: float
+    edge_bytes: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""
@@ -130,12 +132,12 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     edges = work.numbers + len(work.written)
     begun += known.branch * work.is_early * rows * min(2, schedule.vectors)
     # the first and the last vector of a row are one warp's, or two warps', of all that share it
-    row_warps = schedule.warps * schedule.cluster / schedule.groups
+    row_warps = max(1.0, schedule.warps * schedule.cluster / schedule.groups)
     at_edge = known.edge * work.lanes / MOST_LANES * edges * work.is_early * rows
+    row_lanes = min(WARP_THREADS, schedule.group_threads)
     mean_vectors = rows * resources.own_vectors(work, schedule.cluster) / schedule.group_threads
     if schedule.groups > 1:
-        own_warps = -(-resources.own_vectors(work, 1) // WARP_THREADS)
-        mean_vectors = rows * own_warps * schedule.groups / schedule.warps
+        mean_vectors = rows * -(-resources.own_vectors(work, 1) // row_lanes) / max(1, schedule.group_warps)
     mean_warps, most_warps = schedule.warps / resources.SCHEDULERS, -(-schedule.warps // resources.SCHEDULERS)
     warps = crowd * (mean_warps + known.busiest * (most_warps - mean_warps))
     issue_ns = known.issue_ns * (mean_vectors * each + begun + at_edge * 2 / row_warps) * max(1.0, warps)
@@ -153,7 +155,10 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.held * is_held)
     moved_us += known.cold * min(work.moved_bytes, target.cache_bytes) / per_us
-    memory_us = moved_us + known.partly_bytes * work.stored_between_sectors / per_us
+    stores = work.columns / (work.lanes * row_lanes) * crowd * schedule.warps
+    elements = (work.lanes - 1) * WARP_THREADS / row_lanes
+    partly_bytes = known.partly_bytes * stores + known.edge_bytes * elements
+    memory_us = moved_us + partly_bytes * work.stored_between_sectors / per_us
     memory_us += (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     held = 0 if is_held else 1 + schedule.lag

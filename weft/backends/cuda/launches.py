@@ -76,7 +76,7 @@ class Layout(View):
             self.sums_at[value.name], at = at, at + self.sums_bytes(value)
         self.exchange_at = at
         self.exchange_bytes = (
-            schedule.exchange_places * 8 * schedule.cluster * schedule.warps // schedule.groups * self.most
+            schedule.exchange_places * 8 * schedule.cluster * schedule.group_warps * self.most
         )
         """Of a group."""
         at += schedule.groups * self.exchange_bytes

@@ -102,8 +102,8 @@ def check_beginnings(view: View) -> Refusal | None:
 
 
 def check_groups(view: View) -> Refusal | None:
-    """Groups have equal numbers of warps and of rows of a tile, a lane copies each of these, and the rows of a group
-    begin alike where threads keep something of their columns."""
+    """Groups have equal numbers of warps, or are halves or quarters of one, and have equal numbers of rows of a tile, a
+    lane copies each of these, and the rows of a group begin alike where threads keep something of their columns."""
     message = _against_groups(view) if view.schedule.groups > 1 else ""
     return Refusal("cuda_groups", view.program.name, message, view.schedule.groups, 1) if message else None
 
@@ -114,8 +114,10 @@ def _against_groups(view: View) -> str:
     groups, rows = schedule.groups, schedule.rows_per_tile
     if schedule.cluster > 1:
         return "groups of warps have whole rows, not those of a cluster"
-    if schedule.warps % groups or rows % groups:
-        return "groups have equal numbers of warps, and of rows of a tile"
+    if (schedule.warps % groups and groups not in (2 * schedule.warps, 4 * schedule.warps)) or rows % groups:
+        return "groups have equal numbers of warps, or are halves or quarters of one, and equal numbers of rows of a tile"
+    if schedule.lag and not schedule.group_warps:
+        return "groups that share a warp wait for no row reductions"
     if rows > WARP_THREADS:
         return "a tile has more rows than a warp has lanes that copy them"
     if view.keeps_columns and groups % view.alike:

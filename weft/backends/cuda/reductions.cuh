@@ -46,9 +46,10 @@ template <class T> inline T from_mask(T x, int mask) { return __shfl_xor_sync(~0
 template <class T> inline Sumexp<T> from_mask(const Sumexp<T>& x, int mask) {
   return {from_mask(x.centre, mask), from_mask(x.sum, mask)};
 }
-template <class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane); }
-template <class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
-  return {from_lane(x.centre, lane), from_lane(x.sum, lane)};
+/// Of one of so many threads of the warp next to each other.
+template <int threads = WARP, class T> inline T from_lane(T x, int lane) { return __shfl_sync(~0u, x, lane, threads); }
+template <int threads = WARP, class T> inline Sumexp<T> from_lane(const Sumexp<T>& x, int lane) {
+  return {from_lane<threads>(x.centre, lane), from_lane<threads>(x.sum, lane)};
 }
 
 /// The sum of a row's elements, and that of squared differences from their mean, in one pass: of differences from a
@@ -90,19 +91,22 @@ struct Moments {
     for (int i = 0; i < lanes; ++i)
       if (!inside(column + i, columns)) numbers[i] = other;
   }
-  /// As differences from another pivot, that of the warp: sum, squares, count, and a part of the pivot, which are added
-  /// up over the warp.
+  /// As differences from another pivot, that of so many threads of the warp: sum, squares, count, and a part of the
+  /// pivot, which are added up over these.
   static constexpr int numbers = 4;
+  template <int threads>
   void put(T* found) const {
     T sum = sums[0], spread = squares[0];
 #pragma unroll
     for (int i = 1; i < chains; ++i) sum += sums[i], spread += squares[i];
-    const T first = from_lane(pivot, 0), own = count > 0 ? pivot : first;  // if any thread has elements, the first one has
-    const T common = middle(first, from_lane(own, 11), from_lane(own, 22)), shift = own - common;
+    constexpr int third = threads / 3;
+    const T first = from_lane<threads>(pivot, 0), own = count > 0 ? pivot : first;  // if any thread has elements, the first one has
+    const T second = from_lane<threads>(own, third + 1), common = middle(first, second, from_lane<threads>(own, 2 * third + 2));
+    const T shift = own - common;
     found[0] = fma(count, shift, sum);
     found[1] = fma(shift, fma(count, shift, 2 * sum), spread);
     found[2] = count;
-    found[3] = common / WARP;
+    found[3] = common / threads;
   }
   void set(T sum, T spread) { sums[0] = sum, squares[0] = maximum(spread, T(0)); }
   T elements() const { return sums[0]; }
@@ -151,10 +155,12 @@ template <class T, int n> struct Numbers<T[n]> { using type = T; static constexp
 /// Reductions across the threads of a cluster that compute. Each has a place in shared memory, in turn: whoever writes
 /// there knows that all have read what was there before, since they have sent something in between. So there are two
 /// places where what was sent is received before the next is sent, four where one more may be sent before.
-/// are_groups: whether those are the warps of one of several groups of a block.
-template <int cluster, int warps, int most, int places, bool are_groups = false>
+/// are_groups: whether those are the warps of one of several groups of a block; lanes: threads of each of them, fewer
+/// than a warp has where several groups share one.
+template <int cluster, int warps, int most, int places, bool are_groups = false, int lanes = WARP>
 struct Exchange {
   static constexpr int parts = cluster * warps;
+  static_assert(lanes == WARP || parts == 1);
   uint8_t* memory;    // 8 bytes for each part of each of the most words, in each place
   uint32_t barriers;  // one for each place
   int rank;
@@ -251,7 +257,7 @@ struct Exchange {
   template <class A, class T> static void put(A& each, T* found, int& at) {
     using State = typename Numbers<A>::type;
 #pragma unroll
-    for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) Numbers<A>::get(each, i).put(found + at);
+    for (int i = 0; i < Numbers<A>::count; ++i, at += State::numbers) Numbers<A>::get(each, i).template put<lanes>(found + at);
   }
   /// What the only warp has, about the mean.
   template <class A, class T> static void set_moments(A& each, int columns, const T* found, int& at) {
@@ -294,18 +300,18 @@ struct Exchange {
   /// responsible.
   template <class Op, class T, int count, int first>
   struct Some {
-    static constexpr int own = count - first < 8 ? count - first : 8, groups = power(own), width = WARP / groups;
+    static constexpr int own = count - first < 8 ? count - first : 8, groups = power(own), width = lanes / groups;
 
-    /// Of all lanes of the warp, by those of the group that is responsible.
+    /// Of all lanes, by those of the group that is responsible.
     static T of_lanes(const T (&found)[count]) {
-      const int lane = threadIdx.x % WARP;
+      const int lane = threadIdx.x % lanes;
       T some[groups];
 #pragma unroll
       for (int i = 0; i < groups; ++i) some[i] = i < own ? found[first + (i < own ? i : 0)] : Op::template nothing<T>();
       // each half of the lanes goes on with half of the numbers
 #pragma unroll
       for (int half = groups / 2; half > 0; half /= 2) {
-        const int mask = WARP / 2 / (groups / 2 / half);
+        const int mask = lanes / 2 / (groups / 2 / half);
         const bool upper = lane & mask;
 #pragma unroll
         for (int i = 0; i < half; ++i) {
@@ -318,7 +324,7 @@ struct Exchange {
     static void reduce_all(T (&found)[count]) {
       const T all = of_lanes(found);
 #pragma unroll
-      for (int i = 0; i < own; ++i) found[first + i] = from_lane(all, i * width);
+      for (int i = 0; i < own; ++i) found[first + i] = from_lane<lanes>(all, i * width);
       if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::reduce_all(found);
     }
 
@@ -354,7 +360,7 @@ struct Exchange {
           all = Op::both(all, __builtin_bit_cast(T, from[part + within]));
       all = of_warp<Op, width>(all);
 #pragma unroll
-      for (int i = 0; i < own; ++i) found[first + i] = from_lane(all, i * width);
+      for (int i = 0; i < own; ++i) found[first + i] = from_lane<lanes>(all, i * width);
       if constexpr (first + 8 < count) Some<Op, T, count, first + 8>::receive_all(found, place);
     }
   };

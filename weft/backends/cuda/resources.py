@@ -62,7 +62,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     numbers = max(1, work.numbers) * schedule.group_rows
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
-    exchange = places * 8 * schedule.cluster * schedule.warps * numbers
+    exchange = places * 8 * schedule.cluster * schedule.groups * schedule.group_warps * numbers
     queue = schedule.stages * work.has_next_rows(schedule) + 2 * schedule.queue_places * work.is_queued(schedule)
     barriers = 2 * schedule.stages + schedule.groups * places + queue
     sums = 0

@@ -21,7 +21,8 @@ class CudaSchedule(Schedule):
     """How a CUDA C++ kernel runs.
 
     cluster: thread blocks that share a row, each with an equal part of its columns. warps: of a block, that compute;
-    one more copies. groups: of these warps, each with rows of its own of every tile. blocks: that a multiprocessor has
+    one more copies. groups: of these warps, each with rows of its own of every tile; where there are more of them than
+    warps, several share one. blocks: that a multiprocessor has
     place for at a time: while one waits, others compute. vectors: vectors of a row that a thread has; lanes: elements
     of one, at the most: it has no more than what a thread loads at once. stages: row tiles that a block has place for
     in shared memory: one is computed with while the others are copied to. chunks: of the rows of a segment, whose
@@ -55,6 +56,11 @@ class CudaSchedule(Schedule):
     def group_threads(self) -> int:
         """That share the vectors of a row in a block."""
         return self.threads // self.groups
+
+    @property
+    def group_warps(self) -> int:
+        """Of a group; zero where several share one."""
+        return self.warps // self.groups
 
     @property
     def group_rows(self) -> int:

@@ -95,10 +95,10 @@ class _Function(Printer):
         if self.is_grouped:
             places = f"memory + {layout.exchange_at} + group * {layout.exchange_bytes}"
             places += f", barriers + {layout.exchange_barriers} + group * {own}"
-        warps = "warps / groups" if self.is_grouped else "warps"
-        line(
-            f"w::Exchange<cluster, {warps}, {layout.most}, {own}{', true' * self.is_grouped}> exchange({places}, rank);"
-        )
+        warps, more = "warps", ""
+        if self.is_grouped:
+            warps, more = ("warps / groups", ", true") if schedule.group_warps else ("1", ", true, group_threads")
+        line(f"w::Exchange<cluster, {warps}, {layout.most}, {own}{more}> exchange({places}, rank);")
         if self.is_queued:
             each = self.stage_rows
             tiles = f"(rows + {each} - 1) / {each}" if each else "rows"

@@ -198,14 +198,46 @@ inline void keep_inside(T (&numbers)[lanes], int column, int columns) {
     if (!inside(column + i, columns)) numbers[i] = Op::template nothing<T>();
 }
 
-/// What nobody reads soon.
+/// What the second cache does with what is copied. A kernel that only reads leaves what was there before, most of which
+/// would have to be written to memory first; one that writes as much as it reads is faster if its rows stay and others
+/// go.
+enum class Eviction { first, last };
+template <Eviction eviction>
+inline uint64_t cache_policy() {
+  uint64_t policy;
+  if constexpr (eviction == Eviction::first)
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// A granule, or an element, that stays in the second cache, as the rest of its line comes there.
+template <class T>
+inline void store_last(T* to, const T& found) {
+  const uint64_t into = address(to), policy = cache_policy<Eviction::last>();
+  if constexpr (sizeof(T) == 16) {
+    const auto word = __builtin_bit_cast(uint4, found);
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(into), "r"(word.x), "r"(word.y), "r"(word.z),
+                 "r"(word.w), "l"(policy)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st.global.L2::cache_hint.b64 [%0], %1, %2;" ::"l"(into), "l"(__builtin_bit_cast(uint64_t, found)), "l"(policy) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(into), "r"(__builtin_bit_cast(uint32_t, found)), "l"(policy) : "memory");
+  } else {
+    static_assert(sizeof(T) == 2);  // eight smaller ones are no granule
+    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(into), "h"(__builtin_bit_cast(uint16_t, found)), "l"(policy) : "memory");
+  }
+}
+/// Vectors of granules stay in the second cache. Shorter ones go first: then it takes less time if they begin between
+/// two sectors.
 template <class T, int lanes>
 inline void store(T* to, const Vector<T, lanes>& found) {
   constexpr int bytes = sizeof(found);
-  if constexpr (bytes % 16 == 0) {
+  if constexpr (bytes % GRANULE == 0) {
 #pragma unroll
-    for (int i = 0; i < bytes / 16; ++i)
-      __stcs(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&found)[i]);
+    for (int i = 0; i < bytes / GRANULE; ++i)
+      store_last(reinterpret_cast<uint4*>(to) + i, reinterpret_cast<const uint4*>(&found)[i]);
   } else if constexpr (bytes == 8) {
     __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(&found));
   } else if constexpr (bytes == 4) {
@@ -233,7 +265,10 @@ inline void store_row(T* to, const Vector<T, lanes>& found, int column, int colu
   } else {
 #pragma unroll
     for (int i = 0; i < lanes; ++i)
-      if (all || inside(column + i, columns)) to[i] = found[i];
+      if (all || inside(column + i, columns)) {
+        if constexpr (sizeof(found) % GRANULE == 0) store_last(to + i, found[i]);
+        else to[i] = found[i];
+      }
   }
 }
 

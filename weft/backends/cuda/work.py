@@ -95,10 +95,10 @@ class Work:
         return max(0, self.copied_bytes - self.distinct_bytes)
 
     @property
-    def stored_between_sectors(self) -> float:
-        """Vectors of outputs whose rows, one after the other, begin between two sectors of the second cache."""
+    def stored_between_sectors(self) -> int:
+        """Rows of outputs that begin between two sectors of the second cache where they lie one after the other."""
         between = sum(self.columns * size % SECTOR_BYTES != 0 for size in self.written)
-        return between * self.elements / self.lanes
+        return between * self.rows * self.segments
 
     def shifts_weights(self, schedule: CudaSchedule) -> bool:
         """Whether weights are shifted for each row, as ``View`` says of a kernel."""
