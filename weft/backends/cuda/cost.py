@@ -130,7 +130,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each += known.shift * len(work.weights) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
     edges = work.numbers + len(work.written)
-    begun += known.branch * work.is_early * rows * min(2, schedule.vectors)
+    # threads that keep nothing of their columns look for edges in each loop that loads a row
+    looks = 1 if is_held or work.keeps_columns(schedule) else work.passes
+    begun += known.branch * work.is_early * rows * min(2, schedule.vectors) * looks
     # the first and the last vector of a row are one warp's, or two warps', of all that share it
     row_warps = max(1.0, schedule.warps * schedule.cluster / schedule.groups)
     at_edge = known.edge * work.lanes / MOST_LANES * edges * work.is_early * rows
