@@ -56,8 +56,8 @@ class CudaBackend(Backend):
         return replace(counts, predicted_us=found.all, **own)
 
     def least_us(self, moved: int, target: Target) -> float:
-        known = cost.constants(target)
-        return moved / (target.bandwidth_gbps * known.bandwidth) / 1e3 + known.start_us
+        known, per_us = cost.constants(target), 1e3 * target.bandwidth_gbps
+        return (moved / known.bandwidth + known.cold * min(moved, target.cache_bytes)) / per_us + known.start_us
 
     @property
     def fitted(self) -> tuple[str, str]:

@@ -44,8 +44,11 @@ def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
     that a thread may want."""
     found: dict[int, Work] = {}
     for lanes in LANES:
-        if isinstance(work := Work.of(split, lanes), Work):
-            found.setdefault(work.lanes, work)
+        if min(found, default=lanes + 1) <= lanes:  # vectors have no more elements than that, whatever may be
+            continue
+        if not isinstance(work := Work.of(split, lanes), Work):
+            break  # what is refused with long vectors is with short ones
+        found[work.lanes] = work
     return tuple(s for lanes, work in found.items() for s in _candidates(split, work, lanes, slack))
 
 

@@ -58,7 +58,7 @@ def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     if schedule.weights == "shared":
         vectors = place_vectors(work, schedule) + (3 if work.shifts_weights(schedule) else 1)
         weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
-    stages = schedule.stages * stage_bytes(work, schedule)
+    stages = schedule.stages and schedule.stages * stage_bytes(work, schedule)
     numbers = max(1, work.numbers) * schedule.group_rows
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
