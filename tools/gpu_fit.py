@@ -64,6 +64,7 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "fill_ns": (1.0, 3e3, 500.0),
     "same_ns": (1e-1, 200.0, 10.0),
     "sm_share": (1.0, 8.0, 2.0),
+    "open": (1e-4, 2.0, 0.1),
 }
 """Of each constant the least, the most, and where the search begins."""
 WAYS = (

@@ -17,6 +17,8 @@ FITTED = "h200"
 """The target whose constants are measured."""
 CROWD_BYTES = 65536
 """In flight of a multiprocessor: what the price of too many is counted in."""
+OPEN_ROWS = 100
+"""What the cost of rows that begin between vectors is counted by."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Constants:
     the last of the loads that are asked for first arrives later, for each doubling of their bytes. fill_ns: that a
     program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by programs that start
     together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth that one
-    multiprocessor may have, in those that there would be for each if all had the same."""
+    multiprocessor may have, in those that there would be for each if all had the same. open: what each ``OPEN_ROWS`` on their way
+    to a multiprocessor cost that begin between vectors, as a part of the time of what is moved."""
 
     bandwidth: float
     in_flight_bytes: float
@@ -75,6 +78,7 @@ class Constants:
     fill_ns: float
     same_ns: float
     sm_share: float
+    open: float
 
     def warm(self) -> Constants:
         """Where the second cache has what a kernel reads."""

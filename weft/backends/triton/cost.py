@@ -15,7 +15,7 @@ from statistics import fmean
 from weft.backends.overlap import together
 from weft.backends.triton.accesses import BANKS, bank_turns, sectors_bytes
 from weft.backends.triton.beginnings import early_rows
-from weft.backends.triton.constants import CROWD_BYTES, Constants, Count, constants
+from weft.backends.triton.constants import CROWD_BYTES, OPEN_ROWS, Constants, Count, constants
 from weft.backends.triton.demand import Demand, is_converted, share_of
 from weft.backends.triton.finish_tasks import finish_steps
 from weft.backends.triton.resources import (
@@ -87,7 +87,8 @@ class Load:
     the finish, and reductions between threads for them; levels: doublings of the threads that add up for one column.
     spread: doublings of a kilobyte until what programs ask for first. fills: loads for each tile that nothing runs
     ahead of: the first ones of loops over the columns, and of weights that wait. same: loads of weights by programs of
-    a multiprocessor that start together, as a part of how often that happens.
+    a multiprocessor that start together, as a part of how often that happens. open_rows: of a multiprocessor, that
+    begin between vectors and are on their way.
     """
 
     moved_us: Count
@@ -117,6 +118,7 @@ class Load:
     spread: Count
     fills: Count
     same: Count
+    open_rows: Count
 
     @staticmethod
     def of(work: Work, demand: Demand, schedule: TritonSchedule, target: Target, registers: int = 0) -> Load:
@@ -221,6 +223,7 @@ class Load:
             spread=math.log2(1 + min(programs, resident * units) * tile_bytes / 1024),
             fills=(1 + PICK_FILLS * work.picks) / blocks if looped else is_late,
             same=0 if looped else len(demand.live.lasting) * programs / units / side_by_side / max(1, waves) ** 2,
+            open_rows=resident * schedule.rows_per_tile * ahead * is_between,
         )
 
     def us(self, known: Constants) -> Count:
@@ -232,7 +235,7 @@ class Load:
         needed_bytes = known.in_flight_bytes + self.tile_bytes
         scarce = together(1.0, needed_bytes / self.in_flight_bytes, known.sharpness)
         crowded = known.crowded * self.in_flight_bytes / CROWD_BYTES
-        moved_us = self.moved_us * (1 + known.segment_bytes * self.segments)
+        moved_us = self.moved_us * (1 + known.segment_bytes * self.segments + known.open * self.open_rows / OPEN_ROWS)
         uneven = together(1.0, 1 / (self.busy * known.sm_share), UNEVEN_POWER)
         memory_us = (
             moved_us / known.bandwidth * (scarce + crowded) * uneven
