@@ -146,7 +146,13 @@ def _(*_: Any) -> Refusal | None:
         _, kernel = kernel_of("rms_norm_backward", (64, columns), vectors=3, rows_per_tile=rows_per_tile, **fields)
         return BACKEND.supports(kernel)
 
-    for fields in ({}, {"rows_per_tile": 32}, {"tile": "registers"}, {"groups": 8}, {"groups": 16, "rows_per_tile": 16}):
+    for fields in (
+        {},
+        {"rows_per_tile": 32},
+        {"tile": "registers"},
+        {"groups": 8},
+        {"groups": 16, "rows_per_tile": 16},
+    ):
         assert refused_by(256, **{"warps": 4, "groups": 4} | fields) is None
     against: tuple[dict[str, Any], ...] = (
         *({"cluster": 2}, {"rows_per_tile": 6}, {"rows_per_tile": 36}, {"weights": "shared"}),

@@ -351,7 +351,9 @@ def test_rows_that_are_stored_between_sectors_are_counted(columns: int, rows: in
         ("edge_bytes", {"warps": 4, "groups": 4, "lanes": 2}, {"warps": 4, "groups": 4}),
     ],
 )
-def test_what_is_stored_between_sectors_takes_longer(constant: str, fewer: dict[str, int], more: dict[str, int]) -> None:
+def test_what_is_stored_between_sectors_takes_longer(
+    constant: str, fewer: dict[str, int], more: dict[str, int]
+) -> None:
     """Twice, four times or seven times as long."""
     base = CudaSchedule("CLUSTER", ("m",), ("n",), (), rows_per_tile=32, vectors=6, stages=2, chunks=264)
 
@@ -360,7 +362,9 @@ def test_what_is_stored_between_sectors_takes_longer(constant: str, fewer: dict[
         work = Work.of(split_of("rms_norm_forward", 2**26 // columns, columns), schedule.lanes)
         assert isinstance(work, Work)
         known = replace(constants(TARGET), partly_bytes=0.0, edge_bytes=0.0)
-        plain, slow = (times_us(work, schedule, TARGET, each).memory for each in (known, replace(known, **{constant: 1e3})))
+        plain, slow = (
+            times_us(work, schedule, TARGET, each).memory for each in (known, replace(known, **{constant: 1e3}))
+        )
         return slow - plain
 
     assert takes(336, fewer) == takes(336, more) == 0

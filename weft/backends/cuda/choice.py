@@ -24,8 +24,8 @@ predictions are off by. Of kernels of the sweeps that leave 2 to 5 % more than o
 spill, too, from 5 % on 13 %, from 10 % on 5 %: the next in order is worth being compiled, as those that leave a tenth
 more were up to 6 % slower by their predictions."""
 WORTH = 1.04
-"""How much longer what leaves these may take, by predictions, than the next in order, for it to be tried before that: by
-so much those that spill 64 bytes or fewer take longer than predicted. Layer norm's forward of 262144 columns has three
+"""How much longer what leaves these may take, by predictions, than the next in order, and still be tried before that:
+those that spill 64 bytes or fewer take so much longer than predicted. Layer norm's forward of 262144 columns has three
 that spill 8 to 24 bytes, a fourth that does not, of 127 registers, and a fifth that leaves some and takes a tenth
 longer."""
 SPILLED = 1.25

@@ -75,9 +75,7 @@ class Layout(View):
         for value in self.outer if self.is_grouped else ():
             self.sums_at[value.name], at = at, at + self.sums_bytes(value)
         self.exchange_at = at
-        self.exchange_bytes = (
-            schedule.exchange_places * 8 * schedule.cluster * schedule.group_warps * self.most
-        )
+        self.exchange_bytes = schedule.exchange_places * 8 * schedule.cluster * schedule.group_warps * self.most
         """Of a group."""
         at += schedule.groups * self.exchange_bytes
         self.next_rows_at = at

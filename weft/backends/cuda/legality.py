@@ -115,7 +115,9 @@ def _against_groups(view: View) -> str:
     if schedule.cluster > 1:
         return "groups of warps have whole rows, not those of a cluster"
     if (schedule.warps % groups and groups not in (2 * schedule.warps, 4 * schedule.warps)) or rows % groups:
-        return "groups have equal numbers of warps, or are halves or quarters of one, and equal numbers of rows of a tile"
+        return (
+            "groups have equal numbers of warps, or are halves or quarters of one, and equal numbers of rows of a tile"
+        )
     if schedule.lag and not schedule.group_warps:
         return "groups that share a warp wait for no row reductions"
     if rows > WARP_THREADS:

@@ -43,8 +43,8 @@ class Constants:
     the last of the loads that are asked for first arrives later, for each doubling of their bytes. fill_ns: that a
     program waits for loads that nothing runs ahead of. same_ns: of each load of a weight by programs that start
     together, which all ask for the same lines, where no others follow. sm_share: of the bandwidth that one
-    multiprocessor may have, in those that there would be for each if all had the same. open: what each ``OPEN_ROWS`` on their way
-    to a multiprocessor cost that begin between vectors, as a part of the time of what is moved."""
+    multiprocessor may have, in those that there would be for each if all had the same. open: what each ``OPEN_ROWS``
+    that begin between vectors and are on their way to a multiprocessor cost, as a part of the time of what is moved."""
 
     bandwidth: float
     in_flight_bytes: float
