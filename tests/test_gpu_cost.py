@@ -102,7 +102,7 @@ def test_a_multiprocessor_may_have_fewer_programs_than_registers_are_predicted_f
 
 
 def test_rows_that_begin_between_vectors_take_longer_the_more_are_on_their_way() -> None:
-    """Those of a tile, and of the tiles that a loop loads ahead: with four stages in place of three layer norm's forward
+    """Those of a tile, and of the tiles that a loop loads ahead: with four stages for three layer norm's forward
     of 300 to 450 columns took 5 % longer, of more columns 2 % less."""
     assert rows_in_pieces(360, 3, 128).open_rows == 0
     one_shot = rows_in_pieces(359, 3, 128)
