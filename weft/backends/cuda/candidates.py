@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import wanted_registers
-from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule, Memory
+from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
 from weft.plan.schedule import Finish
@@ -19,8 +19,6 @@ WARPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16)
 """Of a block, that compute."""
 GROUPS = (1, 2, 4, 8, 16)
 """Of these warps."""
-SHARES = (2, 4)
-"""Groups that share a warp."""
 BLOCKS = (1, 2, 3, 4, 6, 8)
 """Of a multiprocessor."""
 ROWS = (1, 2, 4, 8)

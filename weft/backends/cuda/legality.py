@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from weft.backends.binary import ALIGNMENT_BYTES
-from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
+from weft.backends.cuda.schedule import SHARES, WARP_THREADS, CudaKernel
 from weft.backends.cuda.view import IN_ONE_PASS, View
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE
@@ -114,7 +114,7 @@ def _against_groups(view: View) -> str:
     groups, rows = schedule.groups, schedule.rows_per_tile
     if schedule.cluster > 1:
         return "groups of warps have whole rows, not those of a cluster"
-    if (schedule.warps % groups and groups not in (2 * schedule.warps, 4 * schedule.warps)) or rows % groups:
+    if (schedule.warps % groups and groups not in [each * schedule.warps for each in SHARES]) or rows % groups:
         return (
             "groups have equal numbers of warps, or are halves or quarters of one, and equal numbers of rows of a tile"
         )

@@ -13,6 +13,8 @@ Memory = Literal["registers", "shared"]
 WARP_THREADS = 32
 MOST_LANES = 8
 """Elements of a vector."""
+SHARES = (2, 4)
+"""Groups that may share a warp."""
 
 
 @hash_once
