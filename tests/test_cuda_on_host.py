@@ -88,7 +88,9 @@ def test_groups_of_warps_have_rows_of_their_own(shape: tuple[int, int], groups: 
     check(name, shape, machines=machines, early=1, **fields)
 
 
-@pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward"])
+@pytest.mark.parametrize(
+    "name", ["layer_norm_forward", "layer_norm_backward", pytest.param("softmax_forward", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("warps", "groups", "lanes"), [(4, 8, 8), (2, 8, 4), (1, 2, 2)])
 @pytest.mark.parametrize("shape", [(40, 121), (11, 62), (5, 64)], ids=str)
 def test_several_groups_may_share_a_warp(
