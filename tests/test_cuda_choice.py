@@ -297,6 +297,14 @@ def test_a_tile_that_is_read_once_waits_in_shared_memory() -> None:
     assert {schedule.tile for schedule in found} == {"shared"}
 
 
+@pytest.mark.parametrize(("columns", "lanes"), [(1024, {8, 4, 2}), (1004, {4, 2}), (1002, {2})])
+def test_short_vectors_are_tried_where_long_ones_are_refused(columns: int, lanes: set[int]) -> None:
+    """Rows that are not equally far apart, and begin between two of these."""
+    split = split_of("qk_norm_forward", 4096, columns)
+    assert {each for each in (8, 4, 2) if isinstance(Work.of(split, each), Work)} == lanes
+    assert {schedule.lanes for schedule in candidates(split)} == lanes
+
+
 def test_one_warp_waits_for_nobody() -> None:
     found = candidates(split_of("softmax_forward", 16384, 512))
     alone = [schedule for schedule in found if schedule.warps * schedule.cluster == 1]

@@ -42,11 +42,10 @@ def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
     that a thread may want."""
     found: dict[int, Work] = {}
     for lanes in LANES:
-        if min(found, default=lanes + 1) <= lanes:  # vectors have no more elements than that, whatever may be
-            continue
-        if not isinstance(work := Work.of(split, lanes), Work):
-            break  # what is refused with long vectors is with short ones
-        found[work.lanes] = work
+        if any(each <= lanes for each in found):
+            continue  # a thread loads no more elements at once, so that these vectors are those again
+        if isinstance(work := Work.of(split, lanes), Work):
+            found[work.lanes] = work
     return tuple(s for lanes, work in found.items() for s in _candidates(split, work, lanes, slack))
 
 
@@ -77,7 +76,7 @@ def _divisions(split: Split, work: Work, lanes: int) -> Iterator[CudaSchedule]:
     base = CudaSchedule("CLUSTER", *split.dims).but(lanes=lanes)
     clusters = [count for count in CLUSTERS if count <= resources.most_cluster(split.target)]
     pairs = [(warps, groups) for warps, groups in product(WARPS, GROUPS) if warps % groups == 0]
-    pairs += [(warps, warps * each) for warps, each in product(GROUPS, SHARES)]
+    pairs += [(warps, warps * each) for warps, each in product(GROUPS, SHARES)]  # so many groups share a warp
     for cluster, (warps, groups) in product(clusters, pairs):
         if (groups > 1 and cluster > 1) or (groups == 1 and lanes < MOST_LANES):
             continue

@@ -24,15 +24,15 @@ class CudaSchedule(Schedule):
 
     cluster: thread blocks that share a row, each with an equal part of its columns. warps: of a block, that compute;
     one more copies. groups: of these warps, each with rows of its own of every tile; where there are more of them than
-    warps, several share one. blocks: that a multiprocessor has
-    place for at a time: while one waits, others compute. vectors: vectors of a row that a thread has; lanes: elements
-    of one, at the most: it has no more than what a thread loads at once. stages: row tiles that a block has place for
-    in shared memory: one is computed with while the others are copied to. chunks: of the rows of a segment, whose
-    column sums are taken together, in order, before chunks are combined in order; fixed here, so that results do not
-    depend on how many blocks are resident; where row tiles are of a queue, the clusters that take them. lag: row tiles
-    by which what follows from the last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0.
-    weights: where inputs wait that are the same for all rows of a chunk. tile: where a row tile waits that is computed
-    with: in registers, so that its stage is free for the next one, or in shared memory.
+    warps, several share one. blocks: that a multiprocessor has place for at a time: while one waits, others compute.
+    vectors: vectors of a row that a thread has; lanes: elements of one, at the most: it has no more than what a thread
+    loads at once. stages: row tiles that a block has place for in shared memory: one is computed with while the others
+    are copied to. chunks: of the rows of a segment, whose column sums are taken together, in order, before chunks are
+    combined in order; fixed here, so that results do not depend on how many blocks are resident; where row tiles are of
+    a queue, the clusters that take them. lag: row tiles by which what follows from the last row reductions of a tile
+    comes behind: 1, so that nobody waits for them, or 0. weights: where inputs wait that are the same for all rows of a
+    chunk. tile: where a row tile waits that is computed with: in registers, so that its stage is free for the next one,
+    or in shared memory.
     """
 
     backend: ClassVar[str] = "cuda"

@@ -93,7 +93,8 @@ class _Function(Printer):
         own = f"{schedule.exchange_places}"
         places = f"memory + {layout.exchange_at}, barriers + {layout.exchange_barriers}"
         if self.is_grouped:
-            places = f"memory + {layout.exchange_at} + group * {layout.exchange_bytes}"
+            own_place = f" + group * {layout.exchange_bytes}" if layout.exchange_bytes else ""
+            places = f"memory + {layout.exchange_at}{own_place}"
             places += f", barriers + {layout.exchange_barriers} + group * {own}"
         warps, more = "warps", ""
         if self.is_grouped:

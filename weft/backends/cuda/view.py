@@ -194,7 +194,7 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether groups of warps have rows of their own: of a tile each has every so many."""
+        """Whether groups of warps, or of lanes, have rows of their own: of a tile each has every so many."""
         return self.schedule.groups > 1
 
     @property
