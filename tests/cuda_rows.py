@@ -12,21 +12,23 @@ APART = (1, 2, 4, 8)
 """How far rows are apart that begin at one place between two vectors."""
 TILE_ROWS_AND_TURNS = ((1, 0), (3, 0), (1, 4), (2, 3))
 """Rows of a tile, and tiles that a chunk has fewer for each place that it goes on to."""
-WORDS = 14
+WORDS = 16
 """Of a part in a list of them."""
 TEXT = """
-/// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, a row that begins alike,
-/// and what is known of its tiles.
+/// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, place, what is known of
+/// its tiles, and which parts are of its place.
 template <int apart, int tile_rows, int turn>
-inline void list_parts(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk) {
-  int64_t* to = out + chunk * (apart + 1) * 14;
-  const int64_t first = w::first_part<apart>(chunk, chunks), last = w::last_part<apart>(chunk, chunks);
-  for (int64_t part = first; part <= last && part <= first + apart; ++part, to += 14) {
-    const w::PartTiles tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
-    to[0] = part, to[1] = chunk, to[2] = w::first_row<apart>(part, chunks);
+inline void list_parts(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
+  const w::ChunkParts parts{segments * apart, chunks};
+  int64_t* to = out + chunk * (parts.places + 1) * 16;
+  const int64_t first = parts.first(chunk), last = parts.last(chunk);
+  for (int64_t part = first; part <= last && part <= first + parts.places; ++part, to += 16) {
+    const w::PartTiles tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
+    to[0] = part, to[1] = chunk, to[2] = parts.place(part);
+    to[14] = parts.begin(to[2]), to[15] = parts.begin(to[2] + 1);
     to[3] = tiles.round, to[4] = tiles.end, to[5] = tiles.whole, to[6] = tiles.leave, to[7] = tiles.enter;
     to[8] = tiles.last, to[9] = tiles.rank, to[10] = tiles.last_rank;
-    to[11] = tiles.place, to[12] = tiles.step, to[13] = tiles.none;
+    to[11] = tiles.first, to[12] = tiles.step, to[13] = tiles.none;
   }
 }
 """
@@ -34,13 +36,13 @@ WAYS = [(apart, *way) for apart, way in product(APART, TILE_ROWS_AND_TURNS)]
 
 
 def parts_kernel() -> str:
-    """The text of functions ``parts_2_1_0``, ..., which take a place for the parts, and the numbers of rows and chunks;
-    a thread lists those of a chunk."""
+    """The text of functions ``parts_2_1_0``, ..., which take memory for the parts, and the numbers of rows of a
+    segment, of segments and of chunks; a thread lists those of a chunk."""
     head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
     functions = (
-        f"{head} parts_{apart}_{tile_rows}_{turn}(int64_t* out, int64_t rows, int64_t chunks) {{\n"
+        f"{head} parts_{apart}_{tile_rows}_{turn}(int64_t* out, int64_t rows, int64_t segments, int64_t chunks) {{\n"
         f"  const int64_t chunk = int64_t(blockIdx.x) * {THREADS} + threadIdx.x;\n"
-        f"  if (chunk < chunks) list_parts<{apart}, {tile_rows}, {turn}>(out, rows, chunks, chunk);\n}}\n"
+        f"  if (chunk < chunks) list_parts<{apart}, {tile_rows}, {turn}>(out, rows, segments, chunks, chunk);\n}}\n"
         for apart, tile_rows, turn in WAYS
     )
     return TEXT + "".join(functions)
@@ -48,11 +50,11 @@ def parts_kernel() -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """Of a chunk, as the header has it. alike: a row that is said to begin as its rows do."""
+    """Of a chunk, as the header has it. begin, behind: the first part of its place, and that behind the last one."""
 
     number: int
     chunk: int
-    alike: int
+    place: int
     round: int
     end: int
     whole: int
@@ -61,14 +63,16 @@ class Part:
     last: int
     rank: int
     last_rank: int
-    place: int
+    first: int
     step: int
     none: int
+    begin: int
+    behind: int
 
     def row(self, turn: int) -> int:
         """The first row of the tile that it has in a round."""
         before = self.whole * turn + min(turn, self.leave) + max(turn - self.enter + 1, 0)
-        return self.place + self.step * (before + (self.rank if turn < self.last else self.last_rank))
+        return self.first + self.step * (before + (self.rank if turn < self.last else self.last_rank))
 
     @property
     def rows(self) -> list[int]:
@@ -80,21 +84,25 @@ class Part:
         return min(max(turn - self.round, 0), self.end - self.round)
 
 
-def places(chunks: int, apart: int) -> int:
-    """Words that the parts of all chunks have place in."""
-    return chunks * (apart + 1) * WORDS
+def words(chunks: int, places: int) -> int:
+    """That the parts of all chunks are."""
+    return chunks * (places + 1) * WORDS
 
 
-def listed(words: Sequence[int]) -> list[Part]:
+def listed(found: Sequence[int]) -> list[Part]:
     """From what the text has written, over minus ones."""
-    every = (words[i : i + WORDS] for i in range(0, len(words), WORDS))
+    every = (found[i : i + WORDS] for i in range(0, len(found), WORDS))
     return [Part(*part) for part in every if part[0] >= 0]
 
 
-def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows: int, turn: int) -> str | None:
-    """What is wrong with the parts of all chunks, if anything is. Rows may be too many to look at each: those of rounds
-    are looked at in which some chunk begins or ends."""
-    if [part.number for part in parts] != list(range(chunks + apart - 1)):
+def finding(
+    parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows: int, turn: int, segments: int = 1
+) -> str | None:
+    """What is wrong with the parts of all chunks, if anything is. Rows, of a segment, may be too many to look at each:
+    those of rounds are looked at in which some chunk begins or ends."""
+    places = segments * apart
+    turns = chunks % places != 0
+    if [part.number for part in parts] != list(range(chunks + (places - 1) * turns)):
         return f"numbers {[part.number for part in parts]}"
     if [part.chunk for part in parts] != sorted(part.chunk for part in parts):
         return "chunks are not in order"
@@ -103,24 +111,24 @@ def finding(parts: Sequence[Part], rows: int, chunks: int, apart: int, tile_rows
     step = apart * tile_rows
     tiles = -(-rows // step)
     for part in parts:
-        if not 0 <= part.place < apart or part.place != part.number - part.chunk or part.end < part.round:
-            return f"{part} begins somewhere else"
-        if part.alike != part.place:
-            return f"{part} begins as others do"
-        if part.step != step or part.none < rows or part.none % apart != part.place:
+        if not 0 <= part.place < places or part.end < part.round:
+            return f"{part} is of another place"
+        if part.first != part.place % apart or part.step != step or part.none < rows or part.none % apart != part.first:
             return f"{part} has other tiles"
-    for place in range(apart):
+    for place in range(places):
         own = [part for part in parts if part.place == place]
+        if {(part.begin, part.behind) for part in own} != {(own[0].number, own[-1].number + 1)}:
+            return f"place {place} has other parts"
         ends = {end + by for part in own for end in (part.round, part.end, part.last) for by in (-1, 0, 1)}
         if sum(part.end - part.round for part in own) != tiles:
             return f"place {place} has other tiles"
         for number in sorted(ends):
             before = sum(part.done(number) for part in own)
             found = sorted(part.row(number) for part in own if part.round <= number < part.end)
-            if found != [place + step * (before + i) for i in range(len(found))]:
+            if found != [place % apart + step * (before + i) for i in range(len(found))]:
                 return f"place {place}: round {number} has {found}, behind {before}"
-    left_out = turn if apart > 1 and apart * tiles > chunks else 0
-    share = apart * (tiles + left_out) // chunks
+    left_out = turn if turns and places * tiles > chunks else 0
+    share = places * (tiles + left_out) // chunks
     for chunk in range(chunks):
         own = [part for part in parts if part.chunk == chunk]
         count = sum(part.end - part.round for part in own)

@@ -48,8 +48,8 @@ def rounded(x):  # to bfloat16, which NumPy has no type for
 class NumpySchedule(Schedule):
     backend: ClassVar[str] = "numpy"
 
-    def chunk_count(self, rows: int) -> int:
-        return 1
+    def part_count(self, rows: int, segments: int) -> int:
+        return segments
 
     def __str__(self) -> str:
         return f"{self.split_text} finish={self.finish} backend=numpy"

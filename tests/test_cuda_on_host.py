@@ -55,6 +55,22 @@ def test_tiles_may_overlap(name: str, shape: tuple[int, int], rows: int) -> None
     check(name, shape, cluster=2, warps=1, vectors=2, stages=3, lag=1, rows_per_tile=rows, chunks=3)
 
 
+SEGMENTED: dict[str, dict[str, Any]] = {
+    "plain": {"cluster": 2, "warps": 1, "vectors": 2},
+    "behind": {"cluster": 2, "warps": 1, "vectors": 2, "lag": 1},
+    "weights in shared memory": {"warps": 2, "vectors": 2, "weights": "shared"},
+    "groups": {"warps": 8, "vectors": 3, "groups": 8, "rows_per_tile": 8},
+}
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 8, 12, 30])
+@pytest.mark.parametrize(("way", "columns"), checkered(SEGMENTED, [520, 516, 517]), ids=str)
+def test_chunks_go_on_from_one_segment_to_the_next(way: str, columns: int, chunks: int) -> None:
+    """Of eight segments; there are more chunks than the machine has clusters."""
+    fields = {"stages": 3} | SEGMENTED[way] | {"chunks": chunks}
+    check("modulated_layer_norm_backward", (40, columns), dynamic=chunks == 3, **fields)
+
+
 @pytest.mark.parametrize(("way", "rows"), checkered(QUEUED, [2, 5, 33]))
 def test_every_tile_is_taken(way: str, rows: int) -> None:
     """Of fewer tiles than clusters, and of many more; of more clusters than are resident."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import astuple, replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cuda_kernels import SOME, kernel_of
-from tests.cuda_rows import TEXT, WAYS, Part, finding, listed, places
+from tests.cuda_rows import TEXT, WAYS, Part, finding, listed, words
 from tests.host_cuda import library, section
 from weft.backends.cuda import launches
 from weft.backends.cuda.view import View
@@ -22,14 +23,16 @@ Lists = Callable[..., list[Part]]
 
 _CASES = "".join(
     f"  if (apart == {apart} && tile_rows == {tile_rows} && turn == {turn})"
-    f" return list_parts<{apart}, {tile_rows}, {turn}>(out, rows, chunks, chunk);\n"
+    f" return list_parts<{apart}, {tile_rows}, {turn}>(out, rows, segments, chunks, chunk);\n"
     for apart, tile_rows, turn in WAYS
 )
 _CALLED = f"""
-inline void list_one(int64_t* out, int64_t rows, int64_t chunks, int64_t chunk, int apart, int tile_rows, int turn) {{
+inline void list_one(
+    int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk, int apart, int tile_rows, int turn) {{
 {_CASES}}}
-extern "C" void list_all(int64_t* out, int64_t rows, int64_t chunks, int apart, int tile_rows, int turn) {{
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) list_one(out, rows, chunks, chunk, apart, tile_rows, turn);
+extern "C" void list_all(
+    int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int apart, int tile_rows, int turn) {{
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) list_one(out, rows, segments, chunks, chunk, apart, tile_rows, turn);
 }}
 extern "C" int64_t next_of(w::PartTiles* tiles) {{ return tiles->next(); }}
 """
@@ -45,12 +48,13 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def parts_of(header: ctypes.CDLL) -> Lists:
-    """Of so many rows and chunks."""
+    """Of so many rows of a segment, and chunks."""
 
-    def call(rows: int, chunks: int, apart: int, tile_rows: int = 1, turn: int = 0) -> list[Part]:
-        words = (ctypes.c_int64 * places(chunks, apart))(*[-1] * places(chunks, apart))
-        header.list_all(words, ctypes.c_int64(rows), ctypes.c_int64(chunks), apart, tile_rows, turn)
-        return listed(list(words))
+    def call(rows: int, chunks: int, apart: int, tile_rows: int = 1, turn: int = 0, segments: int = 1) -> list[Part]:
+        count = words(chunks, apart * segments)
+        found = (ctypes.c_int64 * count)(*[-1] * count)
+        header.list_all(found, *map(ctypes.c_int64, (rows, segments, chunks)), apart, tile_rows, turn)
+        return listed(list(found))
 
     return call
 
@@ -67,11 +71,27 @@ def test_every_row_is_of_one_part_whose_rows_all_begin_alike(parts_of: Lists, wa
             assert sorted(found) == [*range(rows)]
 
 
+@pytest.mark.parametrize("way", [(1, 1, 4), (2, 2, 3), (8, 1, 4), (4, 3, 0)])
+def test_chunks_go_on_from_one_segment_to_the_next(parts_of: Lists, way: tuple[int, int, int]) -> None:
+    """Of fewer segments than chunks, and of more."""
+    apart, tile_rows, _ = way
+    for rows, segments in product([1, 2, 9, 16, 31], [1, 2, 3, 7, 8, 16, 60]):
+        for chunks in {c for c in (1, 2, 3, 7, 8, 15, 16, 30, 66) if c <= rows * segments}:
+            parts = parts_of(rows, chunks, *way, segments)
+            assert finding(parts, rows, chunks, *way, segments) is None, (rows, segments, chunks)
+            firsts = [(part.place // apart, first) for part in parts for first in part.rows]
+            behind = apart * tile_rows
+            found = [(s, row) for s, first in firsts for row in range(first, first + behind, apart) if row < rows]
+            assert sorted(found) == [*product(range(segments), range(rows))]
+
+
 @settings(deadline=None, max_examples=500, derandomize=True)
-@given(rows=st.integers(0, 2**45), chunks=st.integers(1, 1200), way=st.sampled_from(WAYS))
-def test_rows_may_be_any_number(parts_of: Lists, rows: int, chunks: int, way: tuple[int, int, int]) -> None:
+@given(rows=st.integers(0, 2**45), chunks=st.integers(1, 1200), way=st.sampled_from(WAYS), segments=st.integers(1, 40))
+def test_rows_may_be_any_number(
+    parts_of: Lists, rows: int, chunks: int, way: tuple[int, int, int], segments: int
+) -> None:
     """Also fewer than there are chunks; and of more than two billion the index has 64 bits."""
-    assert finding(parts_of(rows, chunks, *way), rows, chunks, *way) is None
+    assert finding(parts_of(rows, chunks, *way, segments), rows, chunks, *way, segments) is None
 
 
 @pytest.mark.parametrize(("rows", "chunks"), [(20, 3), (70, 6), (1335, 66), (3, 3), (7, 12)])
@@ -81,10 +101,10 @@ def test_tiles_of_a_part_follow_one_another(
 ) -> None:
     """And behind them comes a row that does not exist and would begin as they do, however often it is asked for."""
     for part in parts_of(rows, chunks, *way):
-        words = (ctypes.c_int64 * 11)(*astuple(part)[3:])
-        found = [header.next_of(words) for _ in part.rows]
+        tiles = (ctypes.c_int64 * 11)(*astuple(part)[3:14])
+        found = [header.next_of(tiles) for _ in part.rows]
         assert found == part.rows == sorted({*found})
-        assert header.next_of(words) == header.next_of(words) == part.none >= rows
+        assert header.next_of(tiles) == header.next_of(tiles) == part.none >= rows
 
 
 @pytest.mark.parametrize(("chunks", "apart"), [(66, 8), (30, 8), (132, 4), (15, 8), (30, 2), (264, 1)])
@@ -110,11 +130,15 @@ def test_a_chunk_has_a_part_more_for_each_place_that_begins_in_it(parts_of: List
         (3, 1, [2]), (4, 1, [3, 11, 19]), (5, 1, [4, 12, 20]), (6, 1, [21]),
         (7, 2, [5, 13]), (8, 2, [6, 14, 22]), (9, 2, [7, 15, 23]),
     ]  # fmt: skip
-    assert [(p.number, p.chunk, p.rows) for p in parts_of(6, 2, 2)] == [
-        (0, 0, [0, 2, 4]),
-        (1, 0, []),
-        (2, 1, [1, 3, 5]),
-    ]
+    assert [(p.number, p.chunk, p.place, p.rows) for p in parts_of(3, 4, 2, segments=3)][:5] == [
+        (0, 0, 0, [0, 2]), (1, 0, 1, [3]), (2, 1, 1, [1]), (3, 1, 2, [0, 2]), (4, 1, 3, []),
+    ]  # fmt: skip
+
+
+def test_where_places_are_whole_numbers_of_chunks_these_have_one_part(parts_of: Lists) -> None:
+    assert [(p.number, p.chunk, p.place, p.rows) for p in parts_of(7, 4, 2, turn=4)] == [
+        (0, 0, 0, [0, 4]), (1, 1, 0, [2, 6]), (2, 2, 1, [1, 5]), (3, 3, 1, [3, 7]),
+    ]  # fmt: skip
 
 
 def test_rows_are_dealt_out_in_rounds(parts_of: Lists) -> None:
@@ -138,7 +162,10 @@ def test_a_chunk_that_goes_on_to_another_place_has_fewer_tiles(parts_of: Lists) 
     assert counts(2, 4) == counts(2, 0)
 
 
-RIGHT = (Part(0, 0, 0, 0, 2, 0, 2, 5, 4, 0, 0, 0, 2, 4), Part(1, 0, 1, 2, 4, 0, 0, 2, 4, -1, -1, 1, 2, 5))
+RIGHT = (
+    Part(0, 0, 0, 0, 2, 0, 2, 5, 4, 0, 0, 0, 2, 4, 0, 1),
+    Part(1, 0, 1, 2, 4, 0, 0, 2, 4, -1, -1, 1, 2, 5, 1, 2),
+)
 """Of four rows, in one chunk, two apart."""
 
 
@@ -147,9 +174,12 @@ RIGHT = (Part(0, 0, 0, 0, 2, 0, 2, 5, 4, 0, 0, 0, 2, 4), Part(1, 0, 1, 2, 4, 0, 
     [
         (0, {}, None),
         (1, {"number": 2}, "numbers"),
-        (1, {"place": 0}, "begins somewhere else"),
-        (0, {"end": -1}, "begins somewhere else"),
-        (1, {"alike": 0}, "begins as others do"),
+        (1, {"place": 2}, "is of another place"),
+        (0, {"end": -1}, "is of another place"),
+        (1, {"place": 0}, "has other tiles"),
+        (1, {"first": 0}, "has other tiles"),
+        (1, {"begin": 0}, "has other parts"),
+        (0, {"behind": 2}, "has other parts"),
         (1, {"step": 4}, "has other tiles"),
         (1, {"none": 3}, "has other tiles"),
         (1, {"none": 6}, "has other tiles"),
@@ -168,13 +198,14 @@ def test_what_is_wrong_is_found(number: int, change: dict[str, int], wrong: str 
 
 
 def test_chunks_that_are_unequal_are_found() -> None:
-    """Of eight rows, two apart, the first chunk has one of four of the first place, the other all others."""
+    """Of eight rows, two apart, the first chunk has one of four of the first place, the second one the others."""
     parts = [
-        Part(0, 0, 0, 0, 1, 0, 1, 9, 4, 0, 0, 0, 2, 8),
-        Part(1, 1, 0, 1, 4, 0, 0, 0, 9, -1, -1, 0, 2, 8),
-        Part(2, 1, 1, 0, 4, 0, 4, 9, 4, 0, 0, 1, 2, 9),
+        Part(0, 0, 0, 0, 1, 1, 1, 9, 1, 0, 0, 0, 2, 8, 0, 2),
+        Part(1, 1, 0, 0, 3, 1, 1, 9, 1, 1, 0, 0, 2, 8, 0, 2),
+        Part(2, 2, 1, 0, 2, 2, 0, 9, 9, 0, 0, 1, 2, 9, 2, 4),
+        Part(3, 3, 1, 0, 2, 2, 0, 9, 9, 1, 1, 1, 2, 9, 2, 4),
     ]
-    assert finding(parts, 8, 2, 2, 1, 0) == "chunk 0 has 1 tiles"
+    assert finding(parts, 8, 4, 2, 1, 0) == "chunk 0 has 1 tiles"
 
 
 # in kernels
@@ -184,10 +215,9 @@ def test_partial_results_are_whole_vectors_wherever_rows_begin() -> None:
     _, kernel = kernel_of("rms_norm_backward", (515, 1001), **SOME["a finish of its own"])
     text_ = render(kernel).text
     assert "w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));" in text_
-    begins = "beginning(dy + w::first_row<apart>(part, chunks) * 1001)"
-    assert text_.count(f"const auto begins = [&](int part) {{ return {begins}; }};") == 1
-    assert text_.count("constexpr int64_t parts = chunks + apart - 1;") == 2
-    assert "(memory, sum_1_partial, parts, padded, begins, begin, columns)" in text_
+    assert text_.count("return beginning(dy + place * 1001);") == text_.count("place = parts.place(part);") == 1
+    assert text_.count("constexpr w::ChunkParts parts{apart, chunks};") == 2
+    assert "(memory, sum_1_partial, parts.count(), padded, begins, begin, columns)" in text_
     assert launches.abi(kernel).partials[0].elements == (64 + 8 - 1) * 1008
 
 
@@ -196,8 +226,8 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     """All warps go through the same rows of it, and partial results of a part are its own."""
     _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["a finish of its own"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
-    loop = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {"
-    rows = "auto tiles = w::tiles_of<apart, 1, turn>(part, chunk, rows, chunks);"
+    loop = "for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {"
+    rows = "auto tiles = w::tiles_of<apart, 1, turn>(parts, part, chunk, rows);"
     plain = "const int64_t first_row = chunk, end_row = rows, stride = chunks;"
     assert lines.count(f"constexpr int apart = {apart};") == lines.count(loop) == lines.count(rows) == 2 * (apart > 1)
     assert lines.count("constexpr int turn = 4;") == (apart > 1)
@@ -225,10 +255,13 @@ def test_parts_of_segments_lie_one_after_the_other() -> None:
     assert segments is not None
     assert segments > 1
     text_ = render(kernel).text
-    assert "_partial + (segment * parts + part) * padded + before + column, " in text_
-    row = f"segment * {512 // segments * 1001} + w::first_row<apart>(part, chunks) * 1001"
-    assert f"const auto begins = [&](int64_t segment, int part) {{ return beginning(dy + {row}); }};" in text_
-    assert (
-        "_partial + segment * parts * padded, parts, padded, [&](int part) { return begins(segment, part); }," in text_
-    )
-    assert {p.elements for p in launches.abi(kernel).partials} == {segments * (64 + 8 - 1) * 1008}
+    assert "_partial + part * padded + before + column, " in text_
+    assert text_.count("constexpr w::ChunkParts parts{segments * apart, chunks};") == 2
+    assert text_.count("const int64_t segment = parts.place(part) / apart;") == 2
+    assert "const int64_t segment = place / apart;" in text_
+    assert f"return beginning(dy + segment * {512 // segments * 1001} + (place % apart) * 1001);" in text_
+    assert "const int64_t first_part = parts.begin(segment * apart)," in text_
+    assert "own_parts = parts.begin((segment + 1) * apart) - first_part;" in text_
+    begins = "[&](int part) { return begins(first_part + part); }"
+    assert f"_partial + first_part * padded, own_parts, padded, {begins}," in text_
+    assert {p.elements for p in launches.abi(kernel).partials} == {(64 + segments * 8 - 1) * 1008}

@@ -207,7 +207,9 @@ weft_add_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16*
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int part) { return beginning(dy + part * 18432); };
+  const auto begins = [&](int part) {
+    return beginning(dy + part * 18432);
+  };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {

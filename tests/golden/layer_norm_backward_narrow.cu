@@ -276,7 +276,9 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int part) { return 0; };
+  const auto begins = [&](int part) {
+    return 0;
+  };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {

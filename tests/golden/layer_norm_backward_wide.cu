@@ -44,7 +44,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
   constexpr int apart = 8;
-  constexpr int64_t parts = chunks + apart - 1;
+  constexpr w::ChunkParts parts{apart, chunks};
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -79,9 +79,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t last = w::last_part<apart>(chunk, chunks);
-        for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-          auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
+        for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+          auto tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
           const int64_t first_row = tiles.next(), end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
           const auto x_at = [&](int64_t row) { return x + row * 50257; };
@@ -113,9 +112,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t last = w::last_part<apart>(chunk, chunks);
-      for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part) {
-        auto tiles = w::tiles_of<apart, tile_rows, turn>(part, chunk, rows, chunks);
+      for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+        auto tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
         const int64_t first_row = tiles.next(), end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
         const auto x_at = [&](int64_t row) { return x + row * 50257; };
@@ -304,12 +302,15 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
   constexpr int apart = 8;
-  constexpr int64_t parts = chunks + apart - 1;
+  constexpr w::ChunkParts parts{apart, chunks};
   constexpr int lanes = 8;
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int part) { return beginning(dy + w::first_row<apart>(part, chunks) * 50257); };
+  const auto begins = [&](int part) {
+    const int64_t place = parts.place(part);
+    return beginning(dy + place * 50257);
+  };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
@@ -318,8 +319,8 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
     for (int64_t task = blockIdx.x; task < blocks; task += gridDim.x) {
       const int begin = static_cast<int>(task) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
-      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial, parts, padded, begins, begin, columns);
-      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial, parts, padded, begins, begin, columns);
+      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial, parts.count(), padded, begins, begin, columns);
+      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial, parts.count(), padded, begins, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {

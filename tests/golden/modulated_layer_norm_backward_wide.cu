@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=4 groups=1 blocks=2 vectors=4 lanes=8 stages=3 chunks=3 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=4 groups=1 blocks=2 vectors=4 lanes=8 stages=3 chunks=30 weights=registers lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -42,10 +42,12 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr int lanes = 8, cluster = 8, warps = 4;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
+  constexpr int turn = 3;
   constexpr int columns = 32768;
   const int64_t rows = 128;
   const int64_t segments = 8;
-  constexpr int64_t chunks = 3;
+  constexpr int64_t chunks = 30;
+  constexpr w::ChunkParts parts{segments, chunks};
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -56,9 +58,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 103808);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 103832);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<3, 33920, warps, w::Eviction::last> ring(memory, barriers);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 103808);
+  w::Ring<3, 33920, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 4, 2> exchange(memory + 101760, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
@@ -77,190 +80,201 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
-        const int64_t segment = next / chunks, chunk = next % chunks;
-        const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
-        const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
-        const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
-        const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
-        const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
-        for (int64_t row = first_row; row < end_row; row += stride) {
-          ring.wait_until_free();
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            if (row + r < end_row) {
-              const int before = beginning(dy_at(row + r));
-              const int begin = max(first * lanes - before, 0);
-              const int end = min((first + own) * lanes - before, columns);
-              ring.copy(r * 8448, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
-              ring.copy(16896 + r * 8448, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
-              ring.copy_number(33792 + r * 8, mean_at(row + r));
-              ring.copy_number(33808 + r * 8, rstd_at(row + r));
+      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+          const int64_t segment = parts.place(part);
+          auto tiles = w::tiles_of<1, tile_rows, turn>(parts, part, chunk, rows);
+          const int64_t first_row = tiles.next(), end_row = rows;
+          const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
+          const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
+          const auto mean_at = [&](int64_t row) { return mean + segment * 128 + row; };
+          const auto rstd_at = [&](int64_t row) { return rstd + segment * 128 + row; };
+          for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+            next_row = tiles.next();
+            ring.wait_until_free();
+            ring.set_next_row(next_row);
+            #pragma unroll
+            for (int r = 0; r < tile_rows; ++r) {
+              if (row + r < end_row) {
+                const int before = beginning(dy_at(row + r));
+                const int begin = max(first * lanes - before, 0);
+                const int end = min((first + own) * lanes - before, columns);
+                ring.copy(r * 8448, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 33554432);
+                ring.copy(16896 + r * 8448, x_at(row + r) + begin, x_at(row + r) + end, x + 33554432);
+                ring.copy_number(33792 + r * 8, mean_at(row + r));
+                ring.copy_number(33808 + r * 8, rstd_at(row + r));
+              }
             }
+            ring.numbers_copied();
+            ring.copied();
           }
-          ring.numbers_copied();
-          ring.copied();
         }
       }
     }
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t next = blockIdx.x / cluster; next < segments * chunks; next += gridDim.x / cluster) {
-      const int64_t segment = next / chunks, chunk = next % chunks;
-      const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
-      const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
-      const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
-      const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
-      const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
-      const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
-      w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
-      #pragma unroll
-      for (int k = 0; k < thread_vectors; ++k) {
-        const int vector = thread + k * threads;
-        const int column = (first + vector) * lanes - before;
-        if (has_vector(k, vector, column)) {
-          const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-          scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
-        }
-      }
-      float sum_2[thread_vectors][lanes];
-      w::fill(sum_2, 0.0f);
-      float sum_3[thread_vectors][lanes];
-      w::fill(sum_3, 0.0f);
-      for (int64_t row = first_row; row < end_row; row += stride) {
-        ring.wait_until_filled();
-        const w::bf16* dy_stage[tile_rows];
-        const w::bf16* x_stage[tile_rows];
-        const float* mean_stage[tile_rows];
-        const float* rstd_stage[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(r * 8448, dy_at(row + r), begin);
-          x_stage[r] = ring.row(16896 + r * 8448, x_at(row + r), begin);
-          mean_stage[r] = ring.number<float>(33792 + r * 8);
-          rstd_stage[r] = ring.number<float>(33808 + r * 8);
-        }
-        ring.next();
-        float mean_number[tile_rows];
-        float rstd_number[tile_rows];
-        float mul[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mean_number[r] = row + r < end_row ? *mean_stage[r] : float();
-          rstd_number[r] = row + r < end_row ? *rstd_stage[r] : float();
-          mul[r] = mean_number[r] * rstd_number[r];
-        }
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        w::Parts<w::Sum, float> sum_1_state[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto scale_vector = w::kept(scale_tile[k]);
-                float sum_block[lanes];
-                float sum_1_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul_1 = cast * rstd_number[r];
-                  const float sub = mul_1 - mul[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(scale_vector[i]);
-                  const float add = cast_2 + 1.0f;
-                  const float mul_2 = cast_1 * add;
-                  const float mul_4 = sub * mul_2;
-                  const float mul_12 = cast_1 * sub;
-                  sum_block[i] = mul_2;
-                  sum_1_block[i] = mul_4;
-                  sum_2[k][i] = sum_2[k][i] + mul_12;
-                  sum_3[k][i] = sum_3[k][i] + cast_1;
-                }
-                if (!whole) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                  w::keep_inside<w::Sum>(sum_1_block, column, columns);
-                }
-                sum_state[r].add(sum_block);
-                sum_1_state[r].add(sum_1_block);
-              }
+    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+        const int64_t segment = parts.place(part);
+        auto tiles = w::tiles_of<1, tile_rows, turn>(parts, part, chunk, rows);
+        const int64_t first_row = tiles.next(), end_row = rows;
+        const auto dy_at = [&](int64_t row) { return dy + segment * 4194304 + row * 32768; };
+        const auto x_at = [&](int64_t row) { return x + segment * 4194304 + row * 32768; };
+        const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
+        const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
+        const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
+        w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
+        if (first_row < end_row) {
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
+              scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
             }
           }
         }
-        float sum[tile_rows], sum_1[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
-        exchange.template reduce<w::Sum>(sum, sum_1);
-        float mul_3[tile_rows];
-        float mul_5[tile_rows];
-        float mul_6[tile_rows];
-        float mul_7[tile_rows];
-        float mul_8[tile_rows];
-        float mul_9[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mul_3[r] = sum[r] * 3.0517578e-05f;
-          mul_5[r] = sum_1[r] * 3.0517578e-05f;
-          mul_6[r] = mul[r] * mul_5[r];
-          mul_7[r] = rstd_number[r] * mul_5[r];
-          mul_8[r] = mul_6[r] * rstd_number[r];
-          mul_9[r] = mul_7[r] * rstd_number[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            auto* const out0_row = w::once(out0_at(row + r) + (first + thread) * lanes - before);
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                const auto scale_vector = w::kept(scale_tile[k]);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(scale_vector[i]);
-                  const float add = cast_2 + 1.0f;
-                  const float mul_2 = cast_1 * add;
-                  const float sub_1 = mul_2 - mul_3[r];
-                  const float mul_10 = cast * mul_9[r];
-                  const float sub_2 = mul_8[r] - mul_10;
-                  const float mul_11 = sub_1 * rstd_number[r];
-                  const float add_1 = mul_11 + sub_2;
-                  out0_lanes[i] = add_1;
+        float sum_2[thread_vectors][lanes];
+        w::fill(sum_2, 0.0f);
+        float sum_3[thread_vectors][lanes];
+        w::fill(sum_3, 0.0f);
+        for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
+          ring.wait_until_filled();
+          next_row = ring.next_row();
+          const w::bf16* dy_stage[tile_rows];
+          const w::bf16* x_stage[tile_rows];
+          const float* mean_stage[tile_rows];
+          const float* rstd_stage[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            const int begin = max(first * lanes - before, 0);
+            dy_stage[r] = ring.row(r * 8448, dy_at(row + r), begin);
+            x_stage[r] = ring.row(16896 + r * 8448, x_at(row + r), begin);
+            mean_stage[r] = ring.number<float>(33792 + r * 8);
+            rstd_stage[r] = ring.number<float>(33808 + r * 8);
+          }
+          ring.next();
+          float mean_number[tile_rows];
+          float rstd_number[tile_rows];
+          float mul[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            mean_number[r] = row + r < end_row ? *mean_stage[r] : float();
+            rstd_number[r] = row + r < end_row ? *rstd_stage[r] : float();
+            mul[r] = mean_number[r] * rstd_number[r];
+          }
+          w::Parts<w::Sum, float> sum_state[tile_rows];
+          w::Parts<w::Sum, float> sum_1_state[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if (row + r < end_row) {
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto scale_vector = w::kept(scale_tile[k]);
+                  float sum_block[lanes];
+                  float sum_1_block[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float mul_1 = cast * rstd_number[r];
+                    const float sub = mul_1 - mul[r];
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(scale_vector[i]);
+                    const float add = cast_2 + 1.0f;
+                    const float mul_2 = cast_1 * add;
+                    const float mul_4 = sub * mul_2;
+                    const float mul_12 = cast_1 * sub;
+                    sum_block[i] = mul_2;
+                    sum_1_block[i] = mul_4;
+                    sum_2[k][i] = sum_2[k][i] + mul_12;
+                    sum_3[k][i] = sum_3[k][i] + cast_1;
+                  }
+                  if (!whole) {
+                    w::keep_inside<w::Sum>(sum_block, column, columns);
+                    w::keep_inside<w::Sum>(sum_1_block, column, columns);
+                  }
+                  sum_state[r].add(sum_block);
+                  sum_1_state[r].add(sum_1_block);
                 }
-                w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
               }
             }
           }
+          float sum[tile_rows], sum_1[tile_rows];
+          for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total(), sum_1[r] = sum_1_state[r].total();
+          exchange.template reduce<w::Sum>(sum, sum_1);
+          float mul_3[tile_rows];
+          float mul_5[tile_rows];
+          float mul_6[tile_rows];
+          float mul_7[tile_rows];
+          float mul_8[tile_rows];
+          float mul_9[tile_rows];
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            mul_3[r] = sum[r] * 3.0517578e-05f;
+            mul_5[r] = sum_1[r] * 3.0517578e-05f;
+            mul_6[r] = mul[r] * mul_5[r];
+            mul_7[r] = rstd_number[r] * mul_5[r];
+            mul_8[r] = mul_6[r] * rstd_number[r];
+            mul_9[r] = mul_7[r] * rstd_number[r];
+          }
+          #pragma unroll
+          for (int r = 0; r < tile_rows; ++r) {
+            if (row + r < end_row) {
+              auto* const out0_row = w::once(out0_at(row + r) + (first + thread) * lanes - before);
+              #pragma unroll
+              for (int k = 0; k < thread_vectors; ++k) {
+                const int vector = thread + k * threads;
+                const int column = (first + vector) * lanes - before;
+                if (has_vector(k, vector, column)) {
+                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  const auto scale_vector = w::kept(scale_tile[k]);
+                  float out0_lanes[lanes];
+                  #pragma unroll
+                  for (int i = 0; i < lanes; ++i) {
+                    const float cast = w::cast<float>(x_tile[i]);
+                    const float cast_1 = w::cast<float>(dy_tile[i]);
+                    const float cast_2 = w::cast<float>(scale_vector[i]);
+                    const float add = cast_2 + 1.0f;
+                    const float mul_2 = cast_1 * add;
+                    const float sub_1 = mul_2 - mul_3[r];
+                    const float mul_10 = cast * mul_9[r];
+                    const float sub_2 = mul_8[r] - mul_10;
+                    const float mul_11 = sub_1 * rstd_number[r];
+                    const float add_1 = mul_11 + sub_2;
+                    out0_lanes[i] = add_1;
+                  }
+                  w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                }
+              }
+            }
+          }
+          ring.release();
         }
-        ring.release();
-      }
-      #pragma unroll
-      for (int k = 0; k < thread_vectors; ++k) {
-        const int vector = thread + k * threads;
-        const int column = (first + vector) * lanes - before;
-        if (has_vector(k, vector, column)) {
-          w::store(sum_2_partial + next * padded + before + column, w::vector(sum_2[k]));
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(k, vector, column)) {
+            w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
+          }
         }
-      }
-      #pragma unroll
-      for (int k = 0; k < thread_vectors; ++k) {
-        const int vector = thread + k * threads;
-        const int column = (first + vector) * lanes - before;
-        if (has_vector(k, vector, column)) {
-          w::store(sum_3_partial + next * padded + before + column, w::vector(sum_3[k]));
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(k, vector, column)) {
+            w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));
+          }
         }
       }
     }
@@ -274,12 +288,17 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   constexpr int columns = 32768;
   const int64_t rows = 128;
   const int64_t segments = 8;
-  constexpr int64_t chunks = 3;
+  constexpr int64_t chunks = 30;
+  constexpr w::ChunkParts parts{segments, chunks};
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int64_t segment, int part) { return beginning(dy + segment * 4194304 + part * 32768); };
+  const auto begins = [&](int part) {
+    const int64_t place = parts.place(part);
+    const int64_t segment = place;
+    return beginning(dy + segment * 4194304 + 0 * 32768);
+  };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {
@@ -287,10 +306,11 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
       const int64_t segment = task / blocks;
+      const int64_t first_part = parts.begin(segment), own_parts = parts.begin((segment + 1)) - first_part;
       const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
-      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
-      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial + segment * chunks * padded, chunks, padded, [&](int part) { return begins(segment, part); }, begin, columns);
+      const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + first_part * padded, own_parts, padded, [&](int part) { return begins(first_part + part); }, begin, columns);
+      const float sum_3 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_3_partial + first_part * padded, own_parts, padded, [&](int part) { return begins(first_part + part); }, begin, columns);
       const w::bf16 cast_4 = w::cast<w::bf16>(sum_2);
       const w::bf16 cast_5 = w::cast<w::bf16>(sum_3);
       if (exists) {

@@ -247,7 +247,9 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
-  const auto begins = [&](int part) { return beginning(dy + part * 65536); };
+  const auto begins = [&](int part) {
+    return beginning(dy + part * 65536);
+  };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
   {

@@ -22,7 +22,7 @@ from tests.cuda_header import (
     rows,
     values,
 )
-from tests.cuda_rows import WAYS, finding, listed, parts_kernel, places
+from tests.cuda_rows import WAYS, finding, listed, parts_kernel, words
 from tests.triton_cases import COMPUTED
 from weft.backends.cuda import build
 from weft.ir.dtypes import HALVES, TORCH_DTYPES
@@ -91,9 +91,10 @@ def test_reductions_in_one_pass(dtype: str, columns: int) -> None:
 def test_every_row_is_of_one_part_of_a_chunk(way: tuple[int, int, int]) -> None:
     """As a GPU divides, too: see tests/test_cuda_rows.py."""
     content, _ = build.compiled(parts_kernel(), "parts", architecture(), {})
-    found = dict[tuple[int, int], str | None]()
-    for count, chunks in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
-        out = torch.full((places(chunks, way[0]),), -1, dtype=torch.int64, device="cuda")
-        start(content, f"parts_{'_'.join(map(str, way))}", -(-chunks // THREADS), [out.data_ptr(), count, chunks])
-        found[count, chunks] = finding(listed(out.tolist()), count, chunks, *way)
+    found = dict[tuple[int, int, int], str | None]()
+    for case in product((1, 7, 64, 513, 1335, 2**33 + 5), (1, 8), (1, 2, 3, 5, 8, 24, 66, 131, 132, 1056)):
+        count, segments, chunks = case
+        out = torch.full((words(chunks, way[0] * segments),), -1, dtype=torch.int64, device="cuda")
+        start(content, f"parts_{'_'.join(map(str, way))}", -(-chunks // THREADS), [out.data_ptr(), *case])
+        found[case] = finding(listed(out.tolist()), count, chunks, *way, segments)
     assert {case: text for case, text in found.items() if text is not None} == {}

@@ -136,9 +136,14 @@ def _factor(text: str) -> str:
     return text if text.isalnum() or text.isidentifier() else f"({text})"
 
 
-def plus(size: Size, more: int) -> Size:
-    """A count and a number."""
-    return size + more if isinstance(size, int) else f"({size} + {more})"
+def plus(*counts: Size) -> Size:
+    """The sum of counts, of which numbers may be negative."""
+    number = sum(each for each in counts if isinstance(each, int))
+    texts = [each for each in counts if isinstance(each, str)]
+    if not texts:
+        return number
+    sign = "-" if number < 0 else "+"
+    return f"({' + '.join(texts)} {sign} {abs(number)})"
 
 
 def ceil_div(size: Size, by: int) -> Size:

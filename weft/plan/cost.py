@@ -42,7 +42,7 @@ def estimate(kernel: Kernel, target: Target, hints: Mapping[str, int], *, warm: 
         starts=schedule.starts,
         vector_operations=operations,
         row_loops=row_loops,
-        chunks=_chunks(kernel, sizes),
+        chunks=_parts(kernel, sizes),
         strided_elements=sum(sizes.elements(b.dims) for b in program.buffers if _strided(b, kernel)),
     )
     return backend_named(schedule.backend).timed(kernel, counts, target, hints, warm)
@@ -59,22 +59,22 @@ def least_us(moved: int, target: Target) -> float:
 
 
 def splits_sums(kernel: Kernel, hints: Mapping[str, int]) -> bool:
-    """Whether several chunks of rows add to one column sum, so that somebody has to add up their parts."""
+    """Whether there are several partial results of one column sum, so that somebody has to add them up."""
     sizes = Sizes(kernel.program, hints)
-    return _chunks(kernel, sizes) > sizes.elements(kernel.schedule.segments)
+    return _parts(kernel, sizes) > sizes.elements(kernel.schedule.segments)
 
 
-def _chunks(kernel: Kernel, sizes: Sizes) -> int:
-    """Chunks of rows that keep column sums of their own; none without an outer reduction."""
+def _parts(kernel: Kernel, sizes: Sizes) -> int:
+    """Partial results of each column sum; none without an outer reduction."""
     schedule = kernel.schedule
     if schedule.finish == "none":
         return 0
     rows, segments = sizes.elements(schedule.rows), max(1, sizes.elements(schedule.segments))
-    return segments * schedule.chunk_count(rows // segments)
+    return schedule.part_count(rows // segments, segments)
 
 
 def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
-    """Partial column sums: one row of every outer reduction a chunk."""
+    """Partial column sums."""
     program, schedule = kernel.program, kernel.schedule
     width = sum(
         sizes.elements(tuple(d for d in v.dims if d in schedule.columns))
@@ -83,7 +83,7 @@ def _workspace_bytes(kernel: Kernel, sizes: Sizes) -> int:
         for v in program.values
         if is_outer(v, schedule.rows)
     )
-    return _chunks(kernel, sizes) * width
+    return _parts(kernel, sizes) * width
 
 
 def _operations(kernel: Kernel, target: Target, sizes: Sizes) -> tuple[float, int]:

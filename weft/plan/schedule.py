@@ -48,8 +48,8 @@ class Schedule:
         """How often threads start: once, and once more for a finish of its own."""
         return 1 + (self.finish == "separate")
 
-    def chunk_count(self, rows: int) -> int:
-        """Chunks of rows of one segment, of so many rows, that keep column sums of their own."""
+    def part_count(self, rows: int, segments: int) -> int:
+        """Partial results of each column sum. rows: of a segment."""
         raise NotImplementedError
 
     def holds(self, columns: int) -> bool:

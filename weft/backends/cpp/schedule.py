@@ -28,8 +28,8 @@ class CppSchedule(Schedule):
         """A finish is a parallel loop of its own."""
         return 1 + (self.finish != "none")
 
-    def chunk_count(self, rows: int) -> int:
-        return -(-rows // self.rows_per_chunk)
+    def part_count(self, rows: int, segments: int) -> int:
+        return segments * -(-rows // self.rows_per_chunk)
 
     def __str__(self) -> str:
         held = f"held=({', '.join(self.held)}) finish={self.finish}"

@@ -133,6 +133,5 @@ def _holding(schedule: CudaSchedule, work: Work) -> CudaSchedule | None:
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:
-    """Of a segment: as many as clusters are resident."""
-    count = max(1, resources.resident_clusters(schedule, split.target) // work.segments)
-    return min(count, -(-work.rows // schedule.rows_per_tile))
+    """As many as clusters are resident."""
+    return min(resources.resident_clusters(schedule, split.target), work.tiles(schedule))

@@ -169,13 +169,30 @@ struct Ring {
 
 // the rows of a chunk
 
-/// Where a thread keeps something of its columns, rows that begin at one place between two vectors, which are `apart`
-/// from each other, are taken together. A chunk has a part for each place where rows of it begin, maybe an empty one, so
-/// that the parts of all are numbered by chunk + place.
-template <int apart>
-inline int64_t first_part(int64_t chunk, int64_t chunks) { return chunk + apart * chunk / chunks; }
-template <int apart>
-inline int64_t last_part(int64_t chunk, int64_t chunks) { return chunk + min(apart * (chunk + 1) / chunks, apart - 1ll); }
+/// A place is of one segment: rows that begin alike, between two vectors or with one, where a thread keeps something of
+/// its columns, `apart` from each other; a segment has so many places. Chunks have equal shares of the tiles of all
+/// places, one place after the other, and a part for each place that they have tiles of. Where a place is no whole number
+/// of chunks, the parts of all are numbered by chunk + place; a chunk that ends with a place has an empty part of the
+/// next one then.
+struct ChunkParts {
+  int64_t places, chunks;
+
+  constexpr bool are_whole() const { return chunks % places == 0; }
+  constexpr int64_t count() const { return are_whole() ? chunks : chunks + places - 1; }
+  /// Of a chunk.
+  constexpr int64_t first(int64_t chunk) const { return chunk + (are_whole() ? 0 : places * chunk / chunks); }
+  constexpr int64_t last(int64_t chunk) const {
+    return chunk + (are_whole() ? 0 : min(places * (chunk + 1) / chunks, places - 1));
+  }
+  constexpr int64_t place(int64_t part) const {
+    return are_whole() ? part / (chunks / places) : places * (part + 1) / (places + chunks);
+  }
+  /// The first part of a place, or that behind the last one.
+  constexpr int64_t begin(int64_t place) const {
+    if (are_whole()) return place * (chunks / places);
+    return place == 0 ? 0 : (place * chunks + places - 1) / places - 1 + place;
+  }
+};
 
 /// The row tiles of a part, by their first rows: one of each round of the tiles of its place.
 struct PartTiles {
@@ -184,24 +201,24 @@ struct PartTiles {
   int64_t leave, enter;  // rounds that the chunk has which goes on with another place, and before that which comes to it
   int64_t last;  // the round that only some of the chunks have
   int64_t rank, last_rank;  // of the part in its rounds, without the chunk that comes, and in the last one
-  int64_t place, step, none;
+  int64_t first, step, none;
 
   /// The next one, or a row behind all of them that begins as they do.
   int64_t next() {
     if (round >= end) return none;
     const int64_t before = whole * round + min(round, leave) + max(round - enter + 1, 0ll);
-    return place + step * (before + (round++ < last ? rank : last_rank));
+    return first + step * (before + (round++ < last ? rank : last_rank));
   }
 };
-/// The tiles of all places, one place after the other, are divided among the chunks in equal shares. Those of a place are
-/// dealt out in rounds, and what has as many rounds before it is done at one time, so that what all chunks are at lies
-/// together: a chunk with two places is in the first rounds of one, and in the last rounds of the other. turn: so
-/// many tiles fewer it has, for the time from one place to the other.
+/// The tiles of a place are dealt out in rounds, and what has as many rounds before it is done at one time, so that what
+/// all chunks are at lies together: a chunk with two places is in the first rounds of one, and in the last rounds of the
+/// other. rows: of a segment. turn: so many tiles fewer it has, for the time from one place to the other.
 template <int apart, int tile_rows, int turn>
-inline PartTiles tiles_of(int64_t part, int64_t chunk, int64_t rows, int64_t chunks) {
-  const int64_t place = part - chunk, step = apart * tile_rows, tiles = (rows + step - 1) / step;
-  const int64_t left_out = apart > 1 && apart * tiles > chunks ? turn : 0;  // not where no chunk has two places
-  const int64_t all = max(apart * (tiles + left_out), 1ll), each = all / chunks;
+inline PartTiles tiles_of(const ChunkParts& parts, int64_t part, int64_t chunk, int64_t rows) {
+  const int64_t places = parts.places, chunks = parts.chunks, place = parts.place(part);
+  const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step;
+  const int64_t left_out = !parts.are_whole() && places * tiles > chunks ? turn : 0;  // where chunks have two places
+  const int64_t all = max(places * (tiles + left_out), 1ll), each = all / chunks;
   const int64_t from = place * (tiles + left_out), to = from + tiles;
   const auto begin = [&](int64_t of) { return all * of / chunks; };
   // chunks that have the first and the last tiles of the place, and how many, if others of them are of other places
@@ -211,11 +228,8 @@ inline PartTiles tiles_of(int64_t part, int64_t chunk, int64_t rows, int64_t chu
   const int64_t enter = max(each, entering) - entering + (entering == 0);
   const int64_t own = max(min(begin(chunk + 1), to) - max(begin(chunk), from), 0ll), rank = chunk - whole;
   const int64_t round = rank < 0 ? enter : 0, last_rank = begin(chunk) - begin(whole) - each * rank;
-  return {round, round + own, max(behind - whole, 0ll), leaving, enter, each,
-          rank, rank < 0 ? -1 : last_rank - (0 < entering && entering <= each), place, step, place + step * tiles};
+  return {round, round + own, max(behind - whole, 0ll), leaving, enter, each, rank,
+          rank < 0 ? -1 : last_rank - (0 < entering && entering <= each), place % apart, step, place % apart + step * tiles};
 }
-/// A row that begins as those of a part do.
-template <int apart>
-inline int first_row(int part, int chunks) { return apart * (part + 1) / (apart + chunks); }
 
 }  // namespace w

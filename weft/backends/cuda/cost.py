@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from importlib import resources as files
 
 from weft.backends.cuda import resources
-from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule, chunk_parts
 from weft.backends.cuda.view import GRANULE_BYTES, MANY_CHUNKS
 from weft.backends.cuda.work import Work
 from weft.backends.overlap import together
@@ -111,16 +111,15 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     """Of a kernel."""
     resident = resources.resident_clusters(schedule, target)
     rows = schedule.group_rows
-    tiles = -(-work.rows // schedule.rows_per_tile)
+    tiles = work.tiles(schedule)
     chunks = min(schedule.chunks, tiles)
-    waves = -(-chunks * work.segments // resident)
-    in_parts = work.is_early and work.has_parts(schedule)
-    parts = chunks + (work.alike - 1) * in_parts
+    waves = -(-chunks // resident)
+    parts = chunk_parts(chunks, work.places(schedule))
     rounds: float = waves * -(-work.places_tiles(schedule) // chunks)
     if work.is_queued(schedule):
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
-    crowd = min(schedule.blocks, -(-chunks * work.segments // max(1, resident // schedule.blocks)))
+    crowd = min(schedule.blocks, -(-chunks // max(1, resident // schedule.blocks)))
     is_held = schedule.tile == "registers"
     moves, operations = (len(work.copied) if is_held else work.loads) + len(work.written), work.operations
     if schedule.weights == "shared":
@@ -154,7 +153,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     # memory
     stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
-    partial_bytes = 2 * 4 * work.sums * work.columns * parts * work.segments
+    partial_bytes = 2 * 4 * work.sums * work.columns * parts
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + known.held * is_held)
     moved_us += known.cold * min(work.moved_bytes, target.cache_bytes) / per_us
     stores = work.columns / (work.lanes * row_lanes) * crowd * schedule.warps
@@ -178,7 +177,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         blocks = resident * schedule.cluster if schedule.finish == "same" else FINISH_BLOCKS * target.units
         turns = -(-work.segments * -(-work.columns // resources.FINISH_COLUMNS) // blocks)
         many = 32 if chunks >= MANY_CHUNKS else 8
-        each = -(-parts // (schedule.warps if schedule.finish == "same" else many))
+        each = -(-parts // work.segments // (schedule.warps if schedule.finish == "same" else many))
         ends_us += known.gather_us * work.sums * turns * -(-each // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
     return Times(together(memory_us, tiles_us, known.power) + ends_us, ends_us, memory_us, tiles_us)

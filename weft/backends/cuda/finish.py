@@ -81,6 +81,10 @@ class Finish(Statements):
             with self.out.block(f"for (int64_t task = blockIdx.x; task < {total}; task += gridDim.x)"):
                 if loop.kept:
                     line(f"const int64_t segment = {'task / blocks' if has_columns else 'task'};")
+                    next_, first = (
+                        f"parts.begin({at}{' * apart' * (self.apart > 1)})" for at in ("(segment + 1)", "segment")
+                    )
+                    line(f"const int64_t first_part = {first}, own_parts = {next_} - first_part;")
                 if has_columns:
                     block = "task % blocks" if loop.kept else "task"
                     line(f"const int begin = static_cast<int>({block}) * task_columns, column = begin + thread;")
@@ -127,18 +131,13 @@ class Finish(Statements):
 
     def _gather(self, value: Value, keeps: bool) -> None:
         own = keeps and any(s in value.dims for s in self.segments)
-        each = self.parts
-        parts = each if own or not self.segments else f"segments * {each}"
+        parts, begins = (
+            ("own_parts", "[&](int part) { return begins(first_part + part); }") if own else (self.parts, "begins")
+        )
         kind, op, place = C_TYPES[value.dtype], REDUCTIONS[value.op], f"{value.name}_partial"
         if self.sums_vectors(value):
-            place += f" + segment * {each} * padded" if own else ""
-            begins = "begins"
-            if self.segments:
-                at = "segment, part" if own else f"part / {each}, part % {each}"
-                begins = f"[&](int part) {{ return begins({at}); }}"
-            rows = f"{place}, {parts}, padded, {begins}"
+            rows = f"{place}{' + first_part * padded' * own}, {parts}, padded, {begins}"
             call = f"w::gathered_columns<{op}, warps, wide, !early>(memory, {rows}, begin, columns)"
         else:
-            place += f" + segment * {each}" if own else ""
-            call = f"w::gathered_number<{op}, warps>(memory, {place}, {parts})"
+            call = f"w::gathered_number<{op}, warps>(memory, {place}{' + first_part' * own}, {parts})"
         self.out.line(f"const {kind} {value.name} = {call};")

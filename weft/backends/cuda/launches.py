@@ -21,10 +21,10 @@ from weft.lowering.nest import GridSync, Nest, Reduce, Send, Tasks
 _OURS = (
     "w lanes cluster warps stages threads tile_rows columns divisible early ragged own thread_vectors memory ring "
     "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart tiles stride "
-    "first_row end_row last surely at_edge queue counter next_row next_rows whole sent Tile held fresh ahead inner "
-    "segment chunk row r k i vector column before begin end kept wide task_columns blocks task exists barrier thread "
-    "groups group group_threads group_thread stage_rows lane one tile threadIdx blockIdx gridDim blockDim warpSize "
-    "count min max barriers"
+    "place first_row end_row first_part own_parts turn surely at_edge queue counter next_row next_rows whole sent "
+    "Tile held fresh ahead inner segment chunk row r k i vector column before begin end kept wide task_columns "
+    "blocks task exists barrier thread groups group group_threads group_thread stage_rows lane one tile threadIdx "
+    "blockIdx gridDim blockDim warpSize count min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
@@ -96,15 +96,14 @@ def supports(kernel: CudaKernel) -> Refusal | None:
 
 
 def _chunk_count(kernel: CudaKernel) -> Size:
-    """Chunks of a segment: no more than there are rows."""
-    inside = [r for r in kernel.schedule.rows if r not in kernel.schedule.segments]
-    return at_most(_elements(kernel, inside), kernel.schedule.chunks)
+    """Chunks of all rows: no more than there are of these."""
+    return at_most(_elements(kernel, kernel.schedule.rows), kernel.schedule.chunks)
 
 
 def _part_count(kernel: CudaKernel) -> Size:
-    """Partial results of all segments."""
-    each = plus(_chunk_count(kernel), View(kernel).apart - 1)
-    return product([_elements(kernel, kernel.schedule.segments), each])
+    """Partial results, at the most."""
+    places = product([_elements(kernel, kernel.schedule.segments), View(kernel).apart])
+    return plus(_chunk_count(kernel), places, -1)
 
 
 def _elements(kernel: CudaKernel, dims: tuple[str, ...] | list[str]) -> Size:
@@ -115,12 +114,11 @@ def abi(kernel: CudaKernel) -> Abi:
     """How its functions are called."""
     plain, nests = lowered(kernel)
     schedule, entry = plain.schedule, entry_of(kernel.name)
-    chunks = product([_elements(plain, schedule.segments), _chunk_count(plain)])
     syncs = has_grid_sync(nests)
     launches = [
         Launch(
             entry,
-            (product([chunks, schedule.cluster]), 1),
+            (product([_chunk_count(plain), schedule.cluster]), 1),
             schedule.threads + WARP_THREADS,
             True,
             syncs,

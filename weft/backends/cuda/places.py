@@ -20,8 +20,8 @@ class Places(View):
     def __init__(self, kernel: CudaKernel) -> None:
         super().__init__(kernel)
         self.dims = {d.name: d.size for d in kernel.program.dims}
-        self.parts = "parts" if self.apart > 1 else "chunks"
-        """How many partial results a segment has."""
+        self.parts = "parts.count()" if self.has_parts else "chunks"
+        """How many partial results there are."""
 
     def product(self, dims: Iterable[str]) -> Size:
         """Elements along some dimensions: a number, or names of parameters."""
@@ -39,6 +39,10 @@ class Places(View):
         terms = [str(buffer.offset)] if buffer.offset else []
         terms += self._terms(buffer, self.segments, "segment") + self._terms(buffer, self.inside, row)
         return " + ".join(terms)
+
+    def segment_of(self, part: str) -> str:
+        """The segment that a part of a chunk is of."""
+        return f"parts.place({part}){' / apart' * (self.apart > 1)}"
 
     def element(self, buffer: Buffer, column: str = "column") -> str:
         """The element of a buffer at the current indices."""

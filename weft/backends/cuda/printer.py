@@ -91,21 +91,18 @@ class Printer(RowTiles):
     @contextmanager
     def _chunks(self, addressed: Iterable[Buffer]) -> Generator[None]:
         """addressed: buffers whose rows are looked for."""
-        line, index, total = self.out.line, "chunk", "chunks"
-        if self.segments:
-            index, total = "next", "segments * chunks"
-        head = f"for (int64_t {index} = blockIdx.x / cluster; {index} < {total}; {index} += gridDim.x / cluster)"
+        line = self.out.line
+        head = "for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster)"
         with ExitStack() as parts:
             if not self.is_queued:
                 parts.enter_context(self.out.block(head))
-            if self.segments:
-                line("const int64_t segment = next / chunks, chunk = next % chunks;")
-            if self.apart > 1:
-                line("const int64_t last = w::last_part<apart>(chunk, chunks);")
-                head = "for (int64_t part = w::first_part<apart>(chunk, chunks); part <= last; ++part)"
+            if self.has_parts:
+                head = "for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part)"
                 parts.enter_context(self.out.block(head))
-                tile_rows = "tile_rows" if self.several else "1"
-                line(f"auto tiles = w::tiles_of<apart, {tile_rows}, turn>(part, chunk, rows, chunks);")
+                if self.segments:
+                    line(f"const int64_t segment = {self.segment_of('part')};")
+                template = f"{'apart' if self.apart > 1 else 1}, {self.stage_rows or 1}, turn"
+                line(f"auto tiles = w::tiles_of<{template}>(parts, part, chunk, rows);")
                 line("const int64_t first_row = tiles.next(), end_row = rows;")
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){self.times_rows}, end_row = rows;")

@@ -27,12 +27,12 @@ class CudaSchedule(Schedule):
     warps, several share one. blocks: that a multiprocessor has place for at a time: while one waits, others compute.
     vectors: vectors of a row that a thread has; lanes: elements of one, at the most: it has no more than what a thread
     loads at once. stages: row tiles that a block has place for in shared memory: one is computed with while the others
-    are copied to. chunks: of the rows of a segment, whose column sums are taken together, in order, before chunks are
-    combined in order; fixed here, so that results do not depend on how many blocks are resident; where row tiles are of
-    a queue, the clusters that take them. lag: row tiles by which what follows from the last row reductions of a tile
-    comes behind: 1, so that nobody waits for them, or 0. weights: where inputs wait that are the same for all rows of a
-    chunk. tile: where a row tile waits that is computed with: in registers, so that its stage is free for the next one,
-    or in shared memory.
+    are copied to. chunks: of all rows, that one cluster has; column sums of a chunk, or of its part of a segment, are
+    taken together, in order, before those of all are combined in order; fixed here, so that results do not depend on
+    how many blocks are resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which
+    what follows from the last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0. weights:
+    where inputs wait that are the same for all rows of a chunk. tile: where a row tile waits that is computed with: in
+    registers, so that its stage is free for the next one, or in shared memory.
     """
 
     backend: ClassVar[str] = "cuda"
@@ -82,8 +82,8 @@ class CudaSchedule(Schedule):
         be free before those of its tile are sent."""
         return self.stages + 2 + self.lag if self.cluster > 1 else 0
 
-    def chunk_count(self, rows: int) -> int:
-        return min(self.chunks, -(-rows // self.rows_per_tile))
+    def part_count(self, rows: int, segments: int) -> int:
+        return chunk_parts(min(self.chunks, segments * -(-rows // self.rows_per_tile)), segments)
 
     def __str__(self) -> str:
         return (
@@ -91,6 +91,12 @@ class CudaSchedule(Schedule):
             f"groups={self.groups} blocks={self.blocks} vectors={self.vectors} lanes={self.lanes} "
             f"stages={self.stages} chunks={self.chunks} weights={self.weights} lag={self.lag} tile={self.tile}"
         )
+
+
+def chunk_parts(chunks: int, places: int) -> int:
+    """Parts of chunks, as ``ChunkParts`` counts them. places: that chunks may have parts in, of segments and of rows
+    that begin alike."""
+    return chunks if chunks % places == 0 else chunks + places - 1
 
 
 CudaKernel = Kernel[CudaSchedule]

@@ -77,7 +77,7 @@ class _Function(Printer):
             line(f"constexpr int tile_rows = {schedule.group_rows};")
         if self.is_grouped:
             line(f"constexpr int stage_rows = groups{' * tile_rows' * self.several};")
-        if self.apart > 1:
+        if self.has_parts:
             line(f"constexpr int turn = {self.turn};")
         self._sizes()
         self._beginnings()
@@ -166,18 +166,22 @@ class _Function(Printer):
         line(f"const int64_t rows = {self.product(self.inside)};")
         if self.segments:
             line(f"const int64_t segments = {self.product(self.segments)};")
-        inside = self.count(self.inside)
         if self.is_queued:
             return
-        if inside is not None:
-            line(f"constexpr int64_t chunks = {max(1, min(inside, self.schedule.chunks))};")
+        all_rows = self.count(self.rows)
+        if all_rows is not None:
+            line(f"constexpr int64_t chunks = {max(1, min(all_rows, self.schedule.chunks))};")
         else:
-            line(f"const int64_t chunks = max(1ll, min(rows, {self.schedule.chunks}ll));")
+            total = "segments * rows" if self.segments else "rows"
+            line(f"const int64_t chunks = max(1ll, min({total}, {self.schedule.chunks}ll));")
         if self.apart > 1:
             multiples = self.begins_with_vectors(self.reference)
             whole = f"{self._together([], multiples)} ? 1 : " if multiples else ""
             line(f"constexpr int apart = {whole}{self.apart};")
-            line(f"{'constexpr' if inside is not None else 'const'} int64_t parts = chunks + apart - 1;")
+        if self.has_parts:
+            places = " * ".join(["segments"] * bool(self.segments) + ["apart"] * (self.apart > 1))
+            kind = "constexpr" if all_rows is not None else "const"
+            line(f"{kind} w::ChunkParts parts{{{places}, chunks}};")
 
     def _begins(self, *, gathers: bool) -> None:
         """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
@@ -188,11 +192,22 @@ class _Function(Printer):
             kind = "constexpr" if self.count(self.columns) is not None else "const"
             line(f"{kind} int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
             if gathers:
-                segment = "int64_t segment, " if self.segments else ""
-                row = "w::first_row<apart>(part, chunks)" if self.apart > 1 else "part"
-                first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
-                begins = "0" if self.is_grouped else f"beginning({first})"
-                line(f"const auto begins = [&]({segment}int part) {{ return {begins}; }};")
+                with self.out.block("const auto begins = [&](int part)", "};"):
+                    self._return_where_it_begins()
+
+    def _return_where_it_begins(self) -> None:
+        """Where the first column of a part is."""
+        if self.is_grouped:
+            self.out.line("return 0;")
+            return
+        if self.has_parts:
+            self.out.line("const int64_t place = parts.place(part);")
+        if self.segments:
+            self.out.line(f"const int64_t segment = place{' / apart' * (self.apart > 1)};")
+        row = "part" if not self.has_parts else "place" if not self.segments else "(place % apart)"
+        row = row if self.apart > 1 or not self.segments else "0"
+        first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
+        self.out.line(f"return beginning({first});")
 
     def _early(self) -> None:
         """Whether vectors begin before rows."""

@@ -35,9 +35,7 @@ class Vectors(Statements):
     @property
     def part(self) -> str:
         """The place of its partial results among those of all."""
-        if self.apart == 1:
-            return "next" if self.segments else "chunk"
-        return "(segment * parts + part)" if self.segments else "part"
+        return "part" if self.has_parts else "chunk"
 
     @contextmanager
     def each_row(self, first: str = "row") -> Generator[None]:
@@ -200,7 +198,7 @@ class Vectors(Statements):
             if buffer == self.weights()[-1]:
                 line("w::wait_for_threads<threads>();")
             return
-        with self.guarded(["first_row < end_row"] * (self.apart > 1)), self.vectors():
+        with self.guarded(["first_row < end_row"] * self.has_parts), self.vectors():
             line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
             line(kept)
 

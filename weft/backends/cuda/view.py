@@ -179,13 +179,19 @@ class View(KernelView[CudaSchedule]):
         """Whether clusters take row tiles from a queue: a tile has nothing to do with those before it, and row
         reductions keep the blocks of a cluster together, so that none is told of more tiles than it has place for."""
         together = self.schedule.cluster == 1 or any(self.loops.inner)
-        return not self.outer and not self.segments and self.apart == 1 and together
+        return not self.outer and not self.has_parts and together
 
     @property
     def has_next_rows(self) -> bool:
         """Whether what comes with the copies of a row tile is the first row of the next one: the copying thread alone
         knows which that is. Else tiles are equally far apart."""
-        return self.is_queued or self.apart > 1
+        return self.is_queued or self.has_parts
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether chunks have a part for each place that they have row tiles of: a segment, or the rows of it that
+        begin alike."""
+        return bool(self.segments) or self.apart > 1
 
     @property
     def between_rows(self) -> str:
@@ -199,7 +205,7 @@ class View(KernelView[CudaSchedule]):
 
     @property
     def apart(self) -> int:
-        """How far the rows of a part of a chunk are apart: they begin at one place between two vectors, where a thread
+        """How far the rows of a place are apart: they begin alike, between two vectors or with one, where a thread
         keeps something of its columns. The rows of a group do anyway."""
         return self.alike if self.keeps_columns and not self.is_grouped else 1
 

@@ -45,7 +45,7 @@ class Work:
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
     exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
     column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
-    behind the rows. rows: inside a segment."""
+    behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -73,6 +73,7 @@ class Work:
     rows: int
     columns: int
     segments: int
+    is_segmented: bool
 
     @property
     def accumulates(self) -> bool:
@@ -113,13 +114,25 @@ class Work:
         together = schedule.cluster == 1 or self.exchanges > 0
         return not self.accumulates and not self.has_parts(schedule) and together
 
+    def apart(self, schedule: CudaSchedule) -> int:
+        """How far the rows of a place are apart, as ``View`` says of a kernel."""
+        return self.alike if self.keeps_columns(schedule) and schedule.groups == 1 else 1
+
     def has_parts(self, schedule: CudaSchedule) -> bool:
-        """Whether chunks have a part for each place where rows begin."""
-        return self.alike > 1 and self.keeps_columns(schedule) and schedule.groups == 1
+        """Whether chunks have a part for each place that they have row tiles of."""
+        return self.is_segmented or self.apart(schedule) > 1
+
+    def places(self, schedule: CudaSchedule) -> int:
+        """That chunks have parts in: of each segment one, or, as far as is likely, as many as rows may begin at."""
+        return self.segments * (self.apart(schedule) if self.is_early else 1)
+
+    def tiles(self, schedule: CudaSchedule) -> int:
+        """Of all rows."""
+        return self.segments * -(-self.rows // schedule.rows_per_tile)
 
     def copies_tiles(self, schedule: CudaSchedule) -> bool:
         """Whether the rows of a tile are copied at once, as ``View`` says of a kernel."""
-        several = schedule.rows_per_tile > 1 and schedule.cluster == 1 and not self.has_parts(schedule)
+        several = schedule.rows_per_tile > 1 and schedule.cluster == 1 and self.apart(schedule) == 1
         return several and self.is_packed
 
     def copies(self, schedule: CudaSchedule) -> int:
@@ -132,13 +145,15 @@ class Work:
         return self.is_queued(schedule) or self.has_parts(schedule)
 
     def places_tiles(self, schedule: CudaSchedule) -> int:
-        """Row tiles of a segment, with those of places that have fewer than others, and those that are left out for the
-        turns from one place where rows begin to another."""
-        rows = schedule.rows_per_tile
-        if not (self.is_early and self.has_parts(schedule)):
-            return -(-self.rows // rows)
-        turn = turn_tiles(self.sums, self.weights, self.copied, self.written, rows)
-        return self.alike * (-(-self.rows // (self.alike * rows)) + turn)
+        """Row tiles of all places, with those of places that have fewer than others, and those that are left out for
+        the turns from one place to another."""
+        rows, places = schedule.rows_per_tile, self.places(schedule)
+        if places == 1:
+            return self.tiles(schedule)
+        each, chunks = -(-self.segments * self.rows // (places * rows)), min(schedule.chunks, self.tiles(schedule))
+        if chunks % places == 0 or places * each <= chunks:
+            return places * each
+        return places * (each + turn_tiles(self.sums, self.weights, self.copied, self.written, rows))
 
     @staticmethod
     @lru_cache(maxsize=KEPT)
@@ -189,6 +204,7 @@ class Work:
             max(1, split.sizes.elements(split.inside)),
             max(1, split.width),
             split.segment_count,
+            bool(split.segments),
         )
 
 

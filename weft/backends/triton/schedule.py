@@ -59,8 +59,8 @@ class TritonSchedule(Schedule):
         """Of a row tile in a thread."""
         return self.rows_per_tile * self.tile_columns / (32 * self.warps)
 
-    def chunk_count(self, rows: int) -> int:
-        return min(self.chunks, -(-rows // self.rows_per_tile))
+    def part_count(self, rows: int, segments: int) -> int:
+        return segments * min(self.chunks, -(-rows // self.rows_per_tile))
 
     def holds(self, columns: int) -> bool:
         return self.tile_columns >= columns
