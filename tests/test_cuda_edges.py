@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cuda_kernels import kernel_of, of_any_width, of_rows
-from tests.host_cuda import function, library
+from tests.host_cuda import function, library, section
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.vectors import WHOLE
 from weft.backends.listed import render
@@ -24,6 +24,7 @@ namespace w {{
 int of_block;
 template <int cluster> int rank_in_cluster() {{ return of_block; }}
 {function("whole")}
+{section("the rows of a chunk")}
 }}
 """
 _FUNCTION = """

@@ -295,8 +295,8 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
-    const int64_t place = parts.place(part);
-    const int64_t segment = place;
+    const int64_t part_place = parts.place(part);
+    const int64_t segment = part_place;
     return beginning(dy + segment * 4194304 + 0 * 32768);
   };
   const int thread = threadIdx.x;

@@ -201,10 +201,10 @@ class _Function(Printer):
             self.out.line("return 0;")
             return
         if self.has_parts:
-            self.out.line("const int64_t place = parts.place(part);")
+            self.out.line("const int64_t part_place = parts.place(part);")
         if self.segments:
-            self.out.line(f"const int64_t segment = place{' / apart' * (self.apart > 1)};")
-        row = "part" if not self.has_parts else "place" if not self.segments else "(place % apart)"
+            self.out.line(f"const int64_t segment = part_place{' / apart' * (self.apart > 1)};")
+        row = "part" if not self.has_parts else "part_place" if not self.segments else "(part_place % apart)"
         row = row if self.apart > 1 or not self.segments else "0"
         first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
         self.out.line(f"return beginning({first});")
