@@ -261,9 +261,9 @@ inline float reciprocal_rounded(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-inline float div_rounded(float x, float y) {  // of a divisor that a loop has in common all but the products is done once
+inline float div_rounded(float x, float y) {  // of a divisor that a loop has in common all but one product is done once
   const float scale = abs(y) > 0x1p126f ? 0.25f : 1.0f;  // whose reciprocal would be zero
-  return x * scale * reciprocal_rounded(y * scale);
+  return x * (scale * reciprocal_rounded(y * scale));
 }
 inline float tanh_rounded(float x) {  // near zero the beginning of its series
   const float square = x * x;

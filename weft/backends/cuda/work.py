@@ -43,7 +43,8 @@ class Work:
     run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
     how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
-    exchanges: of row reductions; numbers: that are exchanged; partials: that a thread has of them. sums:
+    exchanges: of row reductions; numbers: that are exchanged; exponentials: those of
+    them that are sums of exponentials; partials: that a thread has of all. sums:
     column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
     behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
 
@@ -66,6 +67,7 @@ class Work:
     operations: float
     exchanges: int
     numbers: int
+    exponentials: int
     partials: int
     sums: int
     picks: int
@@ -197,6 +199,7 @@ class Work:
             operations + sum(_reduced(value.op, view.lanes) for values in inner for value in values) + 2 * len(sums),
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
+            sum(value.op == "sumexp" for values in inner for value in values),
             sum(PARTIALS.get(value.op, CHAINS) for values in inner for value in values),
             len(sums),
             sum(1 for value in program.values if value.op == "pick"),
