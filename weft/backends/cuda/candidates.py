@@ -9,6 +9,7 @@ from itertools import product
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory
+from weft.backends.cuda.view import LINE_BYTES
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
 from weft.plan.schedule import Finish
@@ -63,7 +64,7 @@ def _candidates(split: Split, work: Work, lanes: int, slack: float) -> Iterator[
         for weights in _places(work, base.groups):
             plain = base.but(rows_per_tile=tile_rows, finish=finish, blocks=blocks, weights=weights)
             most = slack * resources.most_registers(base.warps, blocks, target)
-            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
+            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work, MOST_STAGES)) is None:
                 continue
             made = made.but(chunks=chunk_count(made, split, work))
             others = (_holding(made, work), _lagging(made, split, work))
@@ -102,13 +103,11 @@ def _places(work: Work, groups: int) -> tuple[Memory, ...]:
     return tuple(place for place, is_possible in found if is_possible)
 
 
-def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
-    """As many as there is place for; None if there is too little of it."""
-    place = resources.most_shared_bytes(schedule.blocks, split.target)
-    left = place - resources.shared_bytes(work, schedule)
-    stages = min(MOST_STAGES, left // resources.stage_bytes(work, schedule))
-    while stages >= 1 and resources.shared_bytes(work, schedule.but(stages=stages)) > place:
-        stages -= 1
+def _with_stages(schedule: CudaSchedule, split: Split, work: Work, most: int) -> CudaSchedule | None:
+    """With as many as there is place for; None if there is too little of it. most: of them."""
+    place = resources.most_shared_bytes(schedule.blocks, split.target) // LINE_BYTES * LINE_BYTES
+    each, others = resources.shared_parts(work, schedule)
+    stages = min(most, (place - others) // each)
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None
     return schedule.but(stages=stages)
@@ -116,15 +115,12 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
 
 def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
     """The same, if a block has place for a tile whose row reductions are under way beside the others."""
-    made = schedule.but(lag=1)
-    place = resources.most_shared_bytes(schedule.blocks, split.target)
     if schedule.warps * schedule.cluster <= schedule.groups or not work.exchanges:
         return None
-    while made.stages > 1 + LEAST_AHEAD and resources.shared_bytes(work, made) > place:
-        made = made.but(stages=made.stages - 1)
-    if made.stages < 1 + LEAST_AHEAD or resources.shared_bytes(work, made) > place:
+    if schedule.stages < 1 + LEAST_AHEAD:
         return None
-    return made
+    made = _with_stages(schedule.but(lag=1), split, work, schedule.stages)
+    return made if made is not None and made.stages >= 1 + LEAST_AHEAD else None
 
 
 def _holding(schedule: CudaSchedule, work: Work) -> CudaSchedule | None:

@@ -54,21 +54,28 @@ def stage_bytes(work: Work, schedule: CudaSchedule) -> int:
 
 def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
     """Of a block."""
+    each, others = shared_parts(work, schedule)
+    return rounded_up(schedule.stages * each + others)
+
+
+def shared_parts(work: Work, schedule: CudaSchedule) -> tuple[int, int]:
+    """Bytes of a block for each stage, and for all else."""
     weights = 0
     if schedule.weights == "shared":
         vectors = place_vectors(work, schedule) + (3 if work.shifts_weights(schedule) else 1)
         weights = sum(rounded_up(vectors * work.lanes * size) for size in work.kept)
-    stages = schedule.stages and schedule.stages * stage_bytes(work, schedule)
     numbers = max(1, work.numbers) * schedule.group_rows
     finish = 4 * FINISH_COLUMNS * schedule.warps if schedule.finish == "same" else 0
     places = schedule.exchange_places
     exchange = places * 8 * schedule.cluster * schedule.groups * schedule.group_warps * numbers
-    queue = schedule.stages * work.has_next_rows(schedule) + 2 * schedule.queue_places * work.is_queued(schedule)
-    barriers = 2 * schedule.stages + schedule.groups * places + queue
     sums = 0
     if schedule.groups > 1:
         sums = work.sums * rounded_up(4 * (place_vectors(work, schedule) + 1) * work.lanes)
-    return rounded_up(stages + weights + sums + exchange + finish + 8 * barriers)
+    is_queued = work.is_queued(schedule)
+    told = 2 * (is_queued and schedule.cluster > 1)
+    each = stage_bytes(work, schedule) + 8 * (2 + told + (is_queued or work.has_parts(schedule)))
+    barriers = schedule.groups * places + told * schedule.untaken_places
+    return each, weights + sums + exchange + finish + 8 * barriers
 
 
 def most_shared_bytes(blocks: int, target: Target) -> int:

@@ -80,7 +80,12 @@ class CudaSchedule(Schedule):
         """Of numbers of row tiles in the shared memory of each block, that its cluster's first one sends: as many as
         that can be ahead of what another has taken. Blocks wait for each other's row reductions alone, and a stage may
         be free before those of its tile are sent."""
-        return self.stages + 2 + self.lag if self.cluster > 1 else 0
+        return self.stages + self.untaken_places if self.cluster > 1 else 0
+
+    @property
+    def untaken_places(self) -> int:
+        """Of these, beside one for each stage."""
+        return 2 + self.lag
 
     def part_count(self, rows: int, segments: int) -> int:
         return chunk_parts(min(self.chunks, segments * -(-rows // self.rows_per_tile)), segments)
