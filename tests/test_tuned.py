@@ -247,7 +247,7 @@ def test_a_damaged_table_is_empty_and_healed(options: Options) -> None:
     assert (len(store.entries()), store.damaged()) == (1, [])
 
 
-@pytest.mark.parametrize("content", ["[]", '{"format": 2, "schedules": []}', '{"format": 1, "schedules": [{}]}', "{"])
+@pytest.mark.parametrize("content", ["[]", '{"format": 1, "schedules": []}', '{"format": 2, "schedules": [{}]}', "{"])
 def test_a_table_of_another_release_is_empty(content: str, options: Options, caplog: pytest.LogCaptureFixture) -> None:
     store = Cache(options.cache_dir, options.cache_bytes)
     store.change(tuning._KEY, "tuning", "tuned_schedules", lambda _: content.encode())
@@ -285,7 +285,7 @@ def test_a_file_of_schedules_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d | {"format": 7}, "is of format 7; this release reads 1"),
+        (lambda d: d | {"format": 7}, "is of format 7; this release reads 2"),
         (lambda d: {"schedules": 3}, "has no list of schedules"),
         (lambda d: d["schedules"], "has no list of schedules"),
         (lambda d: _with(d, us="fast"), "schedule 1: us is 'fast'"),

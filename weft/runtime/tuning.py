@@ -21,8 +21,8 @@ from weft.plan.tuned import NONE, Key, Tuned, TunedSchedules, plain
 from weft.runtime.cache import Cache
 
 _LOG = logging.getLogger(__name__)
-FORMAT = 1
-"""Of the file; one of another format counts as empty."""
+FORMAT = 2
+"""Of the file; one of another format counts as empty. In the first one chunks of CUDA C++ were those of a segment."""
 _NAME = "tuned_schedules"
 _KEY = hashlib.sha256(_NAME.encode()).hexdigest()[:32]
 
