@@ -308,8 +308,7 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
-    const int64_t part_place = parts.place(part);
-    return beginning(dy + part_place * 50257);
+    return beginning(dy + parts.place(part) * 50257);
   };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];

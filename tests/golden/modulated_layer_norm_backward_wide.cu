@@ -295,9 +295,8 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
-    const int64_t part_place = parts.place(part);
-    const int64_t segment = part_place;
-    return beginning(dy + segment * 4194304 + 0 * 32768);
+    const int64_t segment = parts.place(part);
+    return beginning(dy + segment * 4194304);
   };
   const int thread = threadIdx.x;
   __shared__ __align__(16) uint8_t memory[4096];
@@ -306,7 +305,7 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
     const int blocks = (columns + task_columns - 1) / task_columns;
     for (int64_t task = blockIdx.x; task < 8 * blocks; task += gridDim.x) {
       const int64_t segment = task / blocks;
-      const int64_t first_part = parts.begin(segment), own_parts = parts.begin((segment + 1)) - first_part;
+      const int64_t first_part = parts.begin(segment), own_parts = parts.begin(segment + 1) - first_part;
       const int begin = static_cast<int>(task % blocks) * task_columns, column = begin + thread;
       const bool exists = thread < task_columns && column < columns;
       const float sum_2 = w::gathered_columns<w::Sum, warps, wide, !early>(memory, sum_2_partial + first_part * padded, own_parts, padded, [&](int part) { return begins(first_part + part); }, begin, columns);

@@ -81,10 +81,11 @@ class Finish(Statements):
             with self.out.block(f"for (int64_t task = blockIdx.x; task < {total}; task += gridDim.x)"):
                 if loop.kept:
                     line(f"const int64_t segment = {'task / blocks' if has_columns else 'task'};")
-                    next_, first = (
-                        f"parts.begin({at}{' * apart' * (self.apart > 1)})" for at in ("(segment + 1)", "segment")
+                    following = "(segment + 1)" if self.apart > 1 else "segment + 1"
+                    behind, first = (
+                        f"parts.begin({at}{' * apart' * (self.apart > 1)})" for at in (following, "segment")
                     )
-                    line(f"const int64_t first_part = {first}, own_parts = {next_} - first_part;")
+                    line(f"const int64_t first_part = {first}, own_parts = {behind} - first_part;")
                 if has_columns:
                     block = "task % blocks" if loop.kept else "task"
                     line(f"const int begin = static_cast<int>({block}) * task_columns, column = begin + thread;")

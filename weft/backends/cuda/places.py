@@ -35,9 +35,9 @@ class Places(View):
         raise KeyError(dim)
 
     def offset(self, buffer: Buffer, row: str = "row") -> str:
-        """Where a row begins in a buffer, in elements; empty if that is its beginning."""
+        """Where a row begins in a buffer, in elements; empty if that is its beginning. row: empty for the first."""
         terms = [str(buffer.offset)] if buffer.offset else []
-        terms += self._terms(buffer, self.segments, "segment") + self._terms(buffer, self.inside, row)
+        terms += self._terms(buffer, self.segments, "segment") + (self._terms(buffer, self.inside, row) if row else [])
         return " + ".join(terms)
 
     def segment_of(self, part: str) -> str:

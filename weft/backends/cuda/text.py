@@ -200,12 +200,10 @@ class _Function(Printer):
         if self.is_grouped:
             self.out.line("return 0;")
             return
-        if self.has_parts:
-            self.out.line("const int64_t part_place = parts.place(part);")
+        row = "parts.place(part)" if self.has_parts else "part"
         if self.segments:
-            self.out.line(f"const int64_t segment = part_place{' / apart' * (self.apart > 1)};")
-        row = "part" if not self.has_parts else "part_place" if not self.segments else "(part_place % apart)"
-        row = row if self.apart > 1 or not self.segments else "0"
+            self.out.line(f"const int64_t segment = {self.segment_of('part')};")
+            row = f"({row} % apart)" if self.apart > 1 else ""
         first = " + ".join(filter(None, [self.reference.name, self.offset(self.reference, row)]))
         self.out.line(f"return beginning({first});")
 

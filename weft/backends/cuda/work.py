@@ -43,10 +43,9 @@ class Work:
     run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
     how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
-    exchanges: of row reductions; numbers: that are exchanged; exponentials: those of
-    them that are sums of exponentials; partials: that a thread has of all. sums:
-    column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
-    behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
+    exchanges: of row reductions; numbers: that are exchanged; exponentials: those of them that are sums of
+    exponentials; partials: that a thread has of all. sums: column sums; picks: elements of a row that are taken by
+    their index; finishes: whether something is left to do behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
 
     moved_bytes: int
     distinct_bytes: int
