@@ -45,7 +45,8 @@ class Work:
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
     exchanges: of row reductions; numbers: that are exchanged; exponentials: those of them that are sums of
     exponentials; partials: that a thread has of all. sums: column sums; picks: elements of a row that are taken by
-    their index; finishes: whether something is left to do behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
+    their index; finishes: whether something is left to do behind the rows. rows: inside a segment, of so many;
+    is_segmented: whether a kernel has any."""
 
     moved_bytes: int
     distinct_bytes: int
