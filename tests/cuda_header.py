@@ -227,12 +227,18 @@ ONLINE = {
     sent = next;
   }
   if (threadIdx.x == threads - 1) out[blockIdx.x] = all.total();""",
-    "m2": "w::M2<T> own; each(i) own.add(x[i]); finish(own);",
-    "m2 of sums": "w::M2Sums<T> own; each(i) own.add(x[i]); finish(own.state());",
-    "m2 in sums": """w::M2Sums<T> own; each(i) own.add(x[i]);
-  const T mean = sum_of(own.elements()) / n;
-  const T squares = sum_of(own.squares_from(mean));
-  if (threadIdx.x == 0) out[blockIdx.x] = squares;""",
+    "sumexp of terms": """w::Sumexp<T> own;
+  for (int64_t first = threadIdx.x; first < n; first += 4 * threads) {
+    T block[4], largest = -w::infinity<T>();
+    for (int k = 0; k < 4; ++k) {
+      block[k] = first + k * threads < n ? x[first + k * threads] : -w::infinity<T>();
+      largest = w::maximum(largest, block[k]);
+    }
+    w::Exponentials<T> terms(largest);
+    terms.add(block);
+    own.merge(terms.state());
+  }
+  finish(own);""",
 }
 """How the threads of a program reduce a row, whose elements each of them has some of."""
 EXCHANGED = ("sumexp of an exchange", "sumexp of exchanges that overlap")

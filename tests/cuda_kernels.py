@@ -35,6 +35,12 @@ SOME: dict[str, dict[str, Any]] = {
     "short vectors": {"warps": 8, "groups": 2, "vectors": 8, "lanes": 2, "rows_per_tile": 2, "finish": "separate"},
 }
 """Fields of schedules by what they try."""
+EXPONENTIALS = {
+    way: fields | {"tile": "exponentials"}
+    for way, fields in SOME.items()
+    if "lag" not in fields and "tile" not in fields and "weights" not in fields
+}
+"""Those of kernels whose exponentials wait in registers."""
 QUEUED: dict[str, dict[str, Any]] = {
     "one block": {"warps": 4, "vectors": 2, "stages": 2},
     "a stage": {"warps": 4, "vectors": 2, "stages": 1, "blocks": 2},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tests.cuda_kernels import kernel_of, of_any_width
 from tests.refusal_cases import says
 from weft.backends.cuda import build
@@ -177,6 +179,25 @@ def _(*_: Any) -> Refusal | None:
         _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=2, lag=lag, tile=tile)
         assert BACKEND.supports(kernel) is None
     _, kernel = kernel_of("rms_norm_backward", (64, 256), warps=4, vectors=1, stages=2, lag=1, tile="registers")
+    return BACKEND.supports(kernel)
+
+
+@says(
+    "cuda_exponentials: layer_norm_forward: has no exponentials that are added up, and used again for numbers of 16 "
+    "bits (have 0 exponentials, needs 1)",
+    0,
+    1,
+)
+def _(*_: Any) -> Refusal | None:
+    for name, dtype, is_refused in (
+        ("softmax_forward", torch.bfloat16, False),
+        ("softmax_forward", torch.float32, True),
+        ("log_softmax_forward", torch.bfloat16, True),
+    ):
+        _, kernel = kernel_of(name, (64, 256), dtype, warps=4, vectors=1, tile="exponentials")
+        refusal = BACKEND.supports(kernel)
+        assert (refusal is not None and refusal.rule == "cuda_exponentials") == is_refused
+    _, kernel = kernel_of("layer_norm_forward", (64, 256), warps=4, vectors=1, tile="exponentials")
     return BACKEND.supports(kernel)
 
 

@@ -69,7 +69,7 @@ def test_drawn_schedules_hardly_ever_spill(seed: int) -> None:
             kernel = Kernel(split.program, draw.choice(found))
             assert BACKEND.supports(kernel, TARGET) is None
             (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {}), 90))
-            work = Work.of(split, kernel.schedule.lanes)
+            work = Work.under(split, kernel.schedule)
             assert isinstance(work, Work)
             assert shared_bytes(kernel) <= resources.shared_bytes(work, kernel.schedule)
             most = resources.most_registers(kernel.schedule.warps, kernel.schedule.blocks, TARGET)
@@ -244,21 +244,51 @@ def test_tiles_come_behind_where_a_block_has_place_for_one_more(name: str, colum
     plain = [schedule for schedule in found if not schedule.lag]
     assert behind
     assert len(behind) + len(plain) == len(found)
-    assert not any(schedule.tile == "registers" for schedule in behind.values())
+    assert {schedule.tile for schedule in behind.values()} == {"shared"}
     for schedule in plain:
-        if schedule.tile == "registers":
+        if schedule.tile != "shared":
             continue
         most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)
-        place = resources.most_shared_bytes(schedule.blocks, TARGET)
-        possible = [schedule.but(lag=1, stages=stages) for stages in range(3, schedule.stages + 1)]
-        fitting = [
-            each
-            for each in possible
-            if resources.shared_bytes(work, each) <= place and wanted_registers(work, each) <= most
-        ]
+        fits = wanted_registers(work, schedule.but(lag=1)) <= most and schedule.warps * schedule.cluster > 1
+        has_place = schedule.but(lag=1, stages=3) in staged(work, schedule.but(lag=1))
         made = behind.pop(schedule.but(stages=0), None)
-        assert made == (fitting[-1] if fitting and schedule.warps * schedule.cluster > 1 else None)
+        assert (made is not None) == (fits and has_place)
     assert not behind
+
+
+def staged(work: Work, schedule: CudaSchedule) -> list[CudaSchedule]:
+    """With all numbers of stages that a block has place for."""
+    place = resources.most_shared_bytes(schedule.blocks, TARGET)
+    possible = (schedule.but(stages=stages) for stages in range(1, 9))
+    return [each for each in possible if resources.shared_bytes(work, each) <= place]
+
+
+def ahead_bytes(work: Work, schedule: CudaSchedule) -> int:
+    """That a multiprocessor copies ahead."""
+    each, _ = resources.shared_parts(work, schedule)
+    return (schedule.stages - schedule.held_stages) * schedule.blocks * each
+
+
+@pytest.mark.parametrize("name", ["softmax_forward", "layer_norm_backward", "rms_norm_forward"])
+@pytest.mark.parametrize("columns", [264, 4907, 16384, 50257])
+def test_as_much_is_copied_ahead_as_is_enough(name: str, columns: int) -> None:
+    """And no more; two tiles of a multiprocessor, at the least. Of what is likely the fastest, a stage more, too."""
+    split = split_of(name, 2**26 // columns, columns)
+    found, enough = candidates(split), resources.AHEAD_BYTES
+    for schedule in found:
+        work = Work.under(split, schedule)
+        assert isinstance(work, Work)
+        more, fewer = (schedule.but(stages=schedule.stages + change) for change in (1, -1))
+        if ahead_bytes(work, schedule) < enough:
+            assert more not in staged(work, schedule)
+        elif schedule.stages > 1 + 2 * schedule.lag:
+            assert ahead_bytes(work, fewer) < enough or fewer.stages * fewer.blocks < 2
+        assert schedule.stages * schedule.blocks >= 2
+    first, *_ = best = choice.ranked(split)
+    assert {*found} < {*best}
+    assert choice.chosen(split) == first
+    for schedule in {*best} - {*found}:
+        assert schedule.but(stages=schedule.stages - 1) in found
 
 
 @pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward", "layer_norm_forward"])
@@ -277,20 +307,35 @@ def test_shared_memory_is_counted_as_it_is_laid_out(name: str, columns: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"), [("layer_norm_forward", 35535), ("layer_norm_forward", 41496), ("softmax_backward", 16384)]
+    ("name", "columns", "tile"),
+    [
+        ("layer_norm_forward", 35535, "registers"),
+        ("layer_norm_forward", 41496, "registers"),
+        ("softmax_backward", 16384, "registers"),
+        ("softmax_forward", 65536, "exponentials"),
+    ],
 )
-def test_tiles_wait_in_registers_where_threads_have_place_for_them(name: str, columns: int) -> None:
+def test_tiles_wait_in_registers_where_threads_have_place_for_them(name: str, columns: int, tile: str) -> None:
     split = split_of(name, 1335, columns)
-    work = Work.of(split)
-    assert isinstance(work, Work)
     found = candidates(split)
-    held = {schedule.but(tile="shared") for schedule in found if schedule.tile == "registers"}
+    held = {schedule.but(tile="shared", stages=0) for schedule in found if schedule.tile == tile}
     for schedule in found:
         most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)
-        made = schedule.but(tile="registers")
+        made = schedule.but(tile=tile)
+        work = Work.under(split, made)
+        assert isinstance(work, Work)
         fits = schedule.lag == 0 and wanted_registers(work, made) <= most
-        assert (schedule.but(tile="shared") in held) == fits
+        assert (schedule.but(tile="shared", stages=0) in held) == fits
     assert held
+
+
+def test_an_exponential_that_waits_is_computed_once() -> None:
+    split, base = split_of("softmax_forward", 1024, 65536), CudaSchedule("CLUSTER", ("m",), ("n",))
+    plain, held = Work.under(split, base), Work.under(split, base.but(tile="exponentials"))
+    assert isinstance(plain, Work)
+    assert isinstance(held, Work)
+    assert (plain.loads, held.loads) == (2, 1)
+    assert held.operations < plain.operations - 6
 
 
 def test_a_tile_that_is_read_once_waits_in_shared_memory() -> None:
@@ -437,10 +482,12 @@ def test_what_spills_gives_way_to_the_next_that_leaves_more_registers() -> None:
             assert other is not None
             worst = max(map(share, tried))
             assert share(other) <= worst - choice.FEWER
-            passed = [s for s in order[: order.index(other)] if s not in tried]
+            alike = {each.but(stages=0) for each in tried}
+            assert other.but(stages=0) not in alike
+            passed = [s for s in order[: order.index(other)] if s.but(stages=0) not in alike]
             assert all(share(s) > worst - choice.FEWER for s in passed)
             tried.append(other)
-        assert choice.runner_up(split, candidates(split)) is None
+        assert choice.runner_up(split, order) is None
 
 
 def test_what_is_much_faster_is_tried_before_what_leaves_more_registers() -> None:

@@ -28,7 +28,7 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
         "groups": groups * shares,
         "lanes": draw(st.sampled_from([8, 8, 4, 2])),
         "lag": lag,
-        "tile": "shared" if lag else draw(st.sampled_from(["shared", "registers"])),
+        "tile": "shared" if lag else draw(st.sampled_from(["shared", "registers", "exponentials"])),
         "stages": draw(st.integers(1, 4)) + lag,
         "cluster": draw(st.sampled_from([1, 2, 3, 4, 8])) if groups == 1 else 1,
         "warps": groups * draw(st.integers(1, 4 if groups == 1 else 2)) if shares == 1 else groups,

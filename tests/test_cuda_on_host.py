@@ -13,7 +13,16 @@ import torch
 
 from tests.cases import checkered
 from tests.cuda_header import bit_patterns, rows
-from tests.cuda_kernels import OF_ONE_GROUP, QUEUED, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
+from tests.cuda_kernels import (
+    EXPONENTIALS,
+    OF_ONE_GROUP,
+    QUEUED,
+    SOME,
+    WORKLOADS_OF_ROWS,
+    kernel_of,
+    of_any_width,
+    of_rows,
+)
 from tests.on_host.assembly import with_calls
 from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
 from weft.backends.cuda import launches
@@ -316,6 +325,32 @@ def test_rows_may_have_numbers_that_are_infinite_or_none(columns: int, fields: d
     """Among others: rows of several magnitudes, and some whose every number is the same."""
     _, kernel = kernel_of("softmax_forward", (9, columns), torch.float32, **fields, chunks=3)
     is_right(kernel, [rows("f32", columns)], close=(1e-5, 1e-6))
+
+
+@pytest.mark.parametrize(("way", "columns"), checkered(EXPONENTIALS, [1003, 2048]))
+def test_exponentials_may_wait_in_registers(way: str, columns: int) -> None:
+    """Of rows that are infinite, or no numbers, too; and of such whose first elements are."""
+    fields = EXPONENTIALS[way]
+    check("softmax_forward", (14, columns), **fields, chunks=4)
+    check("softmax_forward", (5, columns), torch.float16, early=3, **fields, chunks=4)
+    _, kernel = kernel_of("softmax_forward", (9, columns), **fields, chunks=3)
+    x = rows("f32", columns).bfloat16()
+    x[8], x[8, columns // 2 :] = float("-inf"), -200 - torch.randn(columns - columns // 2)
+    is_right(kernel, [x], close=(2.0**-8, 2.0**-20))
+    least = torch.finfo(torch.bfloat16).min
+    x = torch.randn(9, columns)
+    for row, (factor, place, number) in enumerate(
+        ((0.0, ..., least), (1.0, slice(5, None), least), (1e30, slice(None, 700), least), (1.0, 3, -least))
+    ):
+        x[row] *= factor
+        x[row, place] = number
+    x[4], x[5], x[6, :2], x[7] = (
+        least * torch.rand(columns),
+        -least * torch.rand(columns),
+        1e5,
+        2.0**29 + 2.0**23 * x[7],
+    )
+    is_right(kernel, [x.bfloat16()], close=(2.0**-8, 2.0**-20))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_what_is_said_to_fit_hardly_ever_spills() -> None:
     """And what does not spill near the limit is mostly said to fit."""
     fits, spilled = list[bool](), list[bool]()
     for _, split, schedule, row in read_clusters([CLUSTERS_COMPILED], EVERY):
-        work = Work.of(split, schedule.lanes)
+        work = Work.under(split, schedule)
         assert isinstance(work, Work)
         assert counts(work, schedule).keys() == fitted_weights().keys()
         most = resources.most_registers(schedule.warps, schedule.blocks, TARGET)

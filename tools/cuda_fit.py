@@ -88,7 +88,7 @@ def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
     """What was timed, right, and spilled nothing. every: shapes of which those of one are read."""
     found: list[Point] = []
     for cell, split, schedule, row in read_clusters(files, every):
-        work = Work.of(split, schedule.lanes)
+        work = Work.under(split, schedule)
         if row["us"] and not row["wrong"] and not int(row["spill_bytes"]) and isinstance(work, Work):
             found.append(Point(cell, row["part"], work, schedule, float(row["us"]), float(row["copy_us"])))
     best: dict[tuple[Cell, str], float] = {}

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shapes: dict[object, int] = {}
     rows, is_spilled, most, out = list[dict[str, float]](), list[bool](), list[int](), list[bool]()
     for cell, split, schedule, row in read_clusters(given.csv):
-        if isinstance(work := Work.of(split, schedule.lanes), Work):
+        if isinstance(work := Work.under(split, schedule), Work):
             rows.append(counts(work, schedule))
             is_spilled.append(int(row["spill_bytes"]) > 0)
             most.append(resources.most_registers(schedule.warps, schedule.blocks, TARGET))

@@ -119,7 +119,7 @@ def _near_the_limit(split: Split) -> list[tuple[int, CudaSchedule]]:
     least, slack = NEAR
 
     def share(schedule: CudaSchedule) -> float:
-        work = Work.of(split, schedule.lanes)
+        work = Work.under(split, schedule)
         assert isinstance(work, Work)
         most = resources.most_registers(schedule.warps, schedule.blocks, split.target)
         return wanted_registers(work, schedule) / most

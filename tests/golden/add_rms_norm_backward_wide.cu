@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 groups=1 blocks=3 vectors=3 lanes=8 stages=4 chunks=45 weights=shared lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 groups=1 blocks=3 vectors=3 lanes=8 stages=3 chunks=45 weights=shared lag=0 tile=shared
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -47,10 +47,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 68608);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 53888);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 14720, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 68224, barriers + 8, rank);
+  w::Ring<3, 14720, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 53504, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -59,7 +59,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 58880);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 44160);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();

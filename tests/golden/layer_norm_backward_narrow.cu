@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=8 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=4 chunks=396 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=8 finish=separate backend=cuda cluster=1 warps=4 groups=4 blocks=3 vectors=9 lanes=2 stages=2 chunks=396 weights=registers lag=0 tile=shared
 // program layer_norm_backward()
 //   dim m = 131072
 //   dim n = 521
@@ -55,10 +55,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 75264);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 39936);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<4, 17664, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 75008 + group * 64, barriers + 8 + group * 2, rank);
+  w::Ring<2, 17664, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 39680 + group * 64, barriers + 4 + group * 2, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -67,8 +67,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * group_threads >= surely - 1);
   };
-  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 70656), 262};
-  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 72832), 262};
+  const w::Columns<float, lanes> sum_2_columns{reinterpret_cast<float*>(memory + 35328), 262};
+  const w::Columns<float, lanes> sum_3_columns{reinterpret_cast<float*>(memory + 37504), 262};
   if (group < groups && group_thread == 0) {
     exchange.start();
     w::started_barriers();

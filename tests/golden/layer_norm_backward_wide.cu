@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 groups=1 blocks=1 vectors=4 lanes=8 stages=3 chunks=15 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=7 groups=1 blocks=1 vectors=4 lanes=8 stages=2 chunks=15 weights=shared lag=0 tile=registers
 // program layer_norm_backward()
 //   dim m = 1024
 //   dim n = 50257
@@ -55,11 +55,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 182808);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 131472);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 182784);
-  w::Ring<3, 51328, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 179200, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 131456);
+  w::Ring<2, 51328, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 127872, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -68,7 +68,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 153984);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 102656);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();

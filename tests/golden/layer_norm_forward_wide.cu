@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=7 groups=1 blocks=2 vectors=10 lanes=8 stages=3 chunks=30 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=7 groups=1 blocks=2 vectors=10 lanes=8 stages=2 chunks=30 weights=registers lag=0 tile=shared
 // program layer_norm_forward()
 //   dim m = 1024
 //   dim n = 131072
@@ -41,12 +41,12 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   constexpr bool bias_together = !early && WEFT_ALIGNED_bias;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 102720);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 69680);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 102656);
-  w::Ring<3, 33024, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 99072, barriers + 6, rank);
-  w::TileQueue<cluster, 5> queue(rows, counter, next_rows + 3, barriers + 8, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 69632);
+  w::Ring<2, 33024, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 66048, barriers + 4, rank);
+  w::TileQueue<cluster, 4> queue(rows, counter, next_rows + 2, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=4 groups=1 blocks=2 vectors=4 lanes=8 stages=3 chunks=30 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m0, m1) columns=(n) segments=(m0) rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=2 vectors=2 lanes=8 stages=2 chunks=30 weights=shared lag=0 tile=shared
 // program modulated_layer_norm_backward()
 //   dim m0 = 8
 //   dim m1 = 128
@@ -37,9 +37,9 @@
 //   output out2: bf16 [m0:32768, n:1] = cast_5
 // end
 
-extern "C" __global__ void __launch_bounds__(160, 2)
+extern "C" __global__ void __launch_bounds__(288, 2)
 weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ scale, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 4;
+  constexpr int lanes = 8, cluster = 8, warps = 8;
   constexpr int threads = 32 * warps;
   constexpr int tile_rows = 2;
   constexpr int turn = 3;
@@ -58,11 +58,11 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool scale_together = !early && WEFT_ALIGNED_scale;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 103832);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 88464);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 103808);
-  w::Ring<3, 33920, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 4, 2> exchange(memory + 101760, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 88448);
+  w::Ring<2, 33920, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 4, 2> exchange(memory + 84352, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -71,6 +71,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
+  auto* const scale_memory = reinterpret_cast<float*>(memory + 67840);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -124,7 +125,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
         const auto scale_at = [&](int64_t row) { return scale + segment * 32768; };
         const auto out0_at = [&](int64_t row) { return out0 + segment * 4194304 + row * 32768; };
         const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
-        w::Vector<w::bf16, lanes> scale_tile[thread_vectors];
+        const w::Planes<float, lanes, 4> scale_tile{scale_memory, own};
         if (first_row < end_row) {
           #pragma unroll
           for (int k = 0; k < thread_vectors; ++k) {
@@ -132,7 +133,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
             const int column = (first + vector) * lanes - before;
             if (has_vector(k, vector, column)) {
               const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
-              scale_tile[k] = w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner);
+              scale_tile.set(vector, w::load_row<lanes, scale_together>(scale_at(first_row), column, columns, inner));
             }
           }
         }
@@ -178,7 +179,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                   const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto scale_vector = w::kept(scale_tile[k]);
+                  const auto scale_vector = scale_tile.at(vector);
                   float sum_block[lanes];
                   float sum_1_block[lanes];
                   #pragma unroll
@@ -237,7 +238,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                   const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  const auto scale_vector = w::kept(scale_tile[k]);
+                  const auto scale_vector = scale_tile.at(vector);
                   float out0_lanes[lanes];
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=2 finish=separate backend=cuda cluster=8 warps=8 groups=1 blocks=1 vectors=4 lanes=8 stages=2 chunks=15 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=16 warps=4 groups=1 blocks=3 vectors=4 lanes=8 stages=3 chunks=21 weights=shared lag=1 tile=shared
 // program rms_norm_backward()
 //   dim m = 1024
 //   dim n = 65536
@@ -26,14 +26,13 @@
 //   output out1: bf16 [n:1] = cast_4
 // end
 
-extern "C" __global__ void __launch_bounds__(288, 1)
+extern "C" __global__ void __launch_bounds__(160, 3)
 weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
-  constexpr int lanes = 8, cluster = 8, warps = 8;
+  constexpr int lanes = 8, cluster = 16, warps = 4;
   constexpr int threads = 32 * warps;
-  constexpr int tile_rows = 2;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 15;
+  constexpr int64_t chunks = 21;
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -44,10 +43,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 168320);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 69632);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 66688, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 2, 2> exchange(memory + 166272, barriers + 4, rank);
+  w::Ring<3, 17024, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1, 4> exchange(memory + 67584, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -56,7 +55,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 133376);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 51072);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -67,23 +66,18 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
       for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
+        const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
         const auto x_at = [&](int64_t row) { return x + row * 65536; };
         const auto rstd_at = [&](int64_t row) { return rstd + row; };
         for (int64_t row = first_row; row < end_row; row += stride) {
           ring.wait_until_free();
-          #pragma unroll
-          for (int r = 0; r < tile_rows; ++r) {
-            if (row + r < end_row) {
-              const int before = beginning(dy_at(row + r));
-              const int begin = max(first * lanes - before, 0);
-              const int end = min((first + own) * lanes - before, columns);
-              ring.copy(r * 16640, dy_at(row + r) + begin, dy_at(row + r) + end, dy + 67108864);
-              ring.copy(33280 + r * 16640, x_at(row + r) + begin, x_at(row + r) + end, x + 67108864);
-              ring.copy_number(66560 + r * 8, rstd_at(row + r));
-            }
-          }
+          const int before = beginning(dy_at(row));
+          const int begin = max(first * lanes - before, 0);
+          const int end = min((first + own) * lanes - before, columns);
+          ring.copy(0, dy_at(row) + begin, dy_at(row) + end, dy + 67108864);
+          ring.copy(8448, x_at(row) + begin, x_at(row) + end, x + 67108864);
+          ring.copy_number(16896, rstd_at(row));
           ring.numbers_copied();
           ring.copied();
         }
@@ -93,7 +87,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
   else {
     const int thread = threadIdx.x;
     for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      const int64_t first_row = chunk * tile_rows, end_row = rows, stride = chunks * tile_rows;
+      const int64_t first_row = chunk, end_row = rows, stride = chunks;
       const auto dy_at = [&](int64_t row) { return dy + row * 65536; };
       const auto x_at = [&](int64_t row) { return x + row * 65536; };
       const auto weight_at = [&](int64_t row) { return weight; };
@@ -111,118 +105,97 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
       }
       float sum_1[thread_vectors][lanes];
       w::fill(sum_1, 0.0f);
-      for (int64_t row = first_row; row < end_row; row += stride) {
-        ring.wait_until_filled();
-        const w::bf16* dy_stage[tile_rows];
-        const w::bf16* x_stage[tile_rows];
-        const float* rstd_stage[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
+      struct Tile {
+        unsigned sent;
+        int64_t row;
+        float rstd_number;
+        const w::bf16* dy_stage;
+        const w::bf16* x_stage;
+      } held, fresh;
+      #pragma unroll 1
+      for (int64_t ahead = first_row; ; ahead += stride) {
+        if (ahead < end_row) {
+          const int64_t row = ahead;
+          ring.wait_until_filled();
           const int begin = max(first * lanes - before, 0);
-          dy_stage[r] = ring.row(r * 16640, dy_at(row + r), begin);
-          x_stage[r] = ring.row(33280 + r * 16640, x_at(row + r), begin);
-          rstd_stage[r] = ring.number<float>(66560 + r * 8);
-        }
-        ring.next();
-        float rstd_number[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          rstd_number[r] = row + r < end_row ? *rstd_stage[r] : float();
-        }
-        w::Vector<w::bf16, lanes> dy_row[tile_rows][thread_vectors];
-        w::Vector<w::bf16, lanes> x_row[tile_rows][thread_vectors];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                dy_row[r][k] = dy_tile;
-                const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                x_row[r][k] = x_tile;
+          const auto* const dy_stage = ring.row(0, dy_at(row), begin);
+          const auto* const x_stage = ring.row(8448, x_at(row), begin);
+          const auto* const rstd_stage = ring.number<float>(16896);
+          ring.next();
+          const float rstd_number = *rstd_stage;
+          w::Parts<w::Sum, float> sum_state;
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = weight_tile.at(vector);
+              float sum_block[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float mul = cast * rstd_number;
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_2 = mul * mul_1;
+                const float mul_7 = cast_1 * mul;
+                sum_block[i] = mul_2;
+                sum_1[k][i] = sum_1[k][i] + mul_7;
               }
+              if (!whole) {
+                w::keep_inside<w::Sum>(sum_block, column, columns);
+              }
+              sum_state.add(sum_block);
             }
           }
+          float sum = sum_state.total();
+          const unsigned sent = exchange.template send<w::Sum>(sum);
+          fresh.sent = sent, fresh.row = row;
+          fresh.rstd_number = rstd_number, fresh.dy_stage = dy_stage, fresh.x_stage = x_stage;
         }
-        ring.release();
-        w::Parts<w::Sum, float> sum_state[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
-                float sum_block[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float mul = cast * rstd_number[r];
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_2 = mul * mul_1;
-                  const float mul_7 = cast_1 * mul;
-                  sum_block[i] = mul_2;
-                  sum_1[k][i] = sum_1[k][i] + mul_7;
-                }
-                if (!whole) {
-                  w::keep_inside<w::Sum>(sum_block, column, columns);
-                }
-                sum_state[r].add(sum_block);
+        if (ahead != first_row) {
+          const auto& sent = held.sent;
+          const auto& row = held.row;
+          const auto& rstd_number = held.rstd_number;
+          const auto& dy_stage = held.dy_stage;
+          const auto& x_stage = held.x_stage;
+          float sum;
+          exchange.template receive<w::Sum>(sent, sum);
+          const float mul_3 = sum * 1.5258789e-05f;
+          const float mul_4 = rstd_number * mul_3;
+          auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
+          #pragma unroll
+          for (int k = 0; k < thread_vectors; ++k) {
+            const int vector = thread + k * threads;
+            const int column = (first + vector) * lanes - before;
+            if (has_vector(k, vector, column)) {
+              const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
+              const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+              const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
+              const auto weight_vector = weight_tile.at(vector);
+              float out0_lanes[lanes];
+              #pragma unroll
+              for (int i = 0; i < lanes; ++i) {
+                const float cast = w::cast<float>(x_tile[i]);
+                const float cast_1 = w::cast<float>(dy_tile[i]);
+                const float cast_2 = w::cast<float>(weight_vector[i]);
+                const float mul_1 = cast_1 * cast_2;
+                const float mul_5 = cast * mul_4;
+                const float sub = mul_1 - mul_5;
+                const float mul_6 = rstd_number * sub;
+                out0_lanes[i] = mul_6;
               }
+              w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
             }
           }
+          ring.release();
         }
-        float sum[tile_rows];
-        for (int r = 0; r < tile_rows; ++r) sum[r] = sum_state[r].total();
-        exchange.template reduce<w::Sum>(sum);
-        float mul_3[tile_rows];
-        float mul_4[tile_rows];
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          mul_3[r] = sum[r] * 1.5258789e-05f;
-          mul_4[r] = rstd_number[r] * mul_3[r];
-        }
-        #pragma unroll
-        for (int r = 0; r < tile_rows; ++r) {
-          if (row + r < end_row) {
-            auto* const out0_row = w::once(out0_at(row + r) + (first + thread) * lanes - before);
-            #pragma unroll
-            for (int k = 0; k < thread_vectors; ++k) {
-              const int vector = thread + k * threads;
-              const int column = (first + vector) * lanes - before;
-              if (has_vector(k, vector, column)) {
-                const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                const auto dy_tile = w::kept(dy_row[r][k]);
-                const auto x_tile = w::kept(x_row[r][k]);
-                const auto weight_vector = weight_tile.at(vector);
-                float out0_lanes[lanes];
-                #pragma unroll
-                for (int i = 0; i < lanes; ++i) {
-                  const float cast = w::cast<float>(x_tile[i]);
-                  const float cast_1 = w::cast<float>(dy_tile[i]);
-                  const float cast_2 = w::cast<float>(weight_vector[i]);
-                  const float mul_1 = cast_1 * cast_2;
-                  const float mul_5 = cast * mul_4[r];
-                  const float sub = mul_1 - mul_5;
-                  const float mul_6 = rstd_number[r] * sub;
-                  out0_lanes[i] = mul_6;
-                }
-                w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
-              }
-            }
-          }
-        }
+        if (ahead >= end_row) break;
+        held = fresh;
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -242,7 +215,7 @@ weft_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __r
   constexpr int warps = 8;
   constexpr int columns = 65536;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 15;
+  constexpr int64_t chunks = 21;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=12 groups=1 blocks=2 vectors=9 lanes=8 stages=2 chunks=132 weights=registers lag=0 tile=shared
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=4 groups=1 blocks=4 vectors=7 lanes=8 stages=1 chunks=60 weights=registers lag=0 tile=exponentials
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257
@@ -13,9 +13,9 @@
 //   output out0: bf16 [m:50257, n:1] = cast_1
 // end
 
-extern "C" __global__ void __launch_bounds__(416, 2)
+extern "C" __global__ void __launch_bounds__(160, 4)
 weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long long* counter) {
-  constexpr int lanes = 8, cluster = 2, warps = 12;
+  constexpr int lanes = 8, cluster = 8, warps = 4;
   constexpr int threads = 32 * warps;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
@@ -27,12 +27,12 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 101296);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 13344);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 101248);
-  w::Ring<2, 50432, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 100864, barriers + 4, rank);
-  w::TileQueue<cluster, 4> queue(rows, counter, next_rows + 2, barriers + 6, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 13312);
+  w::Ring<1, 12800, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 12800, barriers + 2, rank);
+  w::TileQueue<cluster, 3> queue(rows, counter, next_rows + 1, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
@@ -72,11 +72,12 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
     for (int64_t row = first_row, next_row; row < end_row; row = next_row) {
       ring.wait_until_filled();
       next_row = ring.next_row();
-      w::Sumexp<float> sumexp_state;
+      w::Parts<w::Max, float> sumexp_largest;
       const int before = beginning(x_at(row));
       const int begin = max(first * lanes - before, 0);
       const auto* const x_stage = ring.row(0, x_at(row), begin);
       ring.next();
+      float sumexp_row[thread_vectors][lanes];
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
         const int vector = thread + k * threads;
@@ -84,7 +85,7 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
         if (has_vector(k, vector, column)) {
           const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
           const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-          float sumexp_block[lanes];
+          auto& sumexp_block = sumexp_row[k];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
@@ -93,11 +94,23 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
           if (!whole) {
             w::keep_inside<w::Max>(sumexp_block, column, columns);
           }
-          sumexp_state.add(sumexp_block);
+          sumexp_largest.add(sumexp_block);
         }
       }
+      ring.release();
+      w::Exponentials<float> sumexp_terms(sumexp_largest.total());
+      #pragma unroll
+      for (int k = 0; k < thread_vectors; ++k) {
+        const int vector = thread + k * threads;
+        const int column = (first + vector) * lanes - before;
+        if (has_vector(k, vector, column)) {
+          sumexp_terms.add(sumexp_row[k]);
+        }
+      }
+      w::Sumexp<float> sumexp_state = sumexp_terms.state();
       exchange.template reduce<w::Merge>(sumexp_state);
       const float max_ = sumexp_state.centre, sumexp = sumexp_state.total();
+      const float div_factor = w::div_rounded(sumexp_terms.about(max_), sumexp);
       auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
@@ -105,20 +118,15 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-          const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
           float out0_lanes[lanes];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
-            const float cast = w::cast<float>(x_tile[i]);
-            const float sub = cast - max_;
-            const float exp = w::exp_rounded(sub);
-            const float div = w::div_rounded(exp, sumexp);
+            const float div = sumexp_row[k][i] * div_factor;
             out0_lanes[i] = div;
           }
           w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
         }
       }
-      ring.release();
     }
   }
 }

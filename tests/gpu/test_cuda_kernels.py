@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from tests.cuda_header import rows
-from tests.cuda_kernels import SOME, WAYS_OF_EXPONENTIALS, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
+from tests.cuda_kernels import (
+    EXPONENTIALS,
+    SOME,
+    WAYS_OF_EXPONENTIALS,
+    WORKLOADS_OF_ROWS,
+    kernel_of,
+    of_any_width,
+    of_rows,
+)
 from tests.exact_inputs import exact_inputs
 from weft.backends.cuda import build
 from weft.backends.cuda.schedule import CudaKernel
@@ -175,6 +183,16 @@ def test_rows_may_have_numbers_that_are_infinite_or_none(name: str, way: str, dt
     close = {F32: (1e-5, 1e-6), BF16: (2.0**-8, 2.0**-20)}[dtype]
     for mine, right in results(kernel, [bound[b.name] for b in kernel.program.inputs]):
         torch.testing.assert_close(mine, right, rtol=close[0], atol=close[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [1003, 2048])
+@pytest.mark.parametrize("way", list(EXPONENTIALS))
+def test_exponentials_may_wait_in_registers(way: str, columns: int) -> None:
+    check("softmax_forward", (515, columns), **EXPONENTIALS[way])
+    check("softmax_forward", (67, columns), torch.float16, early=3, **EXPONENTIALS[way])
+    _, kernel = kernel_of("softmax_forward", (9, columns), **EXPONENTIALS[way])
+    for mine, right in results(kernel, [rows("f32", columns).to("cuda", BF16)]):
+        torch.testing.assert_close(mine, right, rtol=2.0**-8, atol=2.0**-20, equal_nan=True)
 
 
 @pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))

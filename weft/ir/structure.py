@@ -175,6 +175,7 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
     )
     stores = tuple(tuple(o for o in early if found.stages[o.value] == k) for k in range(count))
     inner_at = tuple(tuple(v.name for v in inner if found.stages[v.args[0]] == k) for k in range(count))
+    sums = terms_of(program) if held else {}
     outer_at = tuple(tuple(v.name for v in outer if found.stages[v.args[0]] == k) for k in range(count))
     values: list[tuple[str, ...]] = []
     used: list[frozenset[str]] = []
@@ -188,7 +189,7 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
         needed = _closure(roots, by_name, is_fresh_vector)
         values.append(tuple(v.name for v in program.values if v.name in needed))
         used.append(frozenset(roots).union(*(by_name[name].args for name in values[k])))
-        done |= needed & set(held)
+        done |= {name for name in held if name in needed or sums.get(name) in inner_at[k]}
     roots = [o.value for o in early] + [v.args[0] for v in (*inner, *outer)]
     during = _closure(roots, by_name, lambda name: True)
     after = _closure([o.value for o in late], by_name, lambda name: True, stop={v.name for v in outer})
@@ -203,6 +204,25 @@ def loops_of(program: Program, rows: tuple[str, ...], columns: tuple[str, ...], 
         tuple(v.name for v in program.values if v.name in after and is_vector(v.name)),
         tuple(late),
     )
+
+
+def terms_of(program: Program) -> dict[str, str]:
+    """Exponentials of differences from a largest element that are terms of a sum of exponentials, and, where nothing
+    else is made of them, their quotients by it; by their names that sum's. Whoever adds it up has them, but for a
+    factor that all terms of a row have in common."""
+    by_name, stored = program.by_name(), {output.value for output in program.outputs}
+    sums = {(v.args[0], frozenset(v.attributes)): v.name for v in program.values if v.op == "sumexp"}
+    found: dict[str, str] = {}
+    for value in program.values if sums else ():
+        difference = by_name.get(value.args[0]) if value.op == "exp" else None
+        largest = by_name.get(difference.args[1]) if difference is not None and difference.op == "sub" else None
+        if difference is None or largest is None or (largest.op, largest.args[0]) != ("max", difference.args[0]):
+            continue
+        if (total := sums.get((difference.args[0], frozenset(largest.attributes)))) is not None:
+            uses = [other for other in program.values if value.name in other.args]
+            are_quotients = value.name not in stored and all(u.args == (value.name, total) for u in uses)
+            found |= dict.fromkeys([u.name for u in uses] if are_quotients else [value.name], total)
+    return found
 
 
 def place_in_output(program: Program, name: str) -> Output | None:

@@ -222,16 +222,28 @@ class ColumnLoop:
 
 @dataclass(frozen=True)
 class Hold:
-    """A value, or what was loaded, into memory or registers, for later loops over the columns."""
+    """A value, or what was loaded, into memory or registers, for later loops over the columns. lanes: elements of a row
+    reduction."""
 
     value: str
+    lanes: bool = False
 
 
 @dataclass(frozen=True)
 class Restore:
-    """What an earlier loop over the columns has put somewhere."""
+    """What an earlier loop over the columns has put somewhere. of: the row reduction whose terms these are, which get
+    the centre that all elements of a row have."""
 
     value: str
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Exponentials:
+    """Elements of sums of exponentials that are held become terms: of differences from the largest that each thread
+    has, and are added up."""
+
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -265,7 +277,7 @@ class Rest:
 Statement = (
     Columns | Early | Segment | Rows | Point | Load | Compute | Reduce | Start | Accumulate | Keep | Gather | Total
     | Store | Copy | Arrive | Release | Role | GridSync | Chunks | Tiles | Tasks | Tile | Blocks | Block | Rest
-    | EachRow | ColumnLoop | Hold | Restore | Send | Receive | Behind
+    | EachRow | ColumnLoop | Hold | Restore | Exponentials | Send | Receive | Behind
 )  # fmt: skip
 
 

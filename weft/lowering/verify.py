@@ -6,6 +6,7 @@ from weft.errors import VerificationError
 from weft.lowering.nest import (
     Accumulate,
     Compute,
+    Exponentials,
     Gather,
     Hold,
     Load,
@@ -26,7 +27,7 @@ def verify_nest(nest: Nest) -> Nest:
     outputs = {o.buffer.name: o.value for o in nest.program.outputs}
     known = {name for name, value in by_name.items() if value.op == "const"}
     picked = {value.args[0] for value in by_name.values() if value.op == "pick"}
-    sent = set[str]()
+    sent, held, terms = set[str](), set[str](), set[str]()
     for each in nest.statements():
         needs, makes = set[str](), set[str]()
         match each:
@@ -51,6 +52,17 @@ def verify_nest(nest: Nest) -> Nest:
                 makes = {name}
             case Gather(values=names):
                 makes = {*names}
+            case Hold(value=name, lanes=True):
+                needs = {by_name[name].args[0]}
+                held.add(name)
+            case Exponentials(values=names):
+                if missing := {*names} - held:
+                    raise VerificationError(f"{nest.program.name}: {line(each)}: nobody holds {', '.join(missing)}")
+                terms |= {*names}
+            case Restore(value=name, of=total) if total:
+                if total not in terms:
+                    raise VerificationError(f"{nest.program.name}: {line(each)}: nobody holds the terms of {total}")
+                needs, makes = {total}, {name}
             case Hold(value=name) | Restore(value=name):
                 needs = {name}
             case Store(output=name):

@@ -8,7 +8,7 @@ from itertools import product
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import wanted_registers
-from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory
+from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory, Tile
 from weft.backends.cuda.view import LINE_BYTES
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
@@ -64,10 +64,10 @@ def _candidates(split: Split, work: Work, lanes: int, slack: float) -> Iterator[
         for weights in _places(work, base.groups):
             plain = base.but(rows_per_tile=tile_rows, finish=finish, blocks=blocks, weights=weights)
             most = slack * resources.most_registers(base.warps, blocks, target)
-            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work, MOST_STAGES)) is None:
+            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
                 continue
             made = made.but(chunks=chunk_count(made, split, work))
-            others = (_holding(made, work), _lagging(made, split, work))
+            others = (*_holding(made, split, work), _lagging(made, split, work))
             yield made
             yield from (each for each in others if each is not None and wanted_registers(work, each) <= most)
 
@@ -103,29 +103,42 @@ def _places(work: Work, groups: int) -> tuple[Memory, ...]:
     return tuple(place for place, is_possible in found if is_possible)
 
 
-def _with_stages(schedule: CudaSchedule, split: Split, work: Work, most: int) -> CudaSchedule | None:
-    """With as many as there is place for; None if there is too little of it. most: of them."""
-    place = resources.most_shared_bytes(schedule.blocks, split.target) // LINE_BYTES * LINE_BYTES
+def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
+    """With as many as copy enough ahead, or as there is place for; None if there is too little of it."""
     each, others = resources.shared_parts(work, schedule)
-    stages = min(most, (place - others) // each)
+    place = resources.most_shared_bytes(schedule.blocks, split.target) // LINE_BYTES * LINE_BYTES
+    most = min(MOST_STAGES, (place - others) // each)
+    ahead = -(-resources.AHEAD_BYTES // (schedule.blocks * each))
+    stages = min(most, max(schedule.held_stages + ahead, -(-LEAST_AHEAD // schedule.blocks)))
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None
     return schedule.but(stages=stages)
+
+
+def with_more_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
+    """With one more, if there is place for it."""
+    made = schedule.but(stages=schedule.stages + 1)
+    fits = resources.shared_bytes(work, made) <= resources.most_shared_bytes(schedule.blocks, split.target)
+    return made if fits and made.stages <= MOST_STAGES else None
 
 
 def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
     """The same, if a block has place for a tile whose row reductions are under way beside the others."""
     if schedule.warps * schedule.cluster <= schedule.groups or not work.exchanges:
         return None
-    if schedule.stages < 1 + LEAST_AHEAD:
-        return None
-    made = _with_stages(schedule.but(lag=1), split, work, schedule.stages)
+    made = _with_stages(schedule.but(lag=1), split, work)
     return made if made is not None and made.stages >= 1 + LEAST_AHEAD else None
 
 
-def _holding(schedule: CudaSchedule, work: Work) -> CudaSchedule | None:
-    """The same with row tiles in registers, if they are read more than once."""
-    return None if work.loads == len(work.copied) else schedule.but(tile="registers")
+def _holding(schedule: CudaSchedule, split: Split, work: Work) -> Iterator[CudaSchedule]:
+    """The same with row tiles in registers, if they are read more than once, or what is made of them."""
+    tiles: tuple[tuple[Tile, bool], ...] = (
+        ("registers", work.loads > len(work.copied)),
+        ("exponentials", work.terms > 0),
+    )
+    for tile, is_possible in tiles:
+        if is_possible and (made := _with_stages(schedule.but(tile=tile), split, work)) is not None:
+            yield made
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from weft.backends.cuda import resources
-from weft.backends.cuda.candidates import candidates
+from weft.backends.cuda.candidates import candidates, with_more_stages
 from weft.backends.cuda.cost import Times, constants, times_us
 from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule
@@ -28,6 +28,8 @@ WORTH = 1.04
 those that spill 64 bytes or fewer take so much longer than predicted. Layer norm's forward of 262144 columns has three
 that spill 8 to 24 bytes, a fourth that does not, of 127 registers, and a fifth that leaves some and takes a tenth
 longer."""
+STAGED = 24
+"""Candidates, of those with the shortest predicted times, that are taken with a stage more, too."""
 SPILLED = 1.25
 """How much longer than a kernel that spills another may take, by predictions, to be better. In the sweeps those that
 spill 64 bytes or fewer take 4 % longer than predicted in the median, and 20 % at the ninetieth percentile, those that
@@ -37,7 +39,7 @@ spill up to 200 bytes 13 and 30 %."""
 @lru_cache(maxsize=KEPT)
 def chosen(split: Split) -> CudaSchedule | None:
     """That with the shortest predicted time, if there is any. Once for a pass that several splits have in common."""
-    return min(candidates(split), key=lambda schedule: times_of(split, schedule).all, default=None)
+    return next(iter(ranked(split)), None)
 
 
 def refusal(split: Split) -> Refusal | None:
@@ -53,8 +55,12 @@ def refusal(split: Split) -> Refusal | None:
 
 
 def ranked(split: Split) -> tuple[CudaSchedule, ...]:
-    """Candidates, the one with the shortest predicted time first; none if there is none."""
-    return tuple(sorted(candidates(split), key=lambda schedule: times_of(split, schedule).all))
+    """Candidates, the one with the shortest predicted time first, and the first of them with a stage more, too; none if
+    there is none."""
+    found = sorted((times_of(split, schedule).all, at, schedule) for at, schedule in enumerate(candidates(split)))
+    more = (with_more_stages(each, split, _work(split, each)) for _, _, each in found[:STAGED])
+    found += [(times_of(split, each).all, -1, each) for each in more if each is not None]
+    return tuple(schedule for *_, schedule in sorted(found, key=lambda each: each[:2]))
 
 
 def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
@@ -71,7 +77,8 @@ def runner_up(split: Split, tried: Sequence[Schedule]) -> CudaSchedule | None:
     known = [each for each in tried if isinstance(each, CudaSchedule)]
     worst = max(map(share, known), default=math.inf)
     most_us = SPILLED * min((times_of(split, each).all for each in known), default=math.inf)
-    order = [s for s in ranked(split) if s not in tried]
+    alike = {each.but(stages=0) for each in known}  # as many registers, whatever the stages
+    order = [s for s in ranked(split) if s.but(stages=0) not in alike]
     found = next((s for s in order if share(s) <= worst - FEWER), None)
     if found is None or times_of(split, found).all >= most_us:
         return None
@@ -96,7 +103,7 @@ def resources_of(split: Split, schedule: CudaSchedule) -> Resources:
 
 def _work(split: Split, schedule: CudaSchedule) -> Work:
     """Raises ValueError where no kernel in CUDA C++ is written."""
-    work = Work.of(split, schedule.lanes)
+    work = Work.under(split, schedule)
     if isinstance(work, Refusal):
         raise ValueError(str(work))
     return work

@@ -45,19 +45,19 @@ class Constants:
     each row. busiest: how much the scheduler with the most warps of a block decides, the others the rest. pick_ns:
     for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a
     cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block. copy_ns: for each
-    copy to begin. compute_power:
-    how much the two parts of a tile's time add up; stage_power: the tiles and the stages that they wait for; power:
-    memory and these. held: by how much longer these take where row
-    tiles wait in registers, held_exponentials: more of it for each sum of exponentials of a row. start_us: of a launch.
-    tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not
-    busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
+    copy to begin. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the stages
+    that they wait for; power: memory and these. held: by how much longer these take where row tiles wait in registers,
+    or exponentials, held_exponentials: more of it for each sum of exponentials of a row. start_us: of a launch. tail:
+    tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at
+    the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
     group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
-    sums, as a part of that of copying as many; again: of bytes that are copied for another row too. Of rows that begin
-    between two sectors of the second cache, bytes that are copied in the time that it takes more: partly_bytes: of what
-    is stored at once of a row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last
-    vector, for each row of a warp."""
+    sums, as a part of that of copying as many; again: of bytes that are copied for another row too. ahead: by how much
+    longer memory takes if twice as much is copied ahead as is enough. Of rows that begin between two sectors of the
+    second cache, bytes that are copied in the time that it takes more: partly_bytes: of what is stored at once of a
+    row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last vector, for each row of
+    a warp."""
 
     bandwidth: float
     issue_ns: float
@@ -91,6 +91,7 @@ class Constants:
     cold: float
     cached: float
     again: float
+    ahead: float
     partly_bytes: float
     edge_bytes: float
 
@@ -122,8 +123,9 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         rounds = max(1.0, tiles / min(resident, chunks))
     # a tile
     crowd = min(schedule.blocks, -(-chunks // max(1, resident // schedule.blocks)))
-    is_held = schedule.tile == "registers"
-    moves, operations = (len(work.copied) if is_held else work.loads) + len(work.written), work.operations
+    is_held = schedule.tile != "shared"
+    loads = len(work.copied) if schedule.tile == "registers" else work.loads
+    moves, operations = loads + len(work.written), work.operations
     if schedule.weights == "shared":
         granules = sum(-(-work.lanes * size // GRANULE_BYTES) for size in work.kept)
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
@@ -164,10 +166,11 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     partly_bytes = known.partly_bytes * stores + known.edge_bytes * elements
     memory_us = moved_us + partly_bytes * work.stored_between_sectors / per_us
     memory_us += (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
+    ahead_bytes = (schedule.stages - schedule.held_stages) * stage * crowd
+    memory_us *= 1 + known.ahead * max(0.0, ahead_bytes / resources.AHEAD_BYTES - 1)
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
-    held = 0 if is_held else 1 + schedule.lag
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
-    stages_us = (filled_us + rounds * held * tile_us) / schedule.stages
+    stages_us = (filled_us + rounds * schedule.held_stages * tile_us) / schedule.stages
     stages_us = together(stages_us, 1e-3 * known.copy_ns * rounds * work.copies(schedule), known.stage_power)
     tiles_us = together(rounds * tile_us, stages_us, known.stage_power)
     # beginning and end

@@ -30,7 +30,7 @@ TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""
 DERIVED = (
     *("_at", "_tile", "_stage", "_number", "_lanes", "_vector", "_partial", "_together", "_memory"),
-    *("_state", "_block", "_row", "_columns"),
+    *("_state", "_block", "_row", "_columns", "_largest", "_terms", "_factor"),
 )
 """What the renderer puts behind the name of a value or a buffer to make another."""
 BARRIER, COUNTER = "barrier", "counter"
@@ -92,6 +92,7 @@ def supports(kernel: CudaKernel) -> Refusal | None:
     """What CUDA C++ is written for."""
     view = View(in_one_pass(kernel))
     refusal = legality.check_program(view) or legality.check_lag(view) or legality.check_groups(view)
+    refusal = refusal or legality.check_terms(view)
     return refusal or legality.check_shared_memory(kernel, shared_bytes(kernel))
 
 

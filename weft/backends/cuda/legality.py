@@ -136,13 +136,22 @@ def check_lag(view: View) -> Refusal | None:
     lag, have = view.schedule.lag, view.schedule.stages
     if lag and (refusal := check_rows(view)) is not None:
         return refusal
-    if lag and view.schedule.tile == "registers":
+    if lag and view.schedule.tile != "shared":
         message = "its row tiles come behind, and their rows are not in shared memory then"
         return Refusal("cuda_tile", view.program.name, message, lag, 0)
     if have >= 1 + lag:
         return None
     message = "its row tiles come behind by more than it has stages"
     return Refusal("cuda_stages", view.program.name, message, have, 1 + lag)
+
+
+def check_terms(view: View) -> Refusal | None:
+    """Exponentials wait where they are terms of a sum, and used again, and a float32 that is off by a few units in the
+    last place will do."""
+    if view.terms or view.schedule.tile != "exponentials":
+        return None
+    message = "has no exponentials that are added up, and used again for numbers of 16 bits"
+    return Refusal("cuda_exponentials", view.program.name, message, 0, 1)
 
 
 def check_shared_memory(kernel: CudaKernel, needed_bytes: int) -> Refusal | None:

@@ -16,6 +16,7 @@ from weft.lowering.nest import (
     Columns,
     Compute,
     EachRow,
+    Exponentials,
     Hold,
     Keep,
     Load,
@@ -66,10 +67,16 @@ class CudaLowering(Lowering[CudaSchedule], View):
         streamed = {buffer.name for buffer in self.streamed()}
         load = Restore if self.schedule.tile == "registers" else Load
         body: list[Statement] = [load(b) for b in self.inputs if b in streamed and b in self.loops.used[stage]]
+        held = self.held_terms
+        body += [Restore(n, held[n]) for n in self.by_name if n in held and n in self.loops.used[stage]]
         body += [Compute(n, again=stage > 0) for n in self.loops.values[stage] if not self.is_const(n)]
         body += [Accumulate(name, lanes=True) for name in inner]
+        kept = tuple(name for name in inner if name in held.values())
+        body += [Hold(name, lanes=True) for name in kept]
         body += [*map(Store, stores), *map(Accumulate, sums)]
         yield ColumnLoop((EachRow(tuple(body)),))
+        if kept:
+            yield Exponentials(kept)
 
     def results(self, stage: int) -> Iterator[Statement]:
         found = [*super().results(stage)]

@@ -25,19 +25,24 @@ def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
 
 def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
     """What a thread has, by names that weights have. sums, weights, tile: words that it keeps from row to row, or for
-    a row tile. partials: numbers of row reductions. loads, stores: words of a vector that is computed with, of a row.
-    vectors: of eight elements, that loops are unrolled for; steps: of row reductions in vectors. picks: elements of a
-    row that are taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges,
-    edge_rows: code for the first and the last vector of a row, of eight elements, twice where any of a thread may be
-    the last one. clustered: what is sent to other blocks, if there are any."""
+    a row tile. terms: exponentials that wait; term_rows: those of rows behind the first; has_terms: sums of them.
+    partials: numbers of row reductions. loads, stores: words of a vector that is computed with, of a row. vectors: of
+    eight elements, that loops are unrolled for; steps: of row reductions in vectors. picks: elements of a row that are
+    taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges, edge_rows: code
+    for the first and the last vector of a row, of eight elements, twice where any of a thread may be the last one.
+    clustered: what is sent to other blocks, if there are any."""
     rows, own = schedule.group_rows, schedule.vectors * work.lanes
     shared, is_ragged = schedule.weights == "shared", work.is_early or work.is_any_width
+    terms = work.terms * (schedule.tile == "exponentials")
     edges = work.lanes / MOST_LANES * (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
     return {
         "thread": 1,
         "sums": own * work.sums,
         "weights": own * sum(work.weights) / WORD_BYTES * (not shared),
         "tile": rows * own * sum(work.copied) / WORD_BYTES * (schedule.tile == "registers"),
+        "terms": terms * rows * own,
+        "term_rows": terms * (rows - 1) * own,
+        "has_terms": terms,
         "partials": work.partials * rows,
         "loads": work.lanes * (sum(work.copied) + sum(work.kept) * shared) / WORD_BYTES,
         "stores": work.lanes * len(work.written),

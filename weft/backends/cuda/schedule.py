@@ -10,6 +10,7 @@ from weft.plan.kernel import Kernel
 from weft.plan.schedule import Schedule
 
 Memory = Literal["registers", "shared"]
+Tile = Literal["registers", "shared", "exponentials"]
 WARP_THREADS = 32
 MOST_LANES = 8
 """Elements of a vector."""
@@ -32,7 +33,8 @@ class CudaSchedule(Schedule):
     how many blocks are resident; where row tiles are of a queue, the clusters that take them. lag: row tiles by which
     what follows from the last row reductions of a tile comes behind: 1, so that nobody waits for them, or 0. weights:
     where inputs wait that are the same for all rows of a chunk. tile: where a row tile waits that is computed with: in
-    registers, so that its stage is free for the next one, or in shared memory.
+    registers, so that its stage is free for the next one, or in shared memory. exponentials: those that are terms of a
+    sum wait in registers in its place, as float32, once they are added up, so that none is computed twice.
     """
 
     backend: ClassVar[str] = "cuda"
@@ -47,7 +49,7 @@ class CudaSchedule(Schedule):
     chunks: int = 0
     weights: Memory = "registers"
     lag: Literal[0, 1] = 0
-    tile: Memory = "shared"
+    tile: Tile = "shared"
 
     @property
     def threads(self) -> int:
@@ -68,6 +70,11 @@ class CudaSchedule(Schedule):
     def group_rows(self) -> int:
         """Of a tile, of each group."""
         return self.rows_per_tile // self.groups
+
+    @property
+    def held_stages(self) -> int:
+        """That a block computes with, so that nothing is copied to them."""
+        return 1 + self.lag if self.tile == "shared" else 0
 
     @property
     def exchange_places(self) -> int:

@@ -10,7 +10,7 @@ from weft.backends.cuda.places import Places
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.source import Writer
 from weft.ir.program import Buffer, Value
-from weft.ir.rounding import ROUGH, is_rounded_again, rounded_at_once
+from weft.ir.rounding import ROUGH
 
 REDUCTIONS = {"sum": "w::Sum", "max": "w::Max", "min": "w::Min", "sumexp": "w::Merge"}
 NOTHING = REDUCTIONS | {"sumexp": "w::Max"}
@@ -32,7 +32,6 @@ class Statements(Places):
         """Of those that share a row in a block, by their number, and how many."""
         self.column = "column"
         self.row = "row"
-        self.rounded_again, self.rounded_at_once = is_rounded_again(self.program), rounded_at_once(self.program)
         self.per_row = set[str]()
         """Numbers that each row of a tile has one of."""
 
@@ -74,8 +73,7 @@ class Statements(Places):
                 return f"{self.row} < end_row ? {picked} : {kind}()" if self.schedule.rows_per_tile > 1 else picked
             case _:
                 operands = [self.operand(arg) for arg in value.args]
-                again = value.name in self.rounded_at_once or (self.rounded_again and self.is_vector(value.name))
-                if again and value.dtype == "f32" and value.op in ROUGH:
+                if value.name in self.rough and value.dtype == "f32" and value.op in ROUGH:
                     return f"w::{value.op}_rounded({', '.join(operands)})"
                 return expression(value.op, operands, value.dtype)
 

@@ -16,6 +16,7 @@ from weft.lowering.nest import (
     ColumnLoop,
     Compute,
     EachRow,
+    Exponentials,
     Load,
     Receive,
     Reduce,
@@ -74,6 +75,12 @@ class RowTiles(Vectors):
                 self._arrive()
             case Release():
                 line("ring.release();")
+            case Start(value=name) if name in self.held_terms.values():
+                kind = C_TYPES[self.by_name[name].dtype]
+                line(f"w::Parts<w::Max, {kind}> {name}_largest{'[tile_rows]' if self.several else ''};")
+            case Exponentials(values=names):
+                for name in names:
+                    self.exponentials(self.by_name[name])
             case Start(value=name):
                 line(f"{self.state_type(self.by_name[name])} {name}_state{'[tile_rows]' if self.several else ''};")
             case Reduce(values=names) | Send(values=names) | Receive(values=names):

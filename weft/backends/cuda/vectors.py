@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
@@ -84,26 +84,39 @@ class Vectors(Statements):
         line = self.out.line
         r = "[r]" if self.several else ""
         rows = "[tile_rows]" if self.several else ""
-        for name in (s.value for s in body if isinstance(s, Hold)):
-            line(f"w::Vector<{C_TYPES[self.inputs[name].dtype]}, lanes> {name}_row{rows}[thread_vectors];")
+        for name, lanes in ((s.value, s.lanes) for s in body if isinstance(s, Hold)):
+            kind = C_TYPES[self.types[name][0]]
+            held = f"{kind} {name}_row{rows}[thread_vectors][lanes];"
+            line(held if lanes else f"w::Vector<{kind}, lanes> {name}_row{rows}[thread_vectors];")
         stores = [self.outputs[s.output] for s in body if isinstance(s, Store)]
-        with self.each_row(), self.guarded(self.exists()), self.vectors(stores):
+        with ExitStack() as loops:
+            loops.enter_context(self.each_row())
+            loops.enter_context(self.guarded(self.exists()))
+            for restored in (s for s in body if isinstance(s, Restore) and s.of):
+                self._define_factor(self.by_name[restored.value], restored.of)
+            loops.enter_context(self.vectors(stores))
             line(WHOLE)
             for statement in body:
                 if isinstance(statement, Load):
                     name = statement.buffer
                     loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
                     line(f"const auto {name}_tile = {loaded};")
-                elif isinstance(statement, Hold):
+                elif isinstance(statement, Hold) and not statement.lanes:
                     line(f"{statement.value}_row{r}[k] = {statement.value}_tile;")
-                elif isinstance(statement, Restore):
+                elif isinstance(statement, Restore) and not statement.of:
                     line(f"const auto {statement.value}_tile = w::kept({statement.value}_row{r}[k]);")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             for name in (b.name for b in self.weights() if b.name in used):
                 line(f"const auto {name}_vector = {self._weight(name)};")
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
+            held = [s.value for s in body if isinstance(s, Hold) and s.lanes]
             for value in reduced:
-                line(f"{C_TYPES[value.dtype]} {value.name}_block[lanes];")
+                is_held = value.name in held
+                line(
+                    f"auto& {value.name}_block = {value.name}_row{r}[k];"
+                    if is_held
+                    else f"{C_TYPES[value.dtype]} {value.name}_block[lanes];"
+                )
             for output in stores:
                 line(self._declared(output))
             if all(isinstance(s, Load | Hold) for s in body):
@@ -114,7 +127,7 @@ class Vectors(Statements):
                 for statement in body:
                     self._of_lane(statement)
                 self.column = "column"
-            self._add_blocks(reduced)
+            self._add_blocks(reduced, held)
             for output in stores:
                 name, late = output.buffer.name, output.value in self.late
                 kind = C_TYPES[output.buffer.dtype]
@@ -136,7 +149,10 @@ class Vectors(Statements):
     def _of_lane(self, statement: Statement) -> None:
         line = self.out.line
         match statement:
-            case Load() | Restore():
+            case Restore(value=name, of=total) if total:
+                r = "[r]" if self.several else ""
+                line(f"const {C_TYPES[self.by_name[name].dtype]} {name} = {total}_row{r}[k][i] * {name}_factor;")
+            case Load() | Restore() | Hold():
                 pass
             case Compute(value=name) if name in self.late:
                 pass
@@ -159,8 +175,9 @@ class Vectors(Statements):
             case _:
                 raise AssertionError(f"nobody prints {statement}")
 
-    def _add_blocks(self, values: Sequence[Value]) -> None:
-        """What row reductions are told of a vector."""
+    def _add_blocks(self, values: Sequence[Value], held: Collection[str]) -> None:
+        """What row reductions are told of a vector. held: those whose elements wait, and of which only the largest is
+        looked for."""
         if not values:
             return
         r = "[r]" if self.several else ""
@@ -171,7 +188,31 @@ class Vectors(Statements):
                 self.out.line(f"{kept}({name}_block{first}, column, columns);")
         for value in values:
             vector = ", k" if value.op == "m2" else ""
-            self.out.line(f"{value.name}_state{r}.add({value.name}_block{vector});")
+            state = "largest" if value.name in held else "state"
+            self.out.line(f"{value.name}_{state}{r}.add({value.name}_block{vector});")
+
+    def exponentials(self, total: Value) -> None:
+        """Elements of a sum of exponentials that wait become its terms."""
+        line, name, kind = self.out.line, total.name, C_TYPES[total.dtype]
+        r, rows = ("[r]", "[tile_rows]") if self.several else ("", "")
+        terms, largest, is_one = f"w::Exponentials<{kind}>", f"{name}_largest{r}.total()", not self.exists()
+        if not is_one:
+            line(f"{terms} {name}_terms{rows};")
+            line(f"w::Sumexp<{kind}> {name}_state{rows};")
+        with self.each_row(), self.guarded(self.exists()):
+            line(f"{terms} {name}_terms({largest});" if is_one else f"{name}_terms{r} = {terms}({largest});")
+            with self.vectors():
+                line(f"{name}_terms{r}.add({name}_row{r}[k]);")
+            line(f"{f'w::Sumexp<{kind}> ' * is_one}{name}_state{r} = {name}_terms{r}.state();")
+
+    def _define_factor(self, value: Value, total: str) -> None:
+        """Of terms of a sum of exponentials, or their quotients by it."""
+        exponential = self.by_name[value.args[0]] if value.op == "div" else value
+        largest = self.by_name[exponential.args[0]].args[1]
+        factor = f"{total}_terms{'[r]' if self.several else ''}.about({self.operand(largest)})"
+        if value.op == "div":
+            factor = f"w::div_rounded({factor}, {self.operand(total)})"
+        self.out.line(f"const {C_TYPES[value.dtype]} {value.name}_factor = {factor};")
 
     def _weight(self, name: str) -> str:
         """The vector of a weight that belongs to one of a row."""

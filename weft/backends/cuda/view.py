@@ -13,6 +13,8 @@ from weft.ir.dtypes import itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program, Size, Value
+from weft.ir.rounding import is_rounded_again, rounded_at_once
+from weft.ir.structure import loops_of, terms_of
 from weft.lowering import addresses
 from weft.lowering.view import KernelView
 
@@ -60,6 +62,18 @@ class View(KernelView[CudaSchedule]):
         self.centres = {name: moving[key] for name, key in found if key in moving}
         """Reductions that come with one whose centre moves: the largest element with a sum of exponentials, a sum with
         that of squared differences from its mean; by their names those."""
+        vectors = filter(self.is_vector, self.by_name if is_rounded_again(self.program) else ())
+        self.rough = rounded_at_once(self.program).union(vectors)
+        """Values of which a float32 that is off by a few units in the last place will do."""
+        self.terms = {name: total for name, total in terms_of(self.program).items() if name in self.rough}
+        """Such exponentials that are terms of a sum of them, or quotients of these; by their names that."""
+        if self.held_terms:
+            self.loops = loops_of(self.program, self.rows, self.columns, tuple(self.held_terms))
+
+    @property
+    def held_terms(self) -> dict[str, str]:
+        """Those of ``terms`` that wait in registers."""
+        return self.terms if self.schedule.tile == "exponentials" else {}
 
     def has_columns(self, buffer: Buffer) -> bool:
         """Whether its address changes along columns."""

@@ -251,11 +251,13 @@ template <class T> T floor_divide(T x, T y) {
 
 // Faster, and off by a few units in the last place of float32: for what is rounded to 16 bits.
 
-inline float exp_rounded(float x) {  // e^x loses |x| / 2^24 of itself
+constexpr float log2_of_e() { return 1.44269504f; }  // e^x is two to the power of x times that
+inline float exp2_rounded(float x) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+inline float exp_rounded(float x) { return exp2_rounded(x * log2_of_e()); }  // e^x loses |x| / 2^24 of itself
 inline float reciprocal_rounded(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -274,77 +276,6 @@ inline double exp_rounded(double x) { return exp(x); }
 inline double reciprocal_rounded(double x) { return reciprocal(x); }
 inline double div_rounded(double x, double y) { return div(x, y); }
 inline double tanh_rounded(double x) { return tanh(x); }
-
-// Reductions in one pass, by a centre that moves (Chan, Golub and LeVeque, 1979; Milakov and Gimelshein, 2018).
-
-// The sum of exponentials of differences from the largest.
-template <class T> struct Sumexp {
-  T centre = -infinity<T>(), sum = 0;
-
-  void add(T x) { merge({x, 1}); }
-  // several elements, whose exponentials have one centre
-  template <int count> void add(const T (&block)[count]) {
-    T largest = centre;
-#pragma unroll
-    for (int i = 0; i < count; ++i) largest = maximum(largest, block[i]);
-    const T base = largest == -infinity<T>() ? 0 : largest;
-    sum *= exp_rounded(centre - base);
-#pragma unroll
-    for (int i = 0; i < count; ++i) sum += exp_rounded(block[i] - base);
-    centre = largest;
-  }
-  void merge(const Sumexp& more) {
-    const T difference = more.centre - centre;
-    // nothing comes from minus infinity; what it is from minus infinity is not a number
-    const T smaller = more.centre == -infinity<T>() ? 0 : exp_rounded(-abs(difference));
-    const bool grows = difference > 0;
-    sum = fma(grows ? sum : more.sum, smaller, grows ? more.sum : sum);  // the same of both in either order
-    centre = maximum(centre, more.centre);
-  }
-  // NaN if the largest is infinite
-  T total() const { return abs(centre) == infinity<T>() ? nan<T>() : sum; }
-};
-
-// The sum of squared differences from the mean. The pivot is some element, and the mean is relative to it, so that it
-// is not rounded as a large number is.
-template <class T> struct M2 {
-  T count = 0, pivot = 0, mean = 0, squares = 0;
-
-  void add(T x) { merge({1, x, 0, 0}); }
-  void merge(const M2& more) {
-    const T both = count + more.count, share = div_rounded(more.count, both < 1 ? 1 : both);
-    if (count == 0) pivot = more.pivot;
-    const T difference = (more.count == 0 ? 0 : more.pivot - pivot) + (more.mean - mean);
-    squares += more.squares + difference * difference * (share * count);
-    mean += difference * share;
-    count = both;
-  }
-  T total() const { return squares; }
-};
-
-// The same while elements are added to it, without a division each: sums of differences from the pivot, and of their
-// squares.
-template <class T> struct M2Sums {
-  T count = 0, pivot = 0, sum = 0, squares = 0;
-
-  void add(T x) {
-    if (count == 0) pivot = x;
-    const T difference = x - pivot;
-    count += 1;
-    sum += difference;
-    squares += difference * difference;
-  }
-  M2<T> state() const {
-    const T mean = div_rounded(sum, count < 1 ? 1 : count);
-    return {count, pivot, mean, maximum(squares - sum * mean, 0 * squares)};
-  }
-  // Where several meet in sums: of elements, and of squared differences from a mean of all.
-  T elements() const { return sum + count * pivot; }
-  T squares_from(T mean) const {
-    const T shift = pivot - mean;
-    return squares + shift * (2 * sum + count * shift);
-  }
-};
 
 }  // namespace w
 

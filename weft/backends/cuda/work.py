@@ -7,13 +7,13 @@ from functools import cached_property, lru_cache
 
 from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda import legality
-from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule
+from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule, Tile
 from weft.backends.cuda.view import View, in_one_pass, turn_tiles
 from weft.backends.instructions import cost_of
 from weft.errors import Refusal
 from weft.ir.dtypes import itemsize
 from weft.ir.ops import states_of
-from weft.ir.rounding import is_rounded_again, rounded_at_once
+from weft.ir.program import Value
 from weft.ir.structure import KEPT
 from weft.plan.kernel import Kernel
 from weft.plan.sizes import Sizes
@@ -23,6 +23,9 @@ REDUCED, REDUCED_VECTOR = {"sumexp": 10.5, "m2": 3.0}, {"sumexp": 12.0}
 """Operations of taking one more element into a row reduction, where that is more than one: an exponential, and the
 largest of a vector; a difference, its sum and that of its square. And of one more vector: another exponential, by which
 the centre moves."""
+
+TERM = 10.5
+"""Those of one whose exponential waits: a product less, one of it with a factor more, and none of a vector."""
 
 SECTOR_BYTES = 32
 """Of the second cache, which a store writes at once."""
@@ -44,9 +47,9 @@ class Work:
     how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
     passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
     exchanges: of row reductions; numbers: that are exchanged; exponentials: those of them that are sums of
-    exponentials; partials: that a thread has of all. sums: column sums; picks: elements of a row that are taken by
-    their index; finishes: whether something is left to do behind the rows. rows: inside a segment, of so many;
-    is_segmented: whether a kernel has any."""
+    exponentials; terms: exponentials that are terms of these, and used again; partials: that a thread has of all.
+    sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
+    behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -68,6 +71,7 @@ class Work:
     exchanges: int
     numbers: int
     exponentials: int
+    terms: int
     partials: int
     sums: int
     picks: int
@@ -158,10 +162,16 @@ class Work:
         return places * (each + turn_tiles(self.sums, self.weights, self.copied, self.written, rows))
 
     @staticmethod
+    def under(split: Split, schedule: CudaSchedule) -> Work | Refusal:
+        """With the vectors of a schedule, and what that computes again."""
+        return Work.of(split, schedule.lanes, "exponentials" if schedule.tile == "exponentials" else "shared")
+
+    @staticmethod
     @lru_cache(maxsize=KEPT)
-    def of(split: Split, lanes: int = MOST_LANES) -> Work | Refusal:
-        """Or the rule by which no such kernel is written. lanes: elements of a vector at the most."""
-        kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1, lanes=lanes))
+    def of(split: Split, lanes: int = MOST_LANES, tile: Tile = "shared") -> Work | Refusal:
+        """Or the rule by which no such kernel is written. lanes: elements of a vector at the most. tile: where row
+        tiles wait."""
+        kernel = Kernel(split.program, CudaSchedule("CLUSTER", *split.dims, chunks=1, lanes=lanes, tile=tile))
         view = View(in_one_pass(kernel))
         begins_between, is_any_width = _begins_between(view, split.sizes), bool(view.unknown_sizes)
         refusal = legality.check_architecture(kernel, split.target.architecture)
@@ -169,12 +179,11 @@ class Work:
         if (refusal := refusal or legality.check_program(view) or legality.check_nvrtc(kernel)) is not None:
             return refusal
         program, loops, streamed = view.program, view.loops, {b.name for b in view.streamed()}
-        rough = set(view.by_name) if is_rounded_again(program) else rounded_at_once(program)
         vectors = [n for names in loops.values for n in names if view.is_vector(n) and not view.is_const(n)]
         sums = [v for v in view.outer if view.sums_vectors(v)]
         inner = [[view.by_name[name] for name in names if name not in view.centres] for names in loops.inner]
         numbers = [states_of(value.op, pivoted=True) for values in inner for value in values]
-        operations = sum(cost_of(view.by_name[name], name in rough) for name in vectors)
+        operations = sum(cost_of(view.by_name[name], name in view.rough) for name in vectors)
         weights = view.weights()
         cast_weights = {b.name for b in view.cast_weights()}
         casts = [n for n in vectors if not cast_weights.isdisjoint(view.by_name[n].args)]
@@ -188,7 +197,7 @@ class Work:
             tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
             len(view.numbers()[1]),
             all(map(view.is_packed, view.copied())),
-            sum(cost_of(view.by_name[name], name in rough) for name in casts),
+            sum(cost_of(view.by_name[name], name in view.rough) for name in casts),
             view.lanes,
             is_any_width,
             begins_between or (is_any_width and not any(_are_multiples([s], split.sizes) for s in view.unknown_sizes)),
@@ -196,10 +205,11 @@ class Work:
             len(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
-            operations + sum(_reduced(value.op, view.lanes) for values in inner for value in values) + 2 * len(sums),
+            operations + sum(_reduced(value, view) for values in inner for value in values) + 2 * len(sums),
             sum(len({(value.op, value.dtype) for value in values}) for values in inner),
             sum(numbers),
             sum(value.op == "sumexp" for values in inner for value in values),
+            len(view.terms),
             sum(PARTIALS.get(value.op, CHAINS) for values in inner for value in values),
             len(sums),
             sum(1 for value in program.values if value.op == "pick"),
@@ -211,9 +221,11 @@ class Work:
         )
 
 
-def _reduced(op: str, lanes: int) -> float:
+def _reduced(value: Value, view: View) -> float:
     """Operations of taking one more element into a row reduction."""
-    return REDUCED.get(op, 1.0) + REDUCED_VECTOR.get(op, 0.0) / lanes
+    if value.name in view.held_terms.values():
+        return TERM
+    return REDUCED.get(value.op, 1.0) + REDUCED_VECTOR.get(value.op, 0.0) / view.lanes
 
 
 def _begins_between(view: View, sizes: Sizes) -> bool:
