@@ -35,8 +35,11 @@ SHARES = {
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
+    "ahead": (0.012, 0.02),
+    "scarce": (0.1, 0.2),
 }
-"""Where that is too far."""
+"""Where that is too far. What is copied ahead: from pairs of schedules that differ in stages alone, as most of the
+sweeps have as many of these as there is place for."""
 NEAR, FLOOR = 0.12, 0.1
 """By how much slower than the best, in logarithms, schedules count a third, and what all count at the least."""
 AMONG = 2.0

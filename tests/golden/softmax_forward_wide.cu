@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=8 warps=4 groups=1 blocks=4 vectors=7 lanes=8 stages=1 chunks=60 weights=registers lag=0 tile=exponentials
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=none backend=cuda cluster=2 warps=12 groups=1 blocks=1 vectors=9 lanes=8 stages=2 chunks=66 weights=registers lag=0 tile=exponentials
 // program softmax_forward()
 //   dim m = 1024
 //   dim n = 50257
@@ -13,9 +13,9 @@
 //   output out0: bf16 [m:50257, n:1] = cast_1
 // end
 
-extern "C" __global__ void __launch_bounds__(160, 4)
+extern "C" __global__ void __launch_bounds__(416, 1)
 weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long long* counter) {
-  constexpr int lanes = 8, cluster = 8, warps = 4;
+  constexpr int lanes = 8, cluster = 2, warps = 12;
   constexpr int threads = 32 * warps;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
@@ -27,12 +27,12 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
   constexpr bool x_together = WEFT_ALIGNED_x;
   constexpr bool out0_together = WEFT_ALIGNED_x && WEFT_ALIGNED_out0;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 13344);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 101296);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 13312);
-  w::Ring<1, 12800, warps, w::Eviction::last> ring(memory, barriers, next_rows);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 12800, barriers + 2, rank);
-  w::TileQueue<cluster, 3> queue(rows, counter, next_rows + 1, barriers + 4, rank);
+  int64_t* const next_rows = reinterpret_cast<int64_t*>(memory + 101248);
+  w::Ring<2, 50432, warps, w::Eviction::last> ring(memory, barriers, next_rows);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 100864, barriers + 4, rank);
+  w::TileQueue<cluster, 4> queue(rows, counter, next_rows + 2, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);

@@ -108,7 +108,7 @@ def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedu
     each, others = resources.shared_parts(work, schedule)
     place = resources.most_shared_bytes(schedule.blocks, split.target) // LINE_BYTES * LINE_BYTES
     most = min(MOST_STAGES, (place - others) // each)
-    ahead = -(-resources.AHEAD_BYTES // (schedule.blocks * each))
+    ahead = -(-resources.least_ahead_bytes(schedule) // (schedule.blocks * each))
     stages = min(most, max(schedule.held_stages + ahead, -(-LEAST_AHEAD // schedule.blocks)))
     if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
         return None

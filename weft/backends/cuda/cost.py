@@ -54,10 +54,10 @@ class Constants:
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
     sums, as a part of that of copying as many; again: of bytes that are copied for another row too. ahead: by how much
-    longer memory takes if twice as much is copied ahead as is enough. Of rows that begin between two sectors of the
-    second cache, bytes that are copied in the time that it takes more: partly_bytes: of what is stored at once of a
-    row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last vector, for each row of
-    a warp."""
+    longer memory takes if twice as much is copied ahead as is enough, scarce: if nothing is. Of rows that begin between
+    two sectors of the second cache, bytes that are copied in the time that it takes more: partly_bytes: of what is
+    stored at once of a row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last
+    vector, for each row of a warp."""
 
     bandwidth: float
     issue_ns: float
@@ -92,6 +92,7 @@ class Constants:
     cached: float
     again: float
     ahead: float
+    scarce: float
     partly_bytes: float
     edge_bytes: float
 
@@ -167,7 +168,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     memory_us = moved_us + partly_bytes * work.stored_between_sectors / per_us
     memory_us += (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     ahead_bytes = (schedule.stages - schedule.held_stages) * stage * crowd
-    memory_us *= 1 + known.ahead * max(0.0, ahead_bytes / resources.AHEAD_BYTES - 1)
+    enough = ahead_bytes / resources.least_ahead_bytes(schedule)
+    memory_us *= 1 + known.ahead * max(0.0, enough - 1) + known.scarce * max(0.0, 1 - enough)
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
     stages_us = (filled_us + rounds * schedule.held_stages * tile_us) / schedule.stages

@@ -20,10 +20,12 @@ FINISH_COLUMNS = 128
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """By the blocks of a cluster, what part of the multiprocessors of an H200 clusters hold at a time
 (``cuOccupancyMaxActiveClusters``): those of a cluster are in one group of 14 to 18 multiprocessors."""
-AHEAD_BYTES = 48 * 1024
-"""That a multiprocessor copies ahead, at the least, if there is place for it. Of 80 kernels that differ in stages alone
-those with the least number of them for that, or one more, were the fastest, but for 8, which lose 0.3 to 1.9 %; with
-the most that there is place for, 96 to 200 KB, they take 1 to 5 % longer."""
+AHEAD_BYTES, AHEAD_OF_HELD_BYTES = 48 * 1024, 64 * 1024
+"""That a multiprocessor copies ahead, at the least, if there is place for it: beside a tile in shared memory, and where
+that waits in registers, so that nothing is copied while it is loaded to these. Of 80 kernels that differ in stages
+alone those with the least number of them for that, or one more, were the fastest, but for 8, which lose 0.3 to 1.9 %;
+with the most that there is place for, 96 to 200 KB, they take 1 to 5 % longer. Row tiles in registers with 41 to 56 KB
+ahead took 4 to 12 % longer than predicted where clusters have column sums or weights."""
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that all GPUs with clusters hold (CUDA Programming Guide)."""
 WHOLE_HOPPER = (90, 132)
@@ -54,6 +56,11 @@ def stage_bytes(work: Work, schedule: CudaSchedule) -> int:
     together, each = (rows, 1) if work.copies_tiles(schedule) else (0, rows)
     slots = sum(row_bytes(vectors, work.lanes, size, together) for size in work.copied)
     return rounded_up(each * (slots + work.row_numbers * number_bytes(together)))
+
+
+def least_ahead_bytes(schedule: CudaSchedule) -> int:
+    """That is enough to be copied ahead in a multiprocessor."""
+    return AHEAD_BYTES if schedule.held_stages else AHEAD_OF_HELD_BYTES
 
 
 def shared_bytes(work: Work, schedule: CudaSchedule) -> int:
