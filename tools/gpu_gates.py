@@ -39,6 +39,7 @@ from tools.gpu_bars import BACKWARDS, FORWARDS, OTHERS, Cell, columns_of, line, 
 from tools.gpu_drawn import drawn
 from tools.processes import processes
 from weft import target
+from weft.backends.cuda import choice as clusters
 from weft.backends.triton import candidates as gpu_candidates
 from weft.backends.triton import choice as gpu_schedules
 from weft.bench.case import Case, traffic_bytes, workload_case
@@ -230,9 +231,10 @@ def launched(run: Callable[[], Any]) -> list[Kernel]:
 
 @contextmanager
 def looped() -> Generator[None]:
-    """No row fits the registers; a graph that Inductor has kept was planned otherwise."""
+    """No row fits the registers, nor a cluster; a graph that Inductor has kept was planned otherwise."""
     gpu_schedules.forget()
-    with patch.object(gpu_candidates, "WIDEST_ROW", 0), fresh_cache():
+    no_cluster = patch.object(clusters, "chosen", lambda _: None)
+    with patch.object(gpu_candidates, "WIDEST_ROW", 0), no_cluster, fresh_cache():
         yield
     gpu_schedules.forget()
 
