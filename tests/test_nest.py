@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tests.cases import make_case
+from tests.cuda_kernels import kernel_of
 from weft.backends.abi import count
+from weft.backends.cuda.launches import lowered
 from weft.backends.listed import backend_of, render
 from weft.bench.workloads import WORKLOADS
 from weft.errors import VerificationError
@@ -17,12 +19,15 @@ from weft.ir.dtypes import itemsize
 from weft.lowering.nest import (
     Accumulate,
     Compute,
+    Exponentials,
     Gather,
     GridSync,
+    Hold,
     Keep,
     Load,
     Nest,
     Reduce,
+    Statement,
     Store,
     Tasks,
     Tile,
@@ -100,6 +105,27 @@ def test_what_is_used_was_loaded_or_computed() -> None:
             verify_nest(replace(passed, body=(replace(tile, body=body),)))
     with pytest.raises(VerificationError, match="loads out0, which is no input"):
         verify_nest(replace(passed, body=(Load("out0"),)))
+
+
+def test_terms_of_a_sum_are_held_before_they_are_used() -> None:
+    fields = {"cluster": 2, "warps": 4, "vectors": 1, "tile": "exponentials"}
+    _, kernel = kernel_of("softmax_forward", (64, 2048), **fields)
+    _, (passed,) = lowered(kernel)
+    for dropped, message in ((Hold, "nobody holds sumexp"), (Exponentials, "nobody holds the terms of sumexp")):
+        found = verify_nest(without(passed, ()))
+        assert any(isinstance(each, dropped) for each in found.statements())
+        with pytest.raises(VerificationError, match=message):
+            verify_nest(without(passed, (dropped,)))
+
+
+def without(nest: Nest, kinds: tuple[type, ...]) -> Nest:
+    """A nest without statements of some kinds."""
+
+    def kept(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        some = (each for each in body if not isinstance(each, kinds))
+        return tuple(replace(each, body=kept(each.body)) if hasattr(each, "body") else each for each in some)
+
+    return replace(nest, body=kept(nest.body))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ those that spill 64 bytes or fewer take so much longer than predicted. Layer nor
 that spill 8 to 24 bytes, a fourth that does not, of 127 registers, and a fifth that leaves some and takes a tenth
 longer."""
 STAGED = 24
-"""Candidates, of those with the shortest predicted times, that are taken with a stage more, too."""
+"""Candidates, of those with the shortest predicted times, that are taken with a stage more, too. Not from a sweep."""
 SPILLED = 1.25
 """How much longer than a kernel that spills another may take, by predictions, to be better. In the sweeps those that
 spill 64 bytes or fewer take 4 % longer than predicted in the median, and 20 % at the ninetieth percentile, those that

@@ -122,10 +122,6 @@ class RowTiles(Vectors):
         found |= {v.name: f"{v.name}_state{self.of_row}.total()" for v in own if v.op in STATES}
         self._define_numbers(kind if self.several else f"const {kind}", found)
 
-    @property
-    def of_row(self) -> str:
-        return "[r]" if self.several else ""
-
     def _define_numbers(self, kind: str, texts: Mapping[str, str]) -> None:
         """What each row of a tile has one of, by its name. texts: of one row."""
         defined = ", ".join(f"{name}{self.of_row} = {text}" for name, text in texts.items())

@@ -33,6 +33,11 @@ class Vectors(Statements):
         return is_cast and uses == 0 and self.is_vector(value.name) and value.args[0] not in self.inputs
 
     @property
+    def of_row(self) -> str:
+        """The index of a row of a tile; empty if that has one."""
+        return "[r]" if self.several else ""
+
+    @property
     def part(self) -> str:
         """The place of its partial results among those of all."""
         return "part" if self.has_parts else "chunk"
@@ -82,7 +87,7 @@ class Vectors(Statements):
 
     def column_loop(self, body: Sequence[Statement]) -> None:
         line = self.out.line
-        r = "[r]" if self.several else ""
+        r = self.of_row
         rows = "[tile_rows]" if self.several else ""
         for name, lanes in ((s.value, s.lanes) for s in body if isinstance(s, Hold)):
             kind = C_TYPES[self.types[name][0]]
@@ -150,8 +155,8 @@ class Vectors(Statements):
         line = self.out.line
         match statement:
             case Restore(value=name, of=total) if total:
-                r = "[r]" if self.several else ""
-                line(f"const {C_TYPES[self.by_name[name].dtype]} {name} = {total}_row{r}[k][i] * {name}_factor;")
+                kind = C_TYPES[self.by_name[name].dtype]
+                line(f"const {kind} {name} = {total}_row{self.of_row}[k][i] * {name}_factor;")
             case Load() | Restore() | Hold():
                 pass
             case Compute(value=name) if name in self.late:
@@ -180,7 +185,7 @@ class Vectors(Statements):
         looked for."""
         if not values:
             return
-        r = "[r]" if self.several else ""
+        r = self.of_row
         with self.out.block("if (!whole)"):
             for name, op in ((value.name, value.op) for value in values):
                 kept = f"{name}_state{r}.keep_inside" if op == "m2" else f"w::keep_inside<{NOTHING[op]}>"
@@ -194,7 +199,7 @@ class Vectors(Statements):
     def exponentials(self, total: Value) -> None:
         """Elements of a sum of exponentials that wait become its terms."""
         line, name, kind = self.out.line, total.name, C_TYPES[total.dtype]
-        r, rows = ("[r]", "[tile_rows]") if self.several else ("", "")
+        r, rows = self.of_row, "[tile_rows]" * self.several
         terms, largest, is_one = f"w::Exponentials<{kind}>", f"{name}_largest{r}.total()", not self.exists()
         if not is_one:
             line(f"{terms} {name}_terms{rows};")
@@ -209,7 +214,7 @@ class Vectors(Statements):
         """Of terms of a sum of exponentials, or their quotients by it."""
         exponential = self.by_name[value.args[0]] if value.op == "div" else value
         largest = self.by_name[exponential.args[0]].args[1]
-        factor = f"{total}_terms{'[r]' if self.several else ''}.about({self.operand(largest)})"
+        factor = f"{total}_terms{self.of_row}.about({self.operand(largest)})"
         if value.op == "div":
             factor = f"w::div_rounded({factor}, {self.operand(total)})"
         self.out.line(f"const {C_TYPES[value.dtype]} {value.name}_factor = {factor};")
