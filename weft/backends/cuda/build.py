@@ -22,7 +22,10 @@ from weft.runtime.cxx import first_lines
 
 CONTRACTED = True
 """Whether a multiplication and an addition may become one operation that rounds once, as in kernels of Triton."""
-HEADERS = (*("weft.cuh", "exponentials.cuh", "vectors.cuh", "copies.cuh", "queue.cuh", "reductions.cuh", "finish.cuh"),)
+HEADERS = (
+    *("weft.cuh", "exponentials.cuh", "vectors.cuh", "planes.cuh", "copies.cuh", "queue.cuh", "reductions.cuh"),
+    "finish.cuh",
+)
 """In the order in which they stand before the text of a kernel: each is made of those before it."""
 LEAST_SPECIFIC = 90
 """From this compute capability on, instructions that later architectures do not have are part of a target of its

@@ -69,8 +69,8 @@ class Layout(View):
         at = schedule.stages * self.stage_bytes
         at = max(at, rounded_up(gather_bytes(self, nests[0], schedule.warps)))
         self.weights_at = dict[str, int]()
-        for buffer in self.weights() if schedule.weights == "shared" else ():
-            self.weights_at[buffer.name], at = at, at + self.weight_bytes(buffer)
+        for weights in self.kept(shifted=self.shifts_weights) * (schedule.weights == "shared"):
+            self.weights_at[weights[0].name], at = at, at + self.kept_bytes(weights)
         self.sums_at = dict[str, int]()
         for value in self.outer if self.is_grouped else ():
             self.sums_at[value.name], at = at, at + self.sums_bytes(value)

@@ -111,7 +111,7 @@ class _Function(Printer):
         with self.out.block("const auto at_edge = [&](int k)", "};"):
             line(f"return ragged && (k == 0 || (k + 1) * {self.threads} >= surely - 1);")
         for name, at in layout.weights_at.items():
-            kind = C_TYPES[self.kept_dtype(self.inputs[name])]
+            kind = self.kept_type(self.kept_with[name])
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")
         for name, at in layout.sums_at.items():
             kind = C_TYPES[self.by_name[name].dtype]

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from weft.backends.c_expressions import C_TYPES, COMBINE, literal
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.statements import NOTHING, REDUCTIONS, STATES, Statements
+from weft.backends.cuda.view import GRANULE_BYTES
 from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
@@ -27,6 +28,9 @@ class Vectors(Statements):
         uses = Counter(arg for value in self.program.values for arg in value.args)
         self.late = {n for n, v in self.by_name.items() if self._is_only_stored(v, uses[n])}
         """What is cast to 16 bits, two at a time, where it is stored."""
+        kept = self.kept(shifted=self.shifts_weights) * (self.schedule.weights == "shared")
+        self.kept_with = {b.name: weights for weights in kept for b in weights}
+        """Weights in shared memory that a weight has words in common with, by its name, itself among them."""
 
     def _is_only_stored(self, value: Value, uses: int) -> bool:
         is_cast = value.op == "cast" and value.dtype in HALVES and self.types[value.args[0]][0] == "f32"
@@ -83,7 +87,9 @@ class Vectors(Statements):
             return super().loaded(buffer)
         if self.has_rows(buffer):
             return f"{buffer.name}_tile[i]"
-        return f"{buffer.name}_vector[i]"
+        first, *others = self.kept_with.get(buffer.name, (buffer,))
+        element = f"{first.name}_vector[i]"
+        return f"{element}.{'first' if first == buffer else 'second'}()" if others else element
 
     def column_loop(self, body: Sequence[Statement]) -> None:
         line = self.out.line
@@ -111,7 +117,8 @@ class Vectors(Statements):
                 elif isinstance(statement, Restore) and not statement.of:
                     line(f"const auto {statement.value}_tile = w::kept({statement.value}_row{r}[k]);")
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
-            for name in (b.name for b in self.weights() if b.name in used):
+            names = (self.kept_with.get(b.name, (b,))[0].name for b in self.weights() if b.name in used)
+            for name in dict.fromkeys(names):
                 line(f"const auto {name}_vector = {self._weight(name)};")
             reduced = [self.by_name[s.value] for s in body if isinstance(s, Accumulate) and s.lanes]
             held = [s.value for s in body if isinstance(s, Hold) and s.lanes]
@@ -225,28 +232,32 @@ class Vectors(Statements):
             return f"{name}_tile.before(vector + 1, {self.before})"
         return f"{name}_tile.at(vector)" if self.schedule.weights == "shared" else f"w::kept({name}_tile[k])"
 
+    def kept_type(self, weights: tuple[Buffer, ...]) -> str:
+        """Of what a column has of weights in shared memory."""
+        kind = C_TYPES[weights[0].dtype]
+        return f"w::Pair<{kind}>" if len(weights) > 1 else "float" if self.kept_size(weights) == 4 else kind
+
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
-        line, name, is_shared = self.out.line, buffer.name, self.schedule.weights == "shared"
-        if is_shared:
-            vectors = "own + 2" if self.shifts_weights else "own"
-            planes = f"w::Planes<{C_TYPES[self.kept_dtype(buffer)]}, lanes, {self.weight_piece(buffer)}>"
+        line, name, weights = self.out.line, buffer.name, self.kept_with.get(buffer.name, ())
+        if weights[:1] == (buffer,):
+            vectors, most = ("own + 2", 1) if self.shifts_weights else ("own", GRANULE_BYTES // self.kept_size(weights))
+            planes = f"w::Planes<{self.kept_type(weights)}, lanes, {min(self.lanes, most)}>"
             line(f"const {planes} {name}_tile{{{name}_memory, {vectors}}};")
-        else:
+        elif not weights:
             line(f"w::Vector<{C_TYPES[buffer.dtype]}, lanes> {name}_tile[thread_vectors];")
-        loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
-        kept = f"{name}_tile.set(vector, {loaded});" if is_shared else f"{name}_tile[k] = {loaded};"
         if self.shifts_weights:
-            with self.out.block("for (int vector = thread; vector < own + 2; vector += threads)"):
-                line("const int column = (first + vector - 1) * lanes;")
-                line("const bool inner = w::whole<2 * lanes>(column, columns);")
-                line(kept)
+            if weights[0] == buffer:
+                together = " && ".join(f"{b.name}_together" for b in weights)
+                rows = ", ".join(f"{b.name}_at(first_row)" for b in weights)
+                line(f"w::keep_weights<threads, {together}>({name}_tile, thread, first - 1, columns, {rows});")
             if buffer == self.weights()[-1]:
                 line("w::wait_for_threads<threads>();")
             return
+        loaded = f"w::load_row<lanes, {name}_together>({name}_at(first_row), column, columns, inner)"
         with self.guarded(["first_row < end_row"] * self.has_parts), self.vectors():
             line("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")
-            line(kept)
+            line(f"{name}_tile.set(vector, {loaded});" if weights else f"{name}_tile[k] = {loaded};")
 
     def start(self, value: Value) -> None:
         kind, nothing = C_TYPES[value.dtype], literal(identity(value.op, value.dtype), value.dtype)

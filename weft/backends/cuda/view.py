@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from weft.backends.cuda.schedule import MOST_LANES, CudaKernel, CudaSchedule
 from weft.ir.affine import sums_of_multiples
-from weft.ir.dtypes import itemsize
+from weft.ir.dtypes import HALVES, itemsize
 from weft.ir.online import online_along_rows
 from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program, Size, Value
@@ -300,28 +300,37 @@ class View(KernelView[CudaSchedule]):
             return number_bytes(rows)
         return row_bytes(self.own_vectors, self.lanes, itemsize(buffer.dtype), rows)
 
-    def weight_bytes(self, buffer: Buffer) -> int:
-        """Of a weight in shared memory."""
+    def kept(self, *, shifted: bool) -> list[tuple[Buffer, ...]]:
+        """Weights in shared memory, one behind the other. Two of 16 bits have words in common where they are shifted:
+        half as many loads as of floats, and half of their place."""
+        found: list[tuple[Buffer, ...]] = []
+        for weight in self.weights():
+            alone = (one for one in found if len(one) == 1 and one[0].dtype == weight.dtype)
+            other = next(alone, None) if shifted and weight.dtype in HALVES else None
+            if other:
+                found[found.index(other)] = (*other, weight)
+            else:
+                found.append((weight,))
+        return found
+
+    def kept_size(self, weights: tuple[Buffer, ...]) -> int:
+        """Bytes of what a column has of weights in shared memory: floats, where they are cast to these and no more."""
+        has_words = len(weights) > 1 or weights[0] in self.cast_weights()
+        return 4 if has_words else itemsize(weights[0].dtype)
+
+    def kept_bytes(self, weights: tuple[Buffer, ...]) -> int:
+        """Of weights in shared memory."""
         vectors = self.own_vectors + (3 if self.shifts_weights else 1)
-        return rounded_up(vectors * self.lanes * itemsize(self.kept_dtype(buffer)))
+        return rounded_up(vectors * self.lanes * self.kept_size(weights))
 
     def sums_bytes(self, value: Value) -> int:
         """Of what the groups of a block have of a column sum together."""
         return rounded_up((self.own_vectors + 1) * self.lanes * itemsize(value.dtype))
 
-    def kept_dtype(self, buffer: Buffer) -> str:
-        """What a weight is kept as: in shared memory as float32, if all that is done with it is a cast to that."""
-        is_shared = self.schedule.weights == "shared"
-        return "f32" if is_shared and buffer in self.cast_weights() else buffer.dtype
-
     def cast_weights(self) -> list[Buffer]:
         """Those of which nothing is used but casts to float32."""
         uses = {b.name: [v for v in self.program.values if b.name in v.args] for b in self.weights()}
         return [b for b in self.weights() if all((v.op, v.dtype) == ("cast", "f32") for v in uses[b.name])]
-
-    def weight_piece(self, buffer: Buffer) -> int:
-        """Elements of a weight that lie next to each other in shared memory."""
-        return 1 if self.shifts_weights else min(self.lanes, GRANULE_BYTES // itemsize(self.kept_dtype(buffer)))
 
 
 def varies(buffer: Buffer, dims: Iterable[str]) -> bool:

@@ -185,8 +185,9 @@ class Work:
         numbers = [states_of(value.op, pivoted=True) for values in inner for value in values]
         operations = sum(cost_of(view.by_name[name], name in view.rough) for name in vectors)
         weights = view.weights()
-        cast_weights = {b.name for b in view.cast_weights()}
-        casts = [n for n in vectors if not cast_weights.isdisjoint(view.by_name[n].args)]
+        kept = view.kept(shifted=view.alike > 1 and not view.outer)
+        floats = {one.name for one, *others in kept if one in view.cast_weights() and not others}
+        casts = [n for n in vectors if not floats.isdisjoint(view.by_name[n].args)]
         moved = [*program.moved_inputs, *(output.buffer for output in program.outputs)]
         return Work(
             sum(map(split.sizes.bytes, moved)),
@@ -194,7 +195,7 @@ class Work:
             tuple(itemsize(b.dtype) for b in view.streamed()),
             tuple(itemsize(b.dtype) for b in view.row_outputs()),
             tuple(itemsize(b.dtype) for b in weights),
-            tuple(itemsize("f32" if b.name in cast_weights else b.dtype) for b in weights),
+            tuple(map(view.kept_size, kept)),
             len(view.numbers()[1]),
             all(map(view.is_packed, view.copied())),
             sum(cost_of(view.by_name[name], name in view.rough) for name in casts),
