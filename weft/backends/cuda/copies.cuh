@@ -106,8 +106,10 @@ struct Ring {
   /// The first row of the tile behind that of a stage, which is known with it.
   void set_next_row(int64_t row) const { next_rows[stage] = row; }
   int64_t next_row() const { return next_rows[stage]; }
-  /// Of all threads of a warp that reads.
+  /// Of all threads of a warp that reads. What they have asked for of a stage has to be there before the next tile is
+  /// copied to it: to arrive at a barrier does not wait for that.
   void release() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     arrive_for_warp(free + 8 * oldest);
     if (++oldest == stages) oldest = 0;
   }
