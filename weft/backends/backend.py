@@ -84,6 +84,11 @@ class Backend(ABC):
         """The estimate of a kernel with its times. counts: bytes, workspace and launches. warm: whether caches have
         what it reads."""
 
+    def optimism(self, part: Split, schedule: Schedule) -> float:
+        """By how much longer than predicted the schedule that is chosen takes, as what is chosen is the least of many
+        predictions."""
+        return 1.0
+
     def ideal(self, kernel: Kernel, plain: Estimate, target: Target, splits_sums: bool) -> Estimate:
         """As a well-made kernel does the same work. plain: the kernel's own estimate. splits_sums: whether several
         chunks of rows add to a column sum, so that one more start adds them up."""

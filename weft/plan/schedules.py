@@ -29,6 +29,7 @@ def schedule_for(part: Split) -> Schedule:
         if schedule is None:
             continue
         us = estimate(Kernel(part.program, schedule), part.target, hints).predicted_us
+        us *= backend.optimism(part, schedule)
         own = backend.check_fits(part) is not None, us
         if best is None or own < least:
             best, least = schedule, own

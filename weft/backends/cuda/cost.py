@@ -41,15 +41,16 @@ class Constants:
     latency_ns: where nobody else has it. access: of a load or store of a vector, in operations. overhead: of a tile
     in a warp, operations, row: of each of its rows, number: of each that is reduced of a row; edge: of the first and
     of the last vector of a thread, of eight elements, for each such number and each output, where rows may begin
-    between two; branch: of such a vector, whatever is done with it; shift: of one of weights that is shifted for
-    each row. busiest: how much the scheduler with the most warps of a block decides, the others the rest. pick_ns:
-    for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns: more of it in a
-    cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block. copy_ns: for each
-    copy to begin. compute_power: how much the two parts of a tile's time add up; stage_power: the tiles and the stages
-    that they wait for; power: memory and these. held: by how much longer these take where row tiles wait in registers,
-    or exponentials, held_exponentials: more of it for each sum of exponentials of a row. start_us: of a launch. tail:
-    tiles that end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at
-    the beginning and the end. behind_us: of the end of a tile that comes behind, after the last one.
+    between two; branch: of such a vector, whatever is done with it; shift: of one of weights, or two in one word, that
+    are shifted for each row. busiest: how much the scheduler with the most warps of a block decides, the others the
+    rest. pick_ns: for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns:
+    more of it in a cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block.
+    copy_ns: for each copy to begin. compute_power: how much the two parts of a tile's time add up; stage_power: the
+    tiles and the stages that they wait for; power: memory and these. held: by how much longer these take where
+    row tiles wait in registers, or exponentials, held_exponentials: more of it for each sum of exponentials of a row.
+    start_us: of a launch. tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are
+    at, that memory is not busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after
+    the last one.
     group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
@@ -131,7 +132,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         granules = sum(-(-work.lanes * size // GRANULE_BYTES) for size in work.kept)
         moves, operations = moves + granules * work.passes, operations - work.weight_casts
     each = work.lanes * operations + known.access * moves
-    each += known.shift * len(work.weights) * work.shifts_weights(schedule)
+    each += known.shift * len(work.kept) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
     edges = work.numbers + len(work.written)
     # threads that keep nothing of their columns look for edges in each loop that loads a row

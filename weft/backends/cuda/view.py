@@ -315,8 +315,8 @@ class View(KernelView[CudaSchedule]):
 
     def kept_size(self, weights: tuple[Buffer, ...]) -> int:
         """Bytes of what a column has of weights in shared memory: floats, where they are cast to these and no more."""
-        has_words = len(weights) > 1 or weights[0] in self.cast_weights()
-        return 4 if has_words else itemsize(weights[0].dtype)
+        first, *others = weights
+        return 4 if others or first in self.cast_weights() else itemsize(first.dtype)
 
     def kept_bytes(self, weights: tuple[Buffer, ...]) -> int:
         """Of weights in shared memory."""
