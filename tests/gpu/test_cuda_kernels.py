@@ -131,6 +131,14 @@ def test_a_row_may_be_shared_by_a_cluster(cluster: int, columns: int) -> None:
     check("rms_norm_backward", (260, columns), cluster=cluster, warps=4, vectors=1, stages=2)
 
 
+@pytest.mark.parametrize(("cluster", "vectors", "blocks"), [(16, 1, 8), (8, 2, 6)])
+def test_a_stage_is_not_filled_before_it_is_read(cluster: int, vectors: int, blocks: int) -> None:
+    """Where so many warps have so much to do with shared memory that loads from it come behind what follows them."""
+    fields: dict[str, Any] = {"cluster": cluster, "warps": 4, "vectors": vectors, "blocks": blocks}
+    fields |= {"stages": 3, "chunks": 56, "weights": "shared", "tile": "registers"}
+    check("layer_norm_forward", (2000, 13281), **fields)
+
+
 @pytest.mark.parametrize("columns", [5, 519, 1683, 5003])
 @pytest.mark.parametrize(("cluster", "warps"), [(1, 5), (2, 6), (4, 7)])
 def test_blocks_may_have_numbers_of_warps_that_are_no_powers_of_two(cluster: int, warps: int, columns: int) -> None:

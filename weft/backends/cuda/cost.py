@@ -47,10 +47,10 @@ class Constants:
     more of it in a cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block.
     copy_ns: for each copy to begin. compute_power: how much the two parts of a tile's time add up; stage_power: the
     tiles and the stages that they wait for; power: memory and these. held: by how much longer these take where
-    row tiles wait in registers, or exponentials, held_exponentials: more of it for each sum of exponentials of a row.
-    start_us: of a launch. tail: tiles that end after memory has; drain: of the time of the tiles that all blocks are
-    at, that memory is not busy at the beginning and the end. behind_us: of the end of a tile that comes behind, after
-    the last one.
+    row tiles wait in registers, or exponentials, held_exponentials: more of it for each sum of exponentials of a row,
+    held_sums: where columns are added up. start_us: of a launch. tail: tiles that end after memory has; drain: of the
+    time of the tiles that all blocks are at, that memory is not busy at the beginning and the end. behind_us: of the
+    end of a tile that comes behind, after the last one.
     group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
     column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
     cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
@@ -81,6 +81,7 @@ class Constants:
     power: float
     held: float
     held_exponentials: float
+    held_sums: float
     start_us: float
     tail: float
     drain: float
@@ -160,7 +161,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     stage = resources.stage_bytes(work, schedule)
     per_us = target.bandwidth_gbps * 1e3
     partial_bytes = 2 * 4 * work.sums * work.columns * parts
-    held_share = is_held * (known.held + known.held_exponentials * work.exponentials)
+    more = known.held_exponentials * work.exponentials + known.held_sums * (work.sums > 0)
+    held_share = is_held * (known.held + more)
     moved_us = work.moved_bytes / per_us / known.bandwidth * (1 + held_share)
     moved_us += known.cold * min(work.moved_bytes, target.cache_bytes) / per_us
     stores = work.columns / (work.lanes * row_lanes) * crowd * schedule.warps

@@ -84,10 +84,13 @@ class TritonBackend(Backend):
         return replace(counts, predicted_us=found.all, **own)
 
     def optimism(self, part: Split, schedule: Schedule) -> float:
-        """Not where columns are added up of rows that begin between vectors, where kernels take what is predicted."""
+        """Not where the second cache has most of it, nor where columns are added up of rows that begin between vectors:
+        these take what is predicted."""
         assert isinstance(schedule, TritonSchedule)
         early = early_rows_of(Kernel(part.program, schedule))
-        return 1.0 if schedule.chunks and early is not None and early.splits_vectors else OPTIMISM
+        is_right = schedule.chunks and early is not None and early.splits_vectors
+        is_cached = sum(map(part.sizes.bytes, part.program.buffers)) < part.target.cache_bytes
+        return 1.0 if is_right or is_cached else OPTIMISM
 
     def least_us(self, moved: int, target: Target) -> float:
         """A kernel starts, and moves its bytes. A copy's bandwidth was fitted beside what else kernels do, so that some
