@@ -1,4 +1,4 @@
-// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 groups=1 blocks=3 vectors=3 lanes=8 stages=2 chunks=45 weights=shared lag=0 tile=registers
+// schedule CLUSTER rows=(m) columns=(n) segments=() rows_per_tile=1 finish=separate backend=cuda cluster=8 warps=3 groups=1 blocks=3 vectors=3 lanes=8 stages=3 chunks=45 weights=shared lag=0 tile=shared
 // program add_rms_norm_backward()
 //   dim m = 1024
 //   dim n = 18432
@@ -47,10 +47,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr bool out0_together = WEFT_ALIGNED_dy && WEFT_ALIGNED_out0;
   constexpr bool weight_together = !early && WEFT_ALIGNED_weight;
   extern __shared__ __align__(128) uint8_t memory[];
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 39168);
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(memory + 53888);
   const int rank = w::rank_in_cluster<cluster>(), first = rank * own;
-  w::Ring<2, 14720, warps, w::Eviction::last> ring(memory, barriers);
-  w::Exchange<cluster, warps, 1, 2> exchange(memory + 38784, barriers + 4, rank);
+  w::Ring<3, 14720, warps, w::Eviction::last> ring(memory, barriers);
+  w::Exchange<cluster, warps, 1, 2> exchange(memory + 53504, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
@@ -59,7 +59,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   const auto at_edge = [&](int k) {
     return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
   };
-  auto* const weight_memory = reinterpret_cast<float*>(memory + 29440);
+  auto* const weight_memory = reinterpret_cast<float*>(memory + 44160);
   if (threadIdx.x == 0) {
     ring.start(2);
     exchange.start();
@@ -121,24 +121,6 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
         const auto* const rstd_stage = ring.number<float>(14592);
         ring.next();
         const float rstd_number = *rstd_stage;
-        w::Vector<w::bf16, lanes> dy_row[thread_vectors];
-        w::Vector<w::bf16, lanes> dresidual_row[thread_vectors];
-        w::Vector<w::bf16, lanes> x_row[thread_vectors];
-        #pragma unroll
-        for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
-          const int column = (first + vector) * lanes - before;
-          if (has_vector(k, vector, column)) {
-            const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
-            dy_row[k] = dy_tile;
-            const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage, column, columns, whole);
-            dresidual_row[k] = dresidual_tile;
-            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
-            x_row[k] = x_tile;
-          }
-        }
-        ring.release();
         w::Parts<w::Sum, float> sum_state;
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
@@ -146,8 +128,8 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto dy_tile = w::kept(dy_row[k]);
-            const auto x_tile = w::kept(x_row[k]);
+            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             const auto weight_vector = weight_tile.at(vector);
             float sum_block[lanes];
             #pragma unroll
@@ -179,9 +161,9 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-            const auto dy_tile = w::kept(dy_row[k]);
-            const auto dresidual_tile = w::kept(dresidual_row[k]);
-            const auto x_tile = w::kept(x_row[k]);
+            const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
+            const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage, column, columns, whole);
+            const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
             const auto weight_vector = weight_tile.at(vector);
             float out0_lanes[lanes];
             #pragma unroll
@@ -200,6 +182,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
             w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
           }
         }
+        ring.release();
       }
       #pragma unroll
       for (int k = 0; k < thread_vectors; ++k) {
