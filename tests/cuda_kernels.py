@@ -7,12 +7,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from tests.cases import Case, make_case
 from tests.exact_inputs import exact_inputs
+from tools.gpu_cells import Cell, parts_of
+from tools.swept import TARGET
+from weft.backends.binary import Job, Variant
+from weft.backends.cuda import build
 from weft.backends.cuda.choice import chosen
 from weft.backends.cuda.schedule import CudaKernel, CudaSchedule
+from weft.backends.cuda.work import Work
+from weft.backends.listed import backend_of, render
 from weft.ir.parser import parse
 from weft.ir.program import Buffer, Program
 from weft.ir.structure import loops_of
@@ -21,6 +28,7 @@ from weft.plan.planner import SplitPasses, cut_split, splits
 from weft.plan.split import Split, segments_of
 from weft.target import Target
 
+needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
 SOME: dict[str, dict[str, Any]] = {
     "one block": {"warps": 4, "vectors": 2},
     "a cluster": {"cluster": 4, "warps": 4, "vectors": 1, "stages": 3},
@@ -159,3 +167,23 @@ def _one_pass(
         if any(loops_of(program, rows, columns).inner):
             return case, program, rows, columns
     raise ValueError(f"{name} has no such split")
+
+
+def split_of(name: str, rows: int, columns: int, dtype: str = "bf16", target: Target = TARGET) -> Split:
+    """The whole of a workload."""
+    return parts_of(Cell(name, dtype, rows, columns), target)[name]
+
+
+def work_of(split: Split) -> Work:
+    """What a program under it has to do."""
+    work = Work.of(split)
+    assert isinstance(work, Work)
+    return work
+
+
+def compiled(kernel: Kernel, architecture: int, *, aligned: bool = True) -> None:
+    """Have NVRTC compile it; it must not spill."""
+    variant = Variant.expected(kernel, {})
+    job = Job(kernel, render(kernel), variant if aligned else variant.without_alignment(), architecture)
+    for binary in backend_of(kernel).compile(job):
+        assert binary.usage.spill_bytes == 0, binary.entry

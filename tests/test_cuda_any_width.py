@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from tests.cases import often
-from tests.cuda_kernels import of_any_width, planned_for
+from tests.cuda_kernels import needs_nvrtc, of_any_width, planned_for, split_of
 from tests.on_host.kernels import Machine, check
-from tests.test_cuda_choice import needs_nvrtc, split_of
 from tests.test_cuda_on_host import is_right
 from tools.swept import TARGET
 from weft.backends.binary import Job, Variant

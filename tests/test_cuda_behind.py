@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from tests.cases import checkered
-from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of, of_rows
-from tests.test_cuda_kernels import compiled, needs_nvrtc
+from tests.cuda_kernels import WORKLOADS_OF_ROWS, compiled, kernel_of, needs_nvrtc, of_rows
 from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render

@@ -10,25 +10,23 @@ import pytest
 import torch
 
 from tests.cases import often
-from tests.cuda_kernels import ROWS_OF_EXPONENTIALS, SOME, WORKLOADS_OF_ROWS, kernel_of, of_any_width, of_rows
-from weft.backends.binary import Job, Variant
-from weft.backends.cuda import build, launches
+from tests.cuda_kernels import (
+    ROWS_OF_EXPONENTIALS,
+    SOME,
+    WORKLOADS_OF_ROWS,
+    compiled,
+    kernel_of,
+    needs_nvrtc,
+    of_any_width,
+    of_rows,
+)
+from weft.backends.cuda import launches
 from weft.backends.cuda.backend import BACKEND
 from weft.backends.listed import backend_of, render
 from weft.ir.parser import parse
 from weft.ir.program import Buffer, Output, Value
 from weft.plan.in_place import overwritable
 from weft.plan.kernel import Kernel, parse_kernel
-
-needs_nvrtc = pytest.mark.skipif(build.missing() != "", reason=f"{build.missing()} is missing")
-
-
-def compiled(kernel: Kernel, architecture: int, *, aligned: bool = True) -> None:
-    """Have NVRTC compile it; it must not spill."""
-    variant = Variant.expected(kernel, {})
-    job = Job(kernel, render(kernel), variant if aligned else variant.without_alignment(), architecture)
-    for binary in backend_of(kernel).compile(job):
-        assert binary.usage.spill_bytes == 0, binary.entry
 
 
 def test_the_text_of_a_kernel_parses_back() -> None:

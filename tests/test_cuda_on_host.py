@@ -372,6 +372,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a stage is filled before it is free": ("softmax_forward", ONE, "ring.wait_until_free();", ""),
     "a stage is never free": ("softmax_forward", BOTH, "ring.release();", ""),
     "a warp says too early that it has read": ("softmax_forward", ONE, "  __syncwarp();\n  if (WEFT", "  if (WEFT"),
+    "nobody waits for what is read": ("softmax_forward", ONE, "fence.proxy.async.shared::cta;", ""),
     "a row reduction has one place": ("softmax_forward", ONE, ", 2> exchange(", ", 1> exchange("),
     "a cluster's row reduction has one place": ("layer_norm_forward", BOTH, ", 2> exchange(", ", 1> exchange("),
     "tiles behind have two places": ("layer_norm_forward", BEHIND, ", 4> exchange(", ", 2> exchange("),

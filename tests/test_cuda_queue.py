@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases import checkered, often
-from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
+from tests.cuda_kernels import WORKLOADS_OF_ROWS, compiled, kernel_of, needs_nvrtc
 from tests.host_cuda import library
-from tests.test_cuda_kernels import compiled, needs_nvrtc
 from weft.backends.cuda import launches
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.view import View, in_one_pass

@@ -19,6 +19,7 @@ unsigned host_cluster_rank();
 void host_start_barrier(unsigned barrier, int arrivals);
 void host_arrive(unsigned barrier, unsigned bytes, int arrivals);
 void host_fence_barriers();
+void host_fence_copies();
 void host_wait(unsigned barrier, unsigned parity, int acquires);
 void host_wait_for_threads(unsigned number, unsigned threads);
 void host_wait_for_cluster(unsigned threads);
@@ -106,6 +107,7 @@ using u64 = unsigned long long;
 
 inline void mbarrier_init_shared_cta_b64(u32 barrier, int arrivals) { host_start_barrier(barrier, arrivals); }
 inline void fence_mbarrier_init_release_cluster() { host_fence_barriers(); }
+inline void fence_proxy_async_shared_cta() { host_fence_copies(); }
 inline void mbarrier_arrive_shared_cta_b64(u32 barrier) { host_arrive(barrier, 0, 1); }
 inline void mbarrier_expect_tx_relaxed_cta_shared_cta_b64(u32 barrier, u32 bytes) { host_arrive(barrier, bytes, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes) { host_arrive(barrier, bytes, 1); }

@@ -15,8 +15,14 @@ constexpr unsigned char POISON = 0xFF;  // floats of such bytes are NaN
 struct Index { unsigned x, y, z; };
 
 /// An mbarrier. bytes: that are expected and have not come. fenced: whether others know that it was started. sent:
-/// whether bytes came from another block.
-struct Barrier { int expected = 0, pending = 0; long bytes = 0; unsigned phase = 0; bool fenced = false, sent = false; };
+/// whether bytes came from another block, copied: from memory. reading, was_reading: whether some arrived in this phase,
+/// or the one before it, who may wait for loads of what was copied.
+struct Barrier {
+  int expected = 0, pending = 0;
+  long bytes = 0;
+  unsigned phase = 0;
+  bool fenced = false, sent = false, copied = false, reading = false, was_reading = false;
+};
 /// Those who wait for each other.
 struct Meeting { unsigned arrived = 0, generation = 0; };
 struct Block {
@@ -29,11 +35,12 @@ struct Block {
 };
 /// A copy, or a word, on its way. sent: to another block.
 struct Transfer { unsigned to, barrier, bytes; const void* from; uint64_t word; bool sent; uint64_t priority; };
-/// A thread. It waits until a word is no longer a value. what: it is that it waits for, and a number of that.
+/// A thread. It waits until a word is no longer a value. what: it is that it waits for, and a number of that. reads:
+/// whether it may wait for loads of what was copied; over: whether others may, whom it has waited for.
 struct Lane {
   ucontext_t start;
   jmp_buf at;
-  bool started = false, ended = false;
+  bool started = false, ended = false, reads = false, over = false;
   const unsigned* word = nullptr;
   unsigned value = 0, number = 0;
   const char* what = "";
@@ -45,6 +52,7 @@ struct Warp {
   uint64_t priority, seen = 0;  // seen: how many changes there were when none of its threads could go on
   Meeting all;
   int operation = 0;
+  bool reading = false;  // whether one of its threads did so when they met
   uint64_t words[2][WARP];  // that lanes give each other, by turns
   Lane lane[WARP];
 };

@@ -36,6 +36,7 @@ Barrier& own_barrier(unsigned place) {
 void settle(Barrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
   barrier.phase ^= 1, barrier.pending = barrier.expected, ++launch->changes;
+  barrier.was_reading = std::exchange(barrier.reading, false);
 }
 
 /// Whether so many are here now, who can go on.
@@ -67,7 +68,7 @@ void complete(const Transfer& done) {
   if (block.living == 0) fail("what is sent to block %u comes after it has ended", block.index.x);
   memcpy(bytes_at(done.to), done.from ? done.from : &done.word, done.bytes);
   Barrier& barrier = barrier_at(done.barrier);
-  barrier.bytes -= done.bytes, barrier.sent |= done.sent;
+  barrier.bytes -= done.bytes, barrier.sent |= done.sent, barrier.copied |= done.from != nullptr;
   settle(barrier);
 }
 
@@ -96,10 +97,13 @@ void host_start_barrier(unsigned place, int arrivals) {
 void host_arrive(unsigned place, unsigned bytes, int arrivals) {
   Barrier& barrier = own_barrier(place);
   barrier.bytes += bytes, barrier.pending -= arrivals;
+  barrier.reading |= arrivals > 0 && warp->reading;
   if (barrier.pending < 0) fail("more arrivals at the barrier at %u than it waits for", offset_of(place));
   settle(barrier);
   give_way();
 }
+/// What the thread has asked for of shared memory is there before what comes behind is copied there.
+void host_fence_copies() { lane->reads = false; }
 void host_fence_barriers() {
   for (Barrier& each : warp->block->barriers) each.fenced |= each.expected > 0;
 }
@@ -108,6 +112,7 @@ void host_wait(unsigned place, unsigned parity, int acquires) {
   const Barrier& barrier = own_barrier(place);
   wait_for(barrier.phase, parity, "the barrier in shared memory at", offset_of(place));
   if (barrier.sent && !acquires) fail("what another block has sent is awaited without acquire.cluster");
+  lane->reads |= barrier.copied, lane->over = barrier.was_reading;
 }
 void host_wait_for_threads(unsigned number, unsigned threads) {
   meet(warp->block->named[number], threads, "threads at barrier", number);
@@ -121,12 +126,18 @@ uint64_t host_shuffle(uint64_t word, int from, int operation) {
   const unsigned generation = own.all.generation;
   uint64_t* const words = own.words[generation % 2];
   words[lane - own.lane] = word;
-  if (!all_met(own.all, WARP)) wait_for(own.all.generation, generation, "its warp in operation", operation);
+  if (all_met(own.all, WARP)) {
+    own.reading = false;
+    for (const Lane& each : own.lane) own.reading |= each.reads;
+  } else {
+    wait_for(own.all.generation, generation, "its warp in operation", operation);
+  }
   return words[from];
 }
 
 void host_copy(unsigned to, uint64_t from, unsigned bytes, unsigned barrier) {
   if (from % 16 || bytes % 16 || to % 16) fail("a copy of %u bytes is not of granules", bytes);
+  if (lane->over) fail("a stage is filled whose threads may still wait for loads from it");
   begin({to, barrier, bytes, reinterpret_cast<const void*>(from)});
 }
 /// By the thread itself. Its barrier is known when it says that all have been asked for.
