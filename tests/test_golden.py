@@ -31,12 +31,14 @@ OF_WIDE_ROWS = {
     "modulated_layer_norm_backward": 32768,
     "softmax_forward": 50257,
     "layer_norm_forward": 131072,
-    "add_rms_norm_backward": 18432,
+    "add_rms_norm_backward": 32768,
 }
 """Columns of those whose kernels for wide rows are, in CUDA C++; odd ones begin between vectors. In the last one tiles
 come behind."""
 OF_NARROW_ROWS = {"layer_norm_backward": (2**17, 521)}
 """Rows and columns of those of which groups of warps have rows of their own."""
+OF_ODD_ROWS = {"layer_norm_forward": (1232, 54441)}
+"""And of those whose weights are shifted for each row."""
 
 
 @pytest.mark.only_triton
@@ -68,6 +70,14 @@ def test_source_for_narrow_rows_is_the_golden_text(name: str, update_golden: boo
     compare(name, FOLDER / f"{name}_narrow.cu", text, update_golden)
 
 
+@pytest.mark.skipif(build.missing() != "", reason=f"no plan has them: {build.missing()} is missing")
+@pytest.mark.parametrize("name", OF_ODD_ROWS)
+def test_source_for_odd_rows_is_the_golden_text(name: str, update_golden: bool) -> None:
+    text = rendered_for_gpu(name, *OF_ODD_ROWS[name])
+    assert "w::keep_weights<" in text
+    compare(name, FOLDER / f"{name}_odd.cu", text, update_golden)
+
+
 def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
     if update_golden:
         path.parent.mkdir(exist_ok=True)
@@ -82,6 +92,7 @@ def compare(name: str, path: Path, text: str, update_golden: bool) -> None:
 def test_there_is_no_golden_file_without_a_workload() -> None:
     known = {f"{name}.{kind}" for name in NAMES for kind in TARGETS} | {f"{name}_few_rows.py" for name in OF_FEW_ROWS}
     known |= {f"{name}_wide.cu" for name in OF_WIDE_ROWS} | {f"{name}_narrow.cu" for name in OF_NARROW_ROWS}
+    known |= {f"{name}_odd.cu" for name in OF_ODD_ROWS}
     assert {path.name for path in FOLDER.iterdir()} == known
 
 

@@ -86,38 +86,34 @@ struct Columns {
 
 /// One weight, or a pair of them, from a vector on, for all threads of a block. Loads of a thread are on their way
 /// together, but for those of vectors that do not lie within a row: these come first, element by element.
-template <int threads, bool together, class T, int lanes, class From, class... Others>
-inline void keep_weights(const Planes<T, lanes, 1>& tile, int thread, int first, int columns, const From* row, const Others*... others) {
-  const auto is_inner = [&](int vector) { return w::whole<2 * lanes>((first + vector) * lanes, columns); };
-  const auto loaded = [&](const From* from, int vector, bool inner) {
-    return load_row<lanes, together>(from, (first + vector) * lanes, columns, inner);
+template <int threads, bool together, class T, int lanes, class From, int rows>
+inline void keep_weights(const Planes<T, lanes, 1>& tile, int thread, int first, int columns, const From* const (&from)[rows]) {
+  constexpr int words = rows * lanes * sizeof(From) / 4, many = words < 32 ? 32 / words : 1;
+  using Vectors = Vector<From, lanes>[rows];
+  const auto is_inner = [&](int vector) { return whole<2 * lanes>((first + vector) * lanes, columns); };
+  const auto load = [&](Vectors& found, int vector, bool inner) {
+#pragma unroll
+    for (int i = 0; i < rows; ++i) found[i] = load_row<lanes, together>(from[i], (first + vector) * lanes, columns, inner);
   };
-  const auto kept = [&](int vector, const auto&... found) {
-    if constexpr (sizeof...(found) == 1) tile.set(vector, found...);
-    else tile.set(vector, pairs(found...));
+  const auto keep = [&](const Vectors& found, int vector) {
+    if constexpr (rows == 2) tile.set(vector, pairs(found[0], found[1]));
+    else tile.set(vector, found[0]);
   };
 #pragma unroll 1
-  for (int vector = thread; vector < tile.vectors; vector += threads)
-    if (!is_inner(vector)) kept(vector, loaded(row, vector, false), loaded(others, vector, false)...);
-  constexpr int rows = 1 + sizeof...(others), words = rows * lanes * sizeof(From) / 4, many = words < 32 ? 32 / words : 1;
-  const From* const from[rows] = {row, others...};
+  for (int vector = thread; vector < tile.vectors; vector += threads) {
+    if (is_inner(vector)) continue;
+    Vectors found;
+    load(found, vector, false), keep(found, vector);
+  }
   for (int begin = thread; begin < tile.vectors; begin += many * threads) {
-    Vector<From, lanes> found[many][rows];
+    Vectors found[many];
+    const auto has = [&](int vector) { return vector < tile.vectors && is_inner(vector); };
 #pragma unroll
-    for (int k = 0; k < many; ++k) {
-      const int vector = begin + k * threads;
-      if (vector < tile.vectors && is_inner(vector))
+    for (int k = 0; k < many; ++k)
+      if (const int vector = begin + k * threads; has(vector)) load(found[k], vector, true);
 #pragma unroll
-        for (int i = 0; i < rows; ++i) found[k][i] = loaded(from[i], vector, true);
-    }
-#pragma unroll
-    for (int k = 0; k < many; ++k) {
-      const int vector = begin + k * threads;
-      if (vector < tile.vectors && is_inner(vector)) {
-        if constexpr (rows == 1) kept(vector, found[k][0]);
-        else kept(vector, found[k][0], found[k][1]);
-      }
-    }
+    for (int k = 0; k < many; ++k)
+      if (const int vector = begin + k * threads; has(vector)) keep(found[k], vector);
   }
 }
 

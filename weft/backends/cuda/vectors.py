@@ -250,7 +250,7 @@ class Vectors(Statements):
             if weights[0] == buffer:
                 together = " && ".join(f"{b.name}_together" for b in weights)
                 rows = ", ".join(f"{b.name}_at(first_row)" for b in weights)
-                line(f"w::keep_weights<threads, {together}>({name}_tile, thread, first - 1, columns, {rows});")
+                line(f"w::keep_weights<threads, {together}>({name}_tile, thread, first - 1, columns, {{{rows}}});")
             if buffer == self.weights()[-1]:
                 line("w::wait_for_threads<threads>();")
             return
