@@ -127,6 +127,26 @@ def test_several_groups_may_share_a_warp(
     check(name, shape, rows_per_tile=groups, early=1, tile="registers", finish="same", **fields)
 
 
+@pytest.mark.parametrize("columns", [40, 41, 44])
+@pytest.mark.parametrize(("dtype", "last"), [("bf16", "cast(other)"), ("f32", "sub(other, sum)")])
+def test_weights_in_shared_memory_may_have_any_types(dtype: str, last: str, columns: int) -> None:
+    """Two of 16 bits have words in common where they are shifted; whole numbers are not kept as floats."""
+    body = (
+        f"  input x: bf16 [m:{columns}, n:1]\n  input a: bf16 [n:1]\n  input b: f16 [n:1]\n  input c: bf16 [n:1]\n"
+        "  input d: i32 [n:1]\n  input e: bf16 [n:1]\n  wide: f32{m, n} = cast(x)\n  sum: f32{m} = sum[n](wide)\n"
+        "  fa: f32{n} = cast(a)\n  fb: f32{n} = cast(b)\n  fc: f32{n} = cast(c)\n  fe: f32{n} = cast(e)\n"
+        "  product: f32{m, n} = mul(wide, fa)\n  more: f32{m, n} = add(product, fb)\n"
+        "  large: i32{} = const[16777217]()\n  same: bool{n} = eq(d, large)\n"
+        "  one: f32{m, n} = where(same, more, fc)\n  other: f32{m, n} = mul(one, fe)\n"
+        f"  found: {dtype}{{m, n}} = {last}\n  output y: {dtype} [m:{columns}, n:1] = found\n"
+    )
+    kernel = of_rows(body, columns, cluster=2, warps=1, weights="shared", chunks=2)
+    assert View(kernel).shifts_weights == (columns % View(kernel).lanes != 0)
+    x, a, b, c, e = (torch.randint(-8, 8, shape).float() for shape in ((8, columns), *[(columns,)] * 4))
+    d = 16777216 + torch.randint(0, 2, (columns,), dtype=torch.int32)
+    is_right(kernel, [x.bfloat16(), a.bfloat16(), b.half(), c.bfloat16(), d, e.bfloat16()])
+
+
 @pytest.mark.parametrize("groups", [2, 8])
 def test_groups_may_shift_weights(groups: int) -> None:
     """In shared memory, which all of them have in common."""

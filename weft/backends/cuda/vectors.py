@@ -234,8 +234,9 @@ class Vectors(Statements):
 
     def kept_type(self, weights: tuple[Buffer, ...]) -> str:
         """Of what a column has of weights in shared memory."""
-        kind = C_TYPES[weights[0].dtype]
-        return f"w::Pair<{kind}>" if len(weights) > 1 else "float" if self.kept_size(weights) == 4 else kind
+        first, *others = weights
+        kind = C_TYPES[first.dtype]
+        return f"w::Pair<{kind}>" if others else "float" if first in self.cast_weights() else kind
 
     def load_weight(self, buffer: Buffer) -> None:
         """The vectors of a thread, which no other reads, or all of a block, with one before and one behind them."""
