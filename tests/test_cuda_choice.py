@@ -10,6 +10,7 @@ from weft.backends.cuda import choice, resources
 from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule
 from weft.backends.cuda.work import Work
+from weft.backends.listed import backends_of
 from weft.plan.kernel import Kernel
 from weft.plan.schedules import candidates as all_candidates
 from weft.plan.schedules import schedule_for
@@ -33,6 +34,26 @@ from weft.target import Target
 def test_the_backend_with_the_shorter_time_is_taken(name: str, rows: int, columns: int, backend: str) -> None:
     """As it was measured."""
     assert schedule_for(split_of(name, rows, columns)).backend == backend
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "takes_longer"),
+    [
+        ("layer_norm_forward", 8192, 8192, True),
+        ("softmax_forward", 65536, 1001, True),
+        ("layer_norm_backward", 65536, 1000, True),
+        ("layer_norm_backward", 65536, 1001, False),  # programs have several tiles of rows that begin between vectors
+        ("layer_norm_forward", 512, 2048, False),  # the second cache has all of it
+    ],
+)
+def test_tritons_choice_takes_longer_than_predicted_from_memory(
+    name: str, rows: int, columns: int, takes_longer: bool
+) -> None:
+    split = split_of(name, rows, columns)
+    for backend in backends_of("gpu"):
+        schedule = backend.choose(split)
+        assert schedule is not None
+        assert (backend.optimism(split, schedule) > 1) == (takes_longer and backend.name == "triton")
 
 
 def test_tuning_has_the_schedules_of_both_in_turn() -> None:
