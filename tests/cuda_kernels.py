@@ -133,6 +133,13 @@ def planned_for(
     return replace(kernel, schedule=schedule), split, own
 
 
+def with_any_rows(kernel: CudaKernel) -> CudaKernel:
+    """The same with a number of rows that is known at run time only: rows."""
+    program, (rows,) = kernel.program, kernel.schedule.rows
+    dims = tuple(replace(dim, size="rows") if dim.name == rows else dim for dim in program.dims)
+    return replace(kernel, program=replace(program, parameters=(*program.parameters, "rows"), dims=dims))
+
+
 def of_rows(body: str, columns: int = 16, **fields: Any) -> CudaKernel:
     """Of 8 rows, m, with 16 columns, n, or others, and no sums of columns."""
     program = parse(f"program p()\n  dim m = 8\n  dim n = {columns}\n{body}end\n")

@@ -15,11 +15,18 @@ TILE_ROWS_AND_TURNS = ((1, 0), (3, 0), (1, 4), (2, 3))
 WORDS = 16
 """Of a part in a list of them."""
 TEXT = """
+/// Of places and chunks, where chunks have turns.
+template <int turn>
+struct Kind { using Int = int; };
+template <>
+struct Kind<0> { using Int = int64_t; };
+
 /// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, place, what is known of
 /// its tiles, and which parts are of its place.
 template <int apart, int tile_rows, int turn>
 inline void list_parts(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
-  const w::ChunkParts parts{segments * apart, chunks};
+  using Int = typename Kind<turn>::Int;
+  const w::ChunkParts<Int> parts{static_cast<Int>(segments * apart), static_cast<Int>(chunks)};
   int64_t* to = out + chunk * (parts.places + 1) * 16;
   const int64_t first = parts.first(chunk), last = parts.last(chunk);
   for (int64_t part = first; part <= last && part <= first + parts.places; ++part, to += 16) {

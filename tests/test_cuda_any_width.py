@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.cases import often
-from tests.cuda_kernels import needs_nvrtc, of_any_width, planned_for, split_of
+from tests.cuda_kernels import compiled, needs_nvrtc, of_any_width, planned_for, split_of, with_any_rows
 from tests.on_host.kernels import Machine, check
 from tests.test_cuda_on_host import is_right
 from tools.swept import TARGET
@@ -22,6 +22,7 @@ from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 from weft.errors import Refusal
 from weft.ir.parser import parse
+from weft.plan.exact import exact
 from weft.plan.schedules import schedule_for
 from weft.plan.split import Split
 
@@ -58,6 +59,30 @@ def test_what_is_planned_for_any_width_does_not_spill(name: str, columns: int) -
     kernel, _, _ = planned_for(name, (4096, columns))
     (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {"s0": columns}), 90))
     assert first.usage.spill_bytes == 0
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("name", "columns"), [("layer_norm_backward", 48887), ("layer_norm_backward", 27346), ("rms_norm_backward", 18587)]
+)
+def test_the_finish_of_rows_whose_number_is_known_at_run_time_does_not_spill(name: str, columns: int) -> None:
+    """It divides numbers of parts, which fit 32 bits."""
+    rows = 2**26 // columns
+    kernel = exact(with_any_rows(planned_for(name, (rows, columns))[0]), TARGET, {"s0": columns, "rows": rows})
+    assert kernel is not None
+    assert {dim.size for dim in kernel.program.dims} == {"rows", columns}
+    compiled(kernel, 90)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("softmax_forward", 6571), ("softmax_forward", 1935), ("layer_norm_forward", 11944), ("rms_norm_backward", 9001)],
+)
+def test_a_width_of_a_call_has_the_schedule_of_a_known_one(name: str, columns: int) -> None:
+    rows = 2**26 // columns
+    kernel = exact(planned_for(name, (rows, columns))[0], TARGET, {"s0": columns})
+    assert kernel is not None
+    assert kernel.schedule == schedule_for(split_of(name, rows, columns))
 
 
 def test_rows_that_likely_begin_with_vectors_need_a_row_reduction() -> None:

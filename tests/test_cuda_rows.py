@@ -216,7 +216,7 @@ def test_partial_results_are_whole_vectors_wherever_rows_begin() -> None:
     text_ = render(kernel).text
     assert "w::store(sum_1_partial + part * padded + before + column, w::vector(sum_1[k]));" in text_
     assert text_.count("return beginning(dy + parts.place(part) * 1001);") == 1
-    assert text_.count("constexpr w::ChunkParts parts{apart, chunks};") == 2
+    assert text_.count("constexpr w::ChunkParts<int> parts{apart, chunks};") == 2
     assert "(memory, sum_1_partial, parts.count(), padded, begins, begin, columns)" in text_
     assert launches.abi(kernel).partials[0].elements == (64 + 8 - 1) * 1008
 
@@ -256,7 +256,7 @@ def test_parts_of_segments_lie_one_after_the_other() -> None:
     assert segments > 1
     text_ = render(kernel).text
     assert "_partial + part * padded + before + column, " in text_
-    assert text_.count("constexpr w::ChunkParts parts{segments * apart, chunks};") == 2
+    assert text_.count("constexpr w::ChunkParts<int> parts{segments * apart, chunks};") == 2
     assert text_.count("const int64_t segment = parts.place(part) / apart;") == 3
     assert f"return beginning(dy + segment * {512 // segments * 1001} + (parts.place(part) % apart) * 1001);" in text_
     assert "const int64_t first_part = parts.begin(segment * apart)," in text_

@@ -44,7 +44,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
   constexpr int apart = 8;
-  constexpr w::ChunkParts parts{apart, chunks};
+  constexpr w::ChunkParts<int> parts{apart, chunks};
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -302,7 +302,7 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   const int64_t rows = 1024;
   constexpr int64_t chunks = 15;
   constexpr int apart = 8;
-  constexpr w::ChunkParts parts{apart, chunks};
+  constexpr w::ChunkParts<int> parts{apart, chunks};
   constexpr int lanes = 8;
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

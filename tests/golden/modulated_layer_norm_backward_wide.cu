@@ -47,7 +47,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   const int64_t rows = 128;
   const int64_t segments = 8;
   constexpr int64_t chunks = 30;
-  constexpr w::ChunkParts parts{segments, chunks};
+  constexpr w::ChunkParts<int> parts{segments, chunks};
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -290,7 +290,7 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   const int64_t rows = 128;
   const int64_t segments = 8;
   constexpr int64_t chunks = 30;
-  constexpr w::ChunkParts parts{segments, chunks};
+  constexpr w::ChunkParts<int> parts{segments, chunks};
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };

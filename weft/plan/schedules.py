@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 
 from weft.backends.listed import backend_named, backends_of
@@ -16,25 +17,35 @@ from weft.target import Target
 
 
 def schedule_for(part: Split) -> Schedule:
-    """The one with the shortest predicted time of all backends for the target, of those that fit if any do."""
+    """The one with the shortest time of all backends for the target, of those that fit if any do."""
+    best = _chosen(part, lambda _: True)
+    assert best is not None, "some backend always has one"
+    return best
+
+
+def _chosen(part: Split, may_have: Callable[[Schedule], bool]) -> Schedule | None:
+    """may_have: says no to schedules that are not to be taken."""
     every = backends_of(part.target.kind)
     best, least = None, (True, math.inf)
-    moved, hints = sum(map(part.sizes.bytes, part.program.buffers)), dict(part.hints)
+    moved = sum(map(part.sizes.bytes, part.program.buffers))
     for backend in every:
         if (False, backend.least_us(moved, part.target)) >= least:
             continue
         schedule = backend.choose(part)
-        if schedule is not None and len(every) == 1:
-            return schedule
-        if schedule is None:
+        if schedule is None or not may_have(schedule):
             continue
-        us = estimate(Kernel(part.program, schedule), part.target, hints).predicted_us
-        us *= backend.optimism(part, schedule)
-        own = backend.check_fits(part) is not None, us
+        if len(every) == 1:
+            return schedule
+        own = backend.check_fits(part) is not None, _likely_us(part, schedule)
         if best is None or own < least:
             best, least = schedule, own
-    assert best is not None, "some backend always has one"
     return best
+
+
+def _likely_us(part: Split, schedule: Schedule) -> float:
+    """What a schedule that is the best of its backend likely takes."""
+    predicted_us = estimate(Kernel(part.program, schedule), part.target, dict(part.hints)).predicted_us
+    return predicted_us * backend_named(schedule.backend).optimism(part, schedule)
 
 
 def runner_up(
@@ -45,28 +56,23 @@ def runner_up(
     many. tried: what is not to be taken."""
     own, part = backend_named(kernel.schedule.backend), Split.of_kernel(kernel, target, hints)
 
-    def us(schedule: Schedule) -> float:
-        return estimate(replace(kernel, schedule=schedule), target, hints).predicted_us
-
-    most = own.us_with(part, kernel.schedule, registers) if registers else math.inf
+    most = math.inf
+    if registers:
+        most = own.us_with(part, kernel.schedule, registers) * own.optimism(part, kernel.schedule)
     others = (backend.choose(part) for backend in backends_of(target.kind) if backend is not own)
-    found = [s for s in others if s is not None and s not in tried and us(s) < most]
+    found = [s for s in others if s is not None and s not in tried and _likely_us(part, s) < most]
     next_own = own.runner_up(kernel, target, hints, registers, tried)
-    return min(found if next_own is None else [next_own, *found], key=us, default=None)
+    return min(found if next_own is None else [next_own, *found], key=partial(_likely_us, part), default=None)
 
 
 def elsewhere(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> Schedule | None:
-    """What to take for calls of sizes that a kernel was not planned for: the schedule with the shortest predicted time
-    for these, of any backend; None if none of them can be written. hints: the sizes of a call."""
-    part = Split.of_kernel(kernel, target, hints)
-    kernels = [
-        made
-        for backend in backends_of(target.kind)
-        if (schedule := backend.choose(part)) is not None
-        and backend.supports(made := replace(kernel, schedule=schedule), target) is None
-    ]
-    found = min(kernels, key=lambda made: estimate(made, target, hints).predicted_us, default=None)
-    return None if found is None else found.schedule
+    """What to take for calls of sizes that a kernel was not planned for: what would be planned for these, of backends
+    that can write it; None if there is none. hints: the sizes of a call."""
+
+    def can_be_written(schedule: Schedule) -> bool:
+        return backend_named(schedule.backend).supports(replace(kernel, schedule=schedule), target) is None
+
+    return _chosen(Split.of_kernel(kernel, target, hints), can_be_written)
 
 
 def candidates(kernel: Kernel, target: Target, hints: Mapping[str, int]) -> tuple[Schedule, ...]:

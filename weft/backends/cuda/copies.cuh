@@ -175,22 +175,23 @@ struct Ring {
 /// its columns, `apart` from each other; a segment has so many places. Chunks have equal shares of the tiles of all
 /// places, one place after the other, and a part for each place that they have tiles of. Where a place is no whole number
 /// of chunks, the parts of all are numbered by chunk + place; a chunk that ends with a place has an empty part of the
-/// next one then.
+/// next one then. Int: has place for their number times that of the chunks, some more.
+template <class Int>
 struct ChunkParts {
-  int64_t places, chunks;
+  Int places, chunks;
 
   constexpr bool are_whole() const { return chunks % places == 0; }
-  constexpr int64_t count() const { return are_whole() ? chunks : chunks + places - 1; }
+  constexpr Int count() const { return are_whole() ? chunks : chunks + places - 1; }
   /// Of a chunk.
-  constexpr int64_t first(int64_t chunk) const { return chunk + (are_whole() ? 0 : places * chunk / chunks); }
-  constexpr int64_t last(int64_t chunk) const {
+  constexpr Int first(Int chunk) const { return chunk + (are_whole() ? 0 : places * chunk / chunks); }
+  constexpr Int last(Int chunk) const {
     return chunk + (are_whole() ? 0 : min(places * (chunk + 1) / chunks, places - 1));
   }
-  constexpr int64_t place(int64_t part) const {
+  constexpr int64_t place(Int part) const {
     return are_whole() ? part / (chunks / places) : places * (part + 1) / (places + chunks);
   }
   /// The first part of a place, or that behind the last one.
-  constexpr int64_t begin(int64_t place) const {
+  constexpr Int begin(Int place) const {
     if (are_whole()) return place * (chunks / places);
     return place == 0 ? 0 : (place * chunks + places - 1) / places - 1 + place;
   }
@@ -215,8 +216,8 @@ struct PartTiles {
 /// The tiles of a place are dealt out in rounds, and what has as many rounds before it is done at one time, so that what
 /// all chunks are at lies together: a chunk with two places is in the first rounds of one, and in the last rounds of the
 /// other. rows: of a segment. turn: so many tiles fewer it has, for the time from one place to the other.
-template <int apart, int tile_rows, int turn>
-inline PartTiles tiles_of(const ChunkParts& parts, int64_t part, int64_t chunk, int64_t rows) {
+template <int apart, int tile_rows, int turn, class Int>
+inline PartTiles tiles_of(const ChunkParts<Int>& parts, int64_t part, int64_t chunk, int64_t rows) {
   const int64_t places = parts.places, chunks = parts.chunks, place = parts.place(part);
   const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step;
   const int64_t left_out = !parts.are_whole() && places * tiles > chunks ? turn : 0;  // where chunks have two places

@@ -180,8 +180,12 @@ class _Function(Printer):
             line(f"constexpr int apart = {whole}{self.apart};")
         if self.has_parts:
             places = " * ".join(["segments"] * bool(self.segments) + ["apart"] * (self.apart > 1))
-            kind = "constexpr" if all_rows is not None else "const"
-            line(f"{kind} w::ChunkParts parts{{{places}, chunks}};")
+            is_known, segments = all_rows is not None, self.count(self.segments)
+            # where places are few enough; divisions of longer numbers take more registers than a finish has
+            short = segments is not None and segments * self.apart * (self.schedule.chunks + 2) < 2**31
+            kind, word = "constexpr" if is_known else "const", "int" if short else "int64_t"
+            chunks = "static_cast<int>(chunks)" if short and not is_known else "chunks"
+            line(f"{kind} w::ChunkParts<{word}> parts{{{places}, {chunks}}};")
 
     def _begins(self, *, gathers: bool) -> None:
         """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
