@@ -188,7 +188,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
               const auto dresidual_tile = w::load_copied<lanes, dresidual_together>(dresidual_stage, column, columns, whole);
               const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
               const auto weight_vector = weight_tile.at(vector);
-              float out0_lanes[lanes];
+              float cast_4_lanes[lanes];
               #pragma unroll
               for (int i = 0; i < lanes; ++i) {
                 const float cast = w::cast<float>(x_tile[i]);
@@ -200,9 +200,10 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
                 const float mul_6 = rstd_number * sub;
                 const float cast_3 = w::cast<float>(dresidual_tile[i]);
                 const float add = mul_6 + cast_3;
-                out0_lanes[i] = add;
+                cast_4_lanes[i] = add;
               }
-              w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+              const auto cast_4_tile = w::rounded<w::bf16>(cast_4_lanes);
+              w::store_row<out0_together>(out0_row + k * threads * lanes, cast_4_tile, column, columns, whole);
             }
           }
           ring.release();

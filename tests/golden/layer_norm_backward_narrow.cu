@@ -220,7 +220,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                 const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
                 const auto weight_vector = w::kept(weight_tile[k]);
-                float out0_lanes[lanes];
+                float cast_3_lanes[lanes];
                 #pragma unroll
                 for (int i = 0; i < lanes; ++i) {
                   const float cast = w::cast<float>(x_tile[i]);
@@ -232,9 +232,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   const float sub_2 = mul_6[r] - mul_8;
                   const float mul_9 = sub_1 * rstd_number[r];
                   const float add = mul_9 + sub_2;
-                  out0_lanes[i] = add;
+                  cast_3_lanes[i] = add;
                 }
-                w::store_row<out0_together>(out0_row + k * group_threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+                w::store_row<out0_together>(out0_row + k * group_threads * lanes, cast_3_tile, column, columns, whole);
               }
             }
           }

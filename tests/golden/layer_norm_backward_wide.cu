@@ -253,7 +253,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                   const auto dy_tile = w::kept(dy_row[r][k]);
                   const auto x_tile = w::kept(x_row[r][k]);
                   const auto weight_vector = weight_tile.at(vector);
-                  float out0_lanes[lanes];
+                  float cast_3_lanes[lanes];
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {
                     const float cast = w::cast<float>(x_tile[i]);
@@ -265,9 +265,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     const float sub_2 = mul_6[r] - mul_8;
                     const float mul_9 = sub_1 * rstd_number[r];
                     const float add = mul_9 + sub_2;
-                    out0_lanes[i] = add;
+                    cast_3_lanes[i] = add;
                   }
-                  w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+                  w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
                 }
               }
             }

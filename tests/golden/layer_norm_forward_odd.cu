@@ -144,7 +144,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
           const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
           const auto x_tile = w::kept(x_row[k]);
           const auto weight_vector = weight_tile.before(vector + 1, before);
-          float out0_lanes[lanes];
+          float cast_3_lanes[lanes];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
@@ -154,9 +154,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
             const float mul_2 = sub * cast_1;
             const float cast_2 = w::cast<float>(weight_vector[i].second());
             const float add_1 = mul_2 + cast_2;
-            out0_lanes[i] = add_1;
+            cast_3_lanes[i] = add_1;
           }
-          w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+          w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
         }
       }
     }

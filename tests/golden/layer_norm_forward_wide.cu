@@ -149,7 +149,7 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
           const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
           const auto weight_vector = w::kept(weight_tile[k]);
           const auto bias_vector = w::kept(bias_tile[k]);
-          float out0_lanes[lanes];
+          float cast_3_lanes[lanes];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float cast = w::cast<float>(x_tile[i]);
@@ -159,9 +159,10 @@ weft_layer_norm_forward(const w::bf16* __restrict__ x, const w::bf16* __restrict
             const float mul_4 = sub * cast_1;
             const float cast_2 = w::cast<float>(bias_vector[i]);
             const float add_1 = mul_4 + cast_2;
-            out0_lanes[i] = add_1;
+            cast_3_lanes[i] = add_1;
           }
-          w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+          w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
         }
       }
       ring.release();

@@ -239,7 +239,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                   const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
                   const auto scale_vector = scale_tile.at(vector);
-                  float out0_lanes[lanes];
+                  float cast_3_lanes[lanes];
                   #pragma unroll
                   for (int i = 0; i < lanes; ++i) {
                     const float cast = w::cast<float>(x_tile[i]);
@@ -252,9 +252,10 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
                     const float sub_2 = mul_8[r] - mul_10;
                     const float mul_11 = sub_1 * rstd_number[r];
                     const float add_1 = mul_11 + sub_2;
-                    out0_lanes[i] = add_1;
+                    cast_3_lanes[i] = add_1;
                   }
-                  w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+                  const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+                  w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
                 }
               }
             }

@@ -177,7 +177,7 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
               const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage, column, columns, whole);
               const auto x_tile = w::load_copied<lanes, x_together>(x_stage, column, columns, whole);
               const auto weight_vector = weight_tile.at(vector);
-              float out0_lanes[lanes];
+              float cast_3_lanes[lanes];
               #pragma unroll
               for (int i = 0; i < lanes; ++i) {
                 const float cast = w::cast<float>(x_tile[i]);
@@ -187,9 +187,10 @@ weft_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restrict
                 const float mul_5 = cast * mul_4;
                 const float sub = mul_1 - mul_5;
                 const float mul_6 = rstd_number * sub;
-                out0_lanes[i] = mul_6;
+                cast_3_lanes[i] = mul_6;
               }
-              w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+              const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
+              w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
             }
           }
           ring.release();

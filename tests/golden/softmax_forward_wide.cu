@@ -118,13 +118,14 @@ weft_softmax_forward(const w::bf16* __restrict__ x, w::bf16* out0, unsigned long
         const int column = (first + vector) * lanes - before;
         if (has_vector(k, vector, column)) {
           const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-          float out0_lanes[lanes];
+          float cast_1_lanes[lanes];
           #pragma unroll
           for (int i = 0; i < lanes; ++i) {
             const float div = sumexp_row[k][i] * div_factor;
-            out0_lanes[i] = div;
+            cast_1_lanes[i] = div;
           }
-          w::store_row<out0_together>(out0_row + k * threads * lanes, w::rounded<w::bf16>(out0_lanes), column, columns, whole);
+          const auto cast_1_tile = w::rounded<w::bf16>(cast_1_lanes);
+          w::store_row<out0_together>(out0_row + k * threads * lanes, cast_1_tile, column, columns, whole);
         }
       }
     }

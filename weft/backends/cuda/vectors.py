@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -25,16 +24,17 @@ class Vectors(Statements):
 
     def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
-        uses = Counter(arg for value in self.program.values for arg in value.args)
-        self.late = {n for n, v in self.by_name.items() if self._is_only_stored(v, uses[n])}
-        """What is cast to 16 bits, two at a time, where it is stored."""
+        self.rounded = {n for n, v in self.by_name.items() if self._is_rounded(v)}
+        """What is cast to 16 bits, two elements at a time: floats of a loop become a vector, which later loops have."""
+        self.crossing = set[str]()
+        """What later loops over the elements of a vector have of earlier ones."""
         kept = self.kept(shifted=self.shifts_weights) * (self.schedule.weights == "shared")
         self.kept_with = {b.name: weights for weights in kept for b in weights}
         """Weights in shared memory that a weight has words in common with, by its name, itself among them."""
 
-    def _is_only_stored(self, value: Value, uses: int) -> bool:
+    def _is_rounded(self, value: Value) -> bool:
         is_cast = value.op == "cast" and value.dtype in HALVES and self.types[value.args[0]][0] == "f32"
-        return is_cast and uses == 0 and self.is_vector(value.name) and value.args[0] not in self.inputs
+        return is_cast and self.is_vector(value.name) and value.args[0] not in self.inputs
 
     @property
     def of_row(self) -> str:
@@ -129,53 +129,71 @@ class Vectors(Statements):
                     if is_held
                     else f"{C_TYPES[value.dtype]} {value.name}_block[lanes];"
                 )
-            for output in stores:
-                line(self._declared(output))
-            if all(isinstance(s, Load | Hold) for s in body):
-                return
-            line("#pragma unroll")
-            with self.out.block("for (int i = 0; i < lanes; ++i)"):
-                self.column = "(column + i)"
-                for statement in body:
-                    self._of_lane(statement)
-                self.column = "column"
+            for name in (o.buffer.name for o in stores if o.value not in self.rounded):
+                line(f"w::Vector<{C_TYPES[self.outputs[name].buffer.dtype]}, lanes> {name}_tile;")
+            for statements in self._loops_of_lanes(body):
+                self._lanes(statements)
             self._add_blocks(reduced, held)
             for output in stores:
-                name, late = output.buffer.name, output.value in self.late
-                kind = C_TYPES[output.buffer.dtype]
-                found = f"w::rounded<{kind}>({name}_lanes)" if late else f"{name}_tile"
+                name, value = output.buffer.name, output.value
+                found = f"{value if value in self.rounded else name}_tile"
                 to = f"{name}_row + k * {self.threads} * lanes"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
                     line(f"w::store_row<{name}_together>({to}, {found}, column, columns, whole);")
+
+    def _loops_of_lanes(self, body: Sequence[Statement]) -> list[list[Statement]]:
+        """What loops over the elements of a vector do, one after the other: what has something that is rounded comes in
+        a later one than that."""
+        level, loops, used_in = dict[str, int](), dict[int, list[Statement]](), dict[str, int]()
+        for statement in body:
+            match statement:
+                case Compute(value=name) | Accumulate(value=name):
+                    args = self.by_name[name].args
+                case Store(output=name):
+                    args = (self.outputs[name].value,) * (self.outputs[name].value not in self.rounded)
+                case Restore(value=name, of=total) if total:
+                    args = ()
+                case _:
+                    continue
+            own = max((level.get(arg, 0) + (arg in self.rounded) for arg in args), default=0)
+            used_in |= {arg: max(own, used_in.get(arg, 0)) for arg in args}
+            if isinstance(statement, Compute | Restore):
+                level[name] = own
+            if args or not isinstance(statement, Store):
+                loops.setdefault(own, []).append(statement)
+        self.crossing = {name for name, own in level.items() if name not in self.rounded and used_in.get(name, 0) > own}
+        return [loops[own] for own in sorted(loops)]
+
+    def _lanes(self, statements: Sequence[Statement]) -> None:
+        """A loop over the elements of a vector."""
+        line, computed = self.out.line, [s.value for s in statements if isinstance(s, Compute | Restore)]
+        for name in (name for name in computed if name in self.rounded | self.crossing):
+            line(f"{'float' if name in self.rounded else C_TYPES[self.by_name[name].dtype]} {name}_lanes[lanes];")
+        line("#pragma unroll")
+        with self.out.block("for (int i = 0; i < lanes; ++i)"):
+            self.column = "(column + i)"
+            for statement in statements:
+                self._of_lane(statement)
+            self.column = "column"
+        for name in (name for name in computed if name in self.rounded):
+            line(f"const auto {name}_tile = w::rounded<{C_TYPES[self.by_name[name].dtype]}>({name}_lanes);")
 
     def state_type(self, value: Value) -> str:
         """Of what a thread has of a row reduction."""
         kind = C_TYPES[value.dtype]
         return f"{STATES[value.op]}<{kind}>" if value.op in STATES else f"w::Parts<{REDUCTIONS[value.op]}, {kind}>"
 
-    def _declared(self, output: Output) -> str:
-        if output.value in self.late:
-            return f"float {output.buffer.name}_lanes[lanes];"
-        return f"w::Vector<{C_TYPES[output.buffer.dtype]}, lanes> {output.buffer.name}_tile;"
-
     def _of_lane(self, statement: Statement) -> None:
         line = self.out.line
         match statement:
-            case Restore(value=name, of=total) if total:
-                kind = C_TYPES[self.by_name[name].dtype]
-                line(f"const {kind} {name} = {total}_row{self.of_row}[k][i] * {name}_factor;")
-            case Load() | Restore() | Hold():
-                pass
-            case Compute(value=name) if name in self.late:
-                pass
+            case Restore(value=name, of=total):
+                line(f"{self._lane_of(name)} = {total}_row{self.of_row}[k][i] * {name}_factor;")
+            case Compute(value=name) if name in self.rounded:
+                line(f"{name}_lanes[i] = {self.operand(self.by_name[name].args[0])};")
             case Compute(value=name):
-                self.define(name)
+                line(f"{self._lane_of(name)} = {self.expression(self.by_name[name])};")
             case Store(output=name):
-                output = self.outputs[name]
-                if output.value in self.late:
-                    line(f"{name}_lanes[i] = {self.operand(self.by_name[output.value].args[0])};")
-                else:
-                    line(f"{name}_tile[i] = {self.operand(output.value)};")
+                line(f"{name}_tile[i] = {self.operand(self.outputs[name].value)};")
             case Accumulate(value=name, lanes=True):
                 line(f"{name}_block[i] = {self.operand(self.by_name[name].args[0])};")
             case Accumulate(value=name):
@@ -186,6 +204,15 @@ class Vectors(Statements):
                     line(f"{name}[k][i] = {combined};")
             case _:
                 raise AssertionError(f"nobody prints {statement}")
+
+    def _lane_of(self, name: str) -> str:
+        """What an element of a value is assigned to."""
+        return f"{name}_lanes[i]" if name in self.crossing else f"const {C_TYPES[self.by_name[name].dtype]} {name}"
+
+    def operand(self, name: str) -> str:
+        if name in self.rounded:
+            return f"{name}_tile[i]"
+        return f"{name}_lanes[i]" if name in self.crossing else super().operand(name)
 
     def _add_blocks(self, values: Sequence[Value], held: Collection[str]) -> None:
         """What row reductions are told of a vector. held: those whose elements wait, and of which only the largest is
