@@ -24,6 +24,8 @@ from weft.target import Target
         ("layer_norm_forward", 8192, 8192, "cuda"),
         ("layer_norm_backward", 16384, 4096, "triton"),
         ("layer_norm_backward", 95325, 704, "cuda"),
+        ("softmax_forward", 49453, 1357, "cuda"),
+        ("layer_norm_forward", 18787, 3572, "triton"),
         ("softmax_forward", 14491, 4631, "cuda"),
         ("layer_norm_backward", 4096, 16384, "cuda"),
         ("rms_norm_backward", 1024, 65536, "cuda"),
@@ -37,23 +39,23 @@ def test_the_backend_with_the_shorter_time_is_taken(name: str, rows: int, column
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "columns", "takes_longer"),
+    ("name", "rows", "columns", "optimism"),
     [
-        ("layer_norm_forward", 8192, 8192, True),
-        ("softmax_forward", 65536, 1001, True),
-        ("layer_norm_backward", 65536, 1000, True),
-        ("layer_norm_backward", 65536, 1001, False),  # programs have several tiles of rows that begin between vectors
-        ("layer_norm_forward", 512, 2048, False),  # the second cache has all of it
+        ("layer_norm_forward", 8192, 8192, 1.045),
+        ("softmax_forward", 65536, 1001, 1.075),
+        ("layer_norm_backward", 65536, 1000, 1.045),
+        ("layer_norm_backward", 65536, 1001, 1.0),  # programs have several tiles of rows that begin between vectors
+        ("layer_norm_forward", 512, 2048, 1.0),  # the second cache has all of it
     ],
 )
 def test_tritons_choice_takes_longer_than_predicted_from_memory(
-    name: str, rows: int, columns: int, takes_longer: bool
+    name: str, rows: int, columns: int, optimism: float
 ) -> None:
     split = split_of(name, rows, columns)
     for backend in backends_of("gpu"):
         schedule = backend.choose(split)
         assert schedule is not None
-        assert (backend.optimism(split, schedule) > 1) == (takes_longer and backend.name == "triton")
+        assert backend.optimism(split, schedule) == (optimism if backend.name == "triton" else 1.0)
 
 
 def test_tuning_has_the_schedules_of_both_in_turn() -> None:

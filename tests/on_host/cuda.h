@@ -171,6 +171,14 @@ inline void fma_rn_bf16x2(u32& to, u32 x, u32 y, u32 z) {  // products are exact
 ON_HOST(add, +) ON_HOST(sub, -) ON_HOST(mul, *)
 #undef ON_HOST
 
+inline void prmt_b32(u32& to, u32 x, u32 y, u32 bytes) {  // or only signs of these
+  const u64 from = u64(y) << 32 | x;
+  to = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 which = bytes >> 4 * i & 15, byte = static_cast<u32>(from >> 8 * (which & 7)) & 255;
+    to |= (which < 8 ? byte : byte < 128 ? 0 : 255) << 8 * i;
+  }
+}
 inline void max_NaN_f32(float& to, float x, float y) { to = x != x ? x : y != y ? y : x > y ? x : y; }
 inline void min_NaN_f32(float& to, float x, float y) { to = x != x ? x : y != y ? y : x < y ? x : y; }
 inline float flushed(float x) { return fabsf(x) < 0x1p-126f ? x * 0 : x; }

@@ -137,6 +137,8 @@ class Printer(RowTiles):
             if self.keeps_columns:
                 first = "first_row + group" if self.is_grouped else "first_row"
                 self.out.line(f"const int before = early ? w::once(beginning({self.reference.name}_at({first}))) : 0;")
+            if self.clears_edges:
+                self.find_edges()
             statements = _of_chunks(role)
             for statement in statements:
                 if not (self.is_grouped and isinstance(statement, Keep)):

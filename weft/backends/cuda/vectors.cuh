@@ -125,6 +125,36 @@ inline Vector<T, lanes> load_copied(const T* row, int column, int columns, bool 
   if (together) return in_words(*reinterpret_cast<const Vector<T, lanes>*>(row + column));
   return load_each<lanes>(row, column, columns, all);
 }
+/// Which elements of a vector are of a row: those have the sign of a byte. There are no branches.
+template <int lanes>
+struct Inside {
+  uint32_t signs[(lanes + 3) / 4];
+
+  Inside() = default;
+  Inside(int column, int columns) {
+#pragma unroll
+    for (uint32_t& some : signs) some = 0;
+#pragma unroll
+    for (int i = 0; i < lanes; ++i)
+      if (inside(column + i, columns)) signs[i / 4] |= 0x80u << i % 4 * 8;
+  }
+  /// Zeros in place of the others.
+  template <class T>
+  Vector<T, lanes> of(const Vector<T, lanes>& found) const {
+    static_assert(sizeof(found) % 4 == 0);
+    struct Packed { uint32_t words[sizeof(found) / 4]; } packed = __builtin_bit_cast(Packed, found);
+#pragma unroll
+    for (int word = 0; word < int(sizeof(found)) / 4; ++word) {
+      const int first = word * 4 / int(sizeof(T));  // the lane of its first byte
+      uint32_t bytes = 0, kept;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) bytes |= uint32_t(8 | (first + i / int(sizeof(T))) % 4) << 4 * i;
+      asm("prmt.b32 %0, %1, %2, %3;" : "=r"(kept) : "r"(signs[first / 4]), "r"(0), "r"(bytes));
+      packed.words[word] &= kept;
+    }
+    return __builtin_bit_cast(Vector<T, lanes>, packed);
+  }
+};
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
 template <class Op, class T, int lanes>
 inline void keep_inside(T (&numbers)[lanes], int column, int columns) {

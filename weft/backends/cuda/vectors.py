@@ -13,6 +13,7 @@ from weft.backends.source import Writer
 from weft.ir.dtypes import HALVES
 from weft.ir.ops import identity
 from weft.ir.program import Buffer, Output, Value
+from weft.ir.zeros import zero_where
 from weft.lowering.nest import Accumulate, Compute, Hold, Load, Restore, Statement, Store
 
 WHOLE = "const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);"
@@ -28,6 +29,8 @@ class Vectors(Statements):
         """What is cast to 16 bits, two elements at a time: floats of a loop become a vector, which later loops have."""
         self.crossing = set[str]()
         """What later loops over the elements of a vector have of earlier ones."""
+        self.clears_edges = self.apart > 1 and self.count(self.columns) is not None and self._sums_vanish()
+        """Whether row reductions can add up zeros in place of what was copied before and behind a row."""
         kept = self.kept(shifted=self.shifts_weights) * (self.schedule.weights == "shared")
         self.kept_with = {b.name: weights for weights in kept for b in weights}
         """Weights in shared memory that a weight has words in common with, by its name, itself among them."""
@@ -35,6 +38,14 @@ class Vectors(Statements):
     def _is_rounded(self, value: Value) -> bool:
         is_cast = value.op == "cast" and value.dtype in HALVES and self.types[value.args[0]][0] == "f32"
         return is_cast and self.is_vector(value.name) and value.args[0] not in self.inputs
+
+    def _sums_vanish(self) -> bool:
+        """Whether each row reduction is a sum of what is zero where all rows that are copied are. Numbers of a row that
+        are not finite make it NaN."""
+        numbers = [value.name for value in self.program.values if not self.is_vector(value.name)]
+        zero = zero_where(self.program, [b.name for b in self.streamed()], numbers)
+        reduced = [self.by_name[name] for names in self.loops.inner for name in names]
+        return all(value.op == "sum" and value.args[0] in zero for value in reduced)
 
     @property
     def of_row(self) -> str:
@@ -107,11 +118,16 @@ class Vectors(Statements):
                 self._define_factor(self.by_name[restored.value], restored.of)
             loops.enter_context(self.vectors(stores))
             line(WHOLE)
+            clears = self.clears_edges and any(
+                isinstance(s, Hold) or (isinstance(s, Accumulate) and s.lanes) for s in body
+            )
             for statement in body:
                 if isinstance(statement, Load):
                     name = statement.buffer
                     loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
-                    line(f"const auto {name}_tile = {loaded};")
+                    line(f"{'' if clears else 'const '}auto {name}_tile = {loaded};")
+                    if clears:
+                        line(f"if (at_edge(k)) {name}_tile = row_lanes[k].of({name}_tile);")
                 elif isinstance(statement, Hold) and not statement.lanes:
                     line(f"{statement.value}_row{r}[k] = {statement.value}_tile;")
                 elif isinstance(statement, Restore) and not statement.of:
@@ -220,15 +236,26 @@ class Vectors(Statements):
         if not values:
             return
         r = self.of_row
-        with self.out.block("if (!whole)"):
-            for name, op in ((value.name, value.op) for value in values):
-                kept = f"{name}_state{r}.keep_inside" if op == "m2" else f"w::keep_inside<{NOTHING[op]}>"
-                first = ", k == 0" if op == "m2" else ""
-                self.out.line(f"{kept}({name}_block{first}, column, columns);")
+        if not self.clears_edges:
+            self._keep_inside(values)
         for value in values:
             vector = ", k" if value.op == "m2" else ""
             state = "largest" if value.name in held else "state"
             self.out.line(f"{value.name}_{state}{r}.add({value.name}_block{vector});")
+
+    def _keep_inside(self, values: Sequence[Value]) -> None:
+        """What row reductions are told of a vector that is partly of a row is what they are told of nothing."""
+        with self.out.block("if (!whole)"):
+            for name, op in ((value.name, value.op) for value in values):
+                kept = f"{name}_state{self.of_row}.keep_inside" if op == "m2" else f"w::keep_inside<{NOTHING[op]}>"
+                first = ", k == 0" if op == "m2" else ""
+                self.out.line(f"{kept}({name}_block{first}, column, columns);")
+
+    def find_edges(self) -> None:
+        """Which elements are of a row, of the vectors of a thread that lie at its edges."""
+        self.out.line("w::Inside<lanes> row_lanes[thread_vectors];")
+        with self.vectors():
+            self.out.line("if (at_edge(k)) row_lanes[k] = {column, columns};")
 
     def exponentials(self, total: Value) -> None:
         """Elements of a sum of exponentials that wait become its terms."""
