@@ -120,6 +120,15 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         const auto weight_at = [&](int64_t row) { return weight; };
         const auto out0_at = [&](int64_t row) { return out0 + row * 50257; };
         const int before = early ? w::once(beginning(dy_at(first_row))) : 0;
+        w::Inside<lanes> row_lanes[thread_vectors];
+        #pragma unroll
+        for (int k = 0; k < thread_vectors; ++k) {
+          const int vector = thread + k * threads;
+          const int column = (first + vector) * lanes - before;
+          if (has_vector(k, vector, column)) {
+            if (at_edge(k)) row_lanes[k] = {column, columns};
+          }
+        }
         const w::Planes<float, lanes, 4> weight_tile{weight_memory, own};
         if (first_row < end_row) {
           #pragma unroll
@@ -172,9 +181,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
+                  if (at_edge(k)) dy_tile = row_lanes[k].of(dy_tile);
                   dy_row[r][k] = dy_tile;
-                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
+                  if (at_edge(k)) x_tile = row_lanes[k].of(x_tile);
                   x_row[r][k] = x_tile;
                 }
               }
@@ -211,10 +222,6 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     sum_1_block[i] = mul_3;
                     sum_2[k][i] = sum_2[k][i] + mul_10;
                     sum_3[k][i] = sum_3[k][i] + cast_1;
-                  }
-                  if (!whole) {
-                    w::keep_inside<w::Sum>(sum_block, column, columns);
-                    w::keep_inside<w::Sum>(sum_1_block, column, columns);
                   }
                   sum_state[r].add(sum_block);
                   sum_1_state[r].add(sum_1_block);
