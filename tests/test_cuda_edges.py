@@ -35,7 +35,7 @@ extern "C" void vectors_NUMBER(int s0, int rank_, int before, int* out) {
   for (int size : sizes) *out++ = size;
   for (int k = 0; k < thread_vectors; ++k)
     for (int thread = 0; thread < threads; ++thread) {
-      const int vector = thread + k * threads;
+      VECTOR
       const int column = (first + vector) * lanes - before;
       WHOLE
       *out++ = column, *out++ = has_vector(k, vector, column), *out++ = at_edge(k), *out++ = whole;
@@ -48,7 +48,8 @@ _SIZES, _NUMBERS, _MOST = 7, 4, 2**16
 @dataclass(frozen=True)
 class Block:
     """What one of a cluster has of a row: for each of a thread's vectors, and each thread, the first column, whether
-    there is such a vector, whether the text says that it may lie at an edge, and whether all of it is of the row."""
+    there is such a vector, whether the text says that it may lie at an edge, and whether all of it is of the row.
+    rotates: whether its first vector comes last."""
 
     lanes: int
     cluster: int
@@ -57,6 +58,7 @@ class Block:
     threads: int
     surely: int
     early: bool
+    rotates: bool
     column: np.ndarray
     has: np.ndarray
     at_edge: np.ndarray
@@ -90,12 +92,13 @@ def _arithmetic(text: str, *, aligned: bool, divisible: bool = False) -> str:
 
 
 KNOWN = [
-    (columns, cluster, warps, aligned)
+    (columns, cluster, warps, aligned, sums)
     for columns in (7, 513, 519, 520, 1001, 1016, 1024, 4104, 50257)
     for cluster, warps in ((1, 1), (1, 4), (2, 3), (4, 2), (16, 7))
     for aligned in (True, False)
+    for sums in (False, True)
 ]
-"""Widths that are known when a kernel is compiled, of bfloat16: a vector has eight elements."""
+"""Widths that are known when a kernel is compiled, of bfloat16: a vector has eight elements. sums: of columns."""
 ANY = [
     (cluster, warps, apart, divisible)
     for cluster, warps in ((1, 4), (2, 4), (4, 1))
@@ -105,33 +108,46 @@ ANY = [
 is no multiple of 16."""
 
 
-def of_width(columns: int, **fields: Any) -> CudaKernel:
-    """Rows of bfloat16 from which their sum is taken."""
+def of_width(columns: int, *, sums: bool, **fields: Any) -> CudaKernel:
+    """Rows of bfloat16 from which their sum is taken. sums: whether columns are added up, too."""
+    added = "  total: f32{n} = sum[m](wide)\n  output z: f32 [n:1] = total\n" if sums else ""
     kernel = of_rows(
         f"  input x: bf16 [m:{columns}, n:1]\n  wide: f32{{m, n}} = cast(x)\n  sum: f32{{m}} = sum[n](wide)\n"
         "  rest: f32{m, n} = sub(wide, sum)\n  narrow: bf16{m, n} = cast(rest)\n"
-        f"  output y: bf16 [m:{columns}, n:1] = narrow\n",
+        f"  output y: bf16 [m:{columns}, n:1] = narrow\n{added}",
+        finish="separate" if sums else "none",
         **fields,
     )
     rows, _ = kernel.program.dims
     return replace(kernel, program=replace(kernel.program, dims=(rows, Dim("n", columns))))
 
 
-def lines_of_kernels() -> Iterator[str]:
-    for columns, cluster, warps, aligned in KNOWN:
-        kernel = of_width(columns, cluster=cluster, warps=warps)
-        yield _arithmetic(render(kernel).text, aligned=aligned)
+def texts() -> Iterator[tuple[str, str]]:
+    """Lines that say how a row is divided, and the one that says which vector a thread has."""
+    for columns, cluster, warps, aligned, sums in KNOWN:
+        text = render(of_width(columns, sums=sums, cluster=cluster, warps=warps)).text
+        yield _arithmetic(text, aligned=aligned), _vector(text)
     for cluster, warps, apart, divisible in ANY:
-        kernel = of_any_width(apart, cluster=cluster, warps=warps, vectors=2)
-        yield _arithmetic(render(kernel).text, aligned=True, divisible=divisible)
+        text = render(of_any_width(apart, cluster=cluster, warps=warps, vectors=2)).text
+        yield _arithmetic(text, aligned=True, divisible=divisible), _vector(text)
+
+
+def _vector(text: str) -> str:
+    (line,) = {line.strip() for line in text.splitlines() if re.match(r"\s*const int (next = .*, )?vector = ", line)}
+    return line
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[Block]]]:
     """Of a case, by its number: all blocks of a cluster, for each number of elements that a vector may begin early."""
-    text = _HEAD
-    for number, lines in enumerate(lines_of_kernels()):
-        text += _FUNCTION.replace("NUMBER", str(number)).replace("LINES", lines).replace("WHOLE", WHOLE)
+    text, made_of = _HEAD, list(texts())
+    for number, (lines, vector) in enumerate(made_of):
+        text += (
+            _FUNCTION.replace("NUMBER", str(number))
+            .replace("LINES", lines)
+            .replace("VECTOR", vector)
+            .replace("WHOLE", WHOLE)
+        )
     made = library(text, tmp_path_factory.mktemp("edges"))
 
     def call(number: int, rank: int, before: int, width: int) -> Block:
@@ -140,7 +156,10 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[
         lanes, cluster, columns, vectors, threads, surely, early = map(int, words[:_SIZES])
         found = words[_SIZES : _SIZES + _NUMBERS * vectors * threads].reshape(vectors, threads, _NUMBERS)
         column, (has, at_edge, whole) = found[..., 0], (found[..., k].astype(bool) for k in range(1, _NUMBERS))
-        return Block(lanes, cluster, columns, vectors, threads, surely, bool(early), column, has, at_edge, whole)
+        rotates = "next == own" in made_of[number][1]
+        return Block(
+            lanes, cluster, columns, vectors, threads, surely, bool(early), rotates, column, has, at_edge, whole
+        )
 
     def of_case(number: int, width: int = 0) -> list[list[Block]]:
         one = call(number, 0, 0, width)
@@ -155,15 +174,16 @@ def check(clusters: list[list[Block]]) -> None:
         covered = np.concatenate([block.covered() for block in cluster])
         assert np.array_equal(np.sort(covered), np.arange(cluster[0].columns))
         for block in cluster:
-            sure = [k for k in range(block.vectors) if (k + 1) * block.threads <= block.surely]
+            sure = [k for k in range(block.vectors) if (k + 1) * block.threads + block.rotates <= block.surely]
             assert block.has[sure].all()
             assert np.array_equal(block.whole[block.has], block.within[block.has])
 
 
 @pytest.mark.parametrize("number", range(len(KNOWN)), ids=[str(case) for case in KNOWN])
 def test_each_column_is_of_one_vector_and_what_is_not_at_an_edge_lies_within(blocks: Any, number: int) -> None:
-    """Little else has to be looked at while the kernel runs: the first of a thread's vectors, and the last ones."""
-    columns, cluster, _, aligned = KNOWN[number]
+    """Little else has to be looked at while the kernel runs: the first of a thread's vectors, and the last ones, or
+    these alone where the first vector of a block comes last."""
+    columns, cluster, _, aligned, sums = KNOWN[number]
     clusters = blocks(number)
     one = clusters[0][0]
     early = not aligned or columns % 8 != 0
@@ -173,6 +193,8 @@ def test_each_column_is_of_one_vector_and_what_is_not_at_an_edge_lies_within(blo
         assert sum((k + 1) * block.threads > block.surely for k in range(block.vectors)) <= 2
         assert (block.at_edge.all(1) == block.at_edge.any(1)).all()
         assert block.at_edge.any(1).sum() <= (3 if early else 0)
+        assert block.rotates == (sums and columns % 8 > 0)
+        assert not block.rotates or block.threads + 2 >= block.surely or not block.at_edge[0].any()
 
 
 @pytest.mark.parametrize("number", range(len(ANY)), ids=[str(case) for case in ANY])
@@ -195,8 +217,8 @@ def test_so_it_is_where_the_width_is_known_at_run_time_only(blocks: Any, number:
 def test_a_block_has_no_vectors_of_the_next_one_where_a_thread_has_place_for_more() -> None:
     """128 of them for each block of a cluster of two, say, in threads that have place for 3 times 128."""
     text_ = render(of_any_width(cluster=2, warps=4, vectors=2)).text
-    assert "return (k + 1) * threads <= surely || (vector < own && column < columns);" in text_
-    assert text_.count("has_vector(k, vector, column)") == text_.count("const int vector = thread + k * threads;") > 0
+    assert "return (k + 1) * threads < surely || (vector < own && column < columns);" in text_
+    assert text_.count("has_vector(k, vector, column)") == text_.count(_vector(text_)) > 0
 
 
 def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> None:
@@ -214,7 +236,7 @@ def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> No
         assert [line.startswith("auto") for line in loads if f"{name}_tile" in line] == [True, False]
     assert not any("keep_inside" in line for line in lines)
     (store,) = (line for line in lines if "w::store_row<" in line)
-    assert store.startswith("w::store_row<out0_together>(out0_row + k * threads * lanes, ")
+    assert store.startswith("w::store_row<out0_together>(out0_row + (vector - thread) * lanes, ")
     assert store.endswith(", column, columns, whole);")
     assert lines.count("auto* const out0_row = w::once(out0_at(row) + (first + thread) * lanes - before);") == 1
     at = lines.index("const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);")

@@ -63,10 +63,10 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
-    return (k + 1) * threads <= surely || (vector < own && column < columns);
+    return (k + 1) * threads < surely || (vector < own && column < columns);
   };
   const auto at_edge = [&](int k) {
-    return ragged && (k == 0 || (k + 1) * threads >= surely - 1);
+    return ragged && (k + 1) * threads >= surely - 2;
   };
   auto* const weight_memory = reinterpret_cast<float*>(memory + 102656);
   if (threadIdx.x == 0) {
@@ -123,7 +123,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         w::Inside<lanes> row_lanes[thread_vectors];
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
+          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             if (at_edge(k)) row_lanes[k] = {column, columns};
@@ -133,7 +133,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         if (first_row < end_row) {
           #pragma unroll
           for (int k = 0; k < thread_vectors; ++k) {
-            const int vector = thread + k * threads;
+            const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
             const int column = (first + vector) * lanes - before;
             if (has_vector(k, vector, column)) {
               const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
@@ -177,7 +177,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int vector = thread + k * threads;
+                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
@@ -199,7 +199,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int vector = thread + k * threads;
+                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
@@ -253,7 +253,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
               auto* const out0_row = w::once(out0_at(row + r * apart) + (first + thread) * lanes - before);
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int vector = thread + k * threads;
+                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
@@ -275,7 +275,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                     cast_3_lanes[i] = add;
                   }
                   const auto cast_3_tile = w::rounded<w::bf16>(cast_3_lanes);
-                  w::store_row<out0_together>(out0_row + k * threads * lanes, cast_3_tile, column, columns, whole);
+                  w::store_row<out0_together>(out0_row + (vector - thread) * lanes, cast_3_tile, column, columns, whole);
                 }
               }
             }
@@ -283,7 +283,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
+          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
@@ -291,7 +291,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int vector = thread + k * threads;
+          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));

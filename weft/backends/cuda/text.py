@@ -106,10 +106,12 @@ class _Function(Printer):
             places = f"next_rows + {schedule.stages}, barriers + {layout.queue_barriers}"
             line(f"w::TileQueue<cluster, {schedule.queue_places}> queue({tiles}, {COUNTER}, {places}, rank);")
         self._begins(gathers=bool(synced))
+        surely, begins = ("<", "") if self.rotates_vectors else ("<=", "k == 0 || ")
+        edges = f"(k + 1) * {self.threads} >= surely - {2 if self.rotates_vectors else 1}"
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
-            line(f"return (k + 1) * {self.threads} <= surely || (vector < own && column < columns);")
+            line(f"return (k + 1) * {self.threads} {surely} surely || (vector < own && column < columns);")
         with self.out.block("const auto at_edge = [&](int k)", "};"):
-            line(f"return ragged && (k == 0 || (k + 1) * {self.threads} >= surely - 1);")
+            line(f"return ragged && {f'({begins}{edges})' if begins else edges};")
         for name, at in layout.weights_at.items():
             kind = self.kept_type(self.kept_with[name])
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")

@@ -25,6 +25,9 @@ class Vectors(Statements):
 
     def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
+        self.rotates_vectors = self.apart > 1
+        """Whether the first vector of a block comes last, so that one that is partly before a row comes with those that
+        may be partly behind it: others are of a row."""
         self.rounded = {n for n, v in self.by_name.items() if self._is_rounded(v)}
         """What is cast to 16 bits, two elements at a time: floats of a loop become a vector, which later loops have."""
         self.crossing = set[str]()
@@ -88,7 +91,11 @@ class Vectors(Statements):
             line(f"auto* const {name}_row = w::once({name}_at({self.row}) + {own});")
         line("#pragma unroll")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
-            line(f"const int vector = {self.thread} + k * {self.threads};")
+            if self.rotates_vectors:
+                wraps = f"(k + 1) * {self.threads} >= own && next == own"
+                line(f"const int next = {self.thread} + k * {self.threads} + 1, vector = {wraps} ? 0 : next;")
+            else:
+                line(f"const int vector = {self.thread} + k * {self.threads};")
             line(f"const int column = (first + vector) * lanes - {self.before};")
             with self.out.block("if (has_vector(k, vector, column))"):
                 yield
@@ -153,7 +160,8 @@ class Vectors(Statements):
             for output in stores:
                 name, value = output.buffer.name, output.value
                 found = f"{value if value in self.rounded else name}_tile"
-                to = f"{name}_row + k * {self.threads} * lanes"
+                ahead = f"(vector - {self.thread})" if self.rotates_vectors else f"k * {self.threads}"
+                to = f"{name}_row + {ahead} * lanes"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
                     line(f"w::store_row<{name}_together>({to}, {found}, column, columns, whole);")
 
