@@ -14,8 +14,8 @@ import pytest
 
 from tests.cuda_kernels import kernel_of, of_any_width, of_rows
 from tests.host_cuda import function, library, section
+from weft.backends.cuda.column_loops import WHOLE
 from weft.backends.cuda.schedule import CudaKernel
-from weft.backends.cuda.vectors import WHOLE
 from weft.backends.listed import render
 from weft.ir.program import Dim
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.backends.c_expressions import C_TYPES, COMBINE
+from weft.backends.cuda.column_loops import ColumnLoops
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.statements import REDUCTIONS, STATES
-from weft.backends.cuda.vectors import Vectors
 from weft.backends.source import Writer
 from weft.ir.program import Buffer, Output, Value
 from weft.lowering.nest import (
@@ -28,7 +28,7 @@ from weft.lowering.nest import (
 )
 
 
-class RowTiles(Vectors):
+class RowTiles(ColumnLoops):
     """Statements of a tile, whose rows are in shared memory."""
 
     def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
