@@ -228,12 +228,12 @@ def test_the_edges_of_a_row_are_looked_for_where_vectors_may_lie_at_them() -> No
     lines = [line.strip() for line in render(kernel).text.splitlines()]
     loads = [line for line in lines if "w::load_copied<" in line]
     assert len(loads) == 4
-    assert all(line.endswith("_stage, column, columns, whole);") for line in loads)
     assert lines.count(WHOLE) == 2
     assert lines.count("if (at_edge(k)) row_lanes[k] = {column, columns};") == 1
     for name in ("dy", "x"):  # where row reductions are told of them
-        assert lines.count(f"if (at_edge(k)) {name}_tile = row_lanes[k].of({name}_tile);") == 1
-        assert [line.startswith("auto") for line in loads if f"{name}_tile" in line] == [True, False]
+        found = f"w::load_copied<lanes, {name}_together>({name}_stage, column, columns, whole)"
+        told = [f"const auto {name}_tile = {each};" for each in (f"row_lanes[k].of({found}, at_edge(k))", found)]
+        assert [line for line in loads if f"{name}_tile" in line] == told
     assert not any("keep_inside" in line for line in lines)
     (store,) = (line for line in lines if "w::store_row<" in line)
     assert store.startswith("w::store_row<out0_together>(out0_row + (vector - thread) * lanes, ")

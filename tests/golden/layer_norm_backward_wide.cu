@@ -181,11 +181,9 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                  auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
-                  if (at_edge(k)) dy_tile = row_lanes[k].of(dy_tile);
+                  const auto dy_tile = w::load_copied<lanes, dy_together>(dy_stage[r], column, columns, whole);
                   dy_row[r][k] = dy_tile;
-                  auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
-                  if (at_edge(k)) x_tile = row_lanes[k].of(x_tile);
+                  const auto x_tile = w::load_copied<lanes, x_together>(x_stage[r], column, columns, whole);
                   x_row[r][k] = x_tile;
                 }
               }
@@ -203,8 +201,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
-                  const auto dy_tile = w::kept(dy_row[r][k]);
-                  const auto x_tile = w::kept(x_row[r][k]);
+                  const auto dy_tile = row_lanes[k].of(w::kept(dy_row[r][k]), at_edge(k));
+                  const auto x_tile = row_lanes[k].of(w::kept(x_row[r][k]), at_edge(k));
                   const auto weight_vector = weight_tile.at(vector);
                   float sum_block[lanes];
                   float sum_1_block[lanes];

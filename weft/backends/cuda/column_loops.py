@@ -58,20 +58,18 @@ class ColumnLoops(Lanes):
                 self._define_factor(self.by_name[restored.value], restored.of)
             loops.enter_context(self.vectors(stores))
             line(WHOLE)
-            clears = self.clears_edges and any(
-                isinstance(s, Hold) or (isinstance(s, Accumulate) and s.lanes) for s in body
-            )
+            clears = self.clears_edges and any(isinstance(s, Accumulate) and s.lanes for s in body)
             for statement in body:
-                if isinstance(statement, Load):
-                    name = statement.buffer
-                    loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
-                    line(f"{'' if clears else 'const '}auto {name}_tile = {loaded};")
-                    if clears:
-                        line(f"if (at_edge(k)) {name}_tile = row_lanes[k].of({name}_tile);")
-                elif isinstance(statement, Hold) and not statement.lanes:
-                    line(f"{statement.value}_row{r}[k] = {statement.value}_tile;")
-                elif isinstance(statement, Restore) and not statement.of:
-                    line(f"const auto {statement.value}_tile = w::kept({statement.value}_row{r}[k]);")
+                match statement:
+                    case Load(buffer=name):
+                        loaded = f"w::load_copied<lanes, {name}_together>({name}_stage{r}, column, columns, whole)"
+                        self._define_tile(name, loaded, clears)
+                    case Hold(value=name, lanes=False):
+                        line(f"{name}_row{r}[k] = {name}_tile;")
+                    case Restore(value=name) if not statement.of:
+                        self._define_tile(name, f"w::kept({name}_row{r}[k])", clears)
+                    case _:
+                        pass
             used = {arg for s in body if isinstance(s, Compute) for arg in self.by_name[s.value].args}
             names = (self.kept_with.get(b.name, (b,))[0].name for b in self.weights() if b.name in used)
             for name in dict.fromkeys(names):
@@ -96,6 +94,10 @@ class ColumnLoops(Lanes):
                 to = f"{name}_row + {ahead} * lanes"
                 with self.guarded(self.once(output.buffer.dims, (*self.segments, *self.inside))):
                     line(f"w::store_row<{name}_together>({to}, {found}, column, columns, whole);")
+
+    def _define_tile(self, name: str, found: str, clears: bool) -> None:
+        """The vector of a row. clears: whether zeros take the place of elements that are not of the row."""
+        self.out.line(f"const auto {name}_tile = {f'row_lanes[k].of({found}, at_edge(k))' if clears else found};")
 
     def state_type(self, value: Value) -> str:
         """Of what a thread has of a row reduction."""

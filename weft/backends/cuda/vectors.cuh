@@ -138,10 +138,11 @@ struct Inside {
     for (int i = 0; i < lanes; ++i)
       if (inside(column + i, columns)) signs[i / 4] |= 0x80u << i % 4 * 8;
   }
-  /// Zeros in place of the others.
+  /// Zeros in place of the others, if there may be any.
   template <class T>
-  Vector<T, lanes> of(const Vector<T, lanes>& found) const {
+  Vector<T, lanes> of(const Vector<T, lanes>& found, bool at_edge) const {
     static_assert(sizeof(found) % 4 == 0);
+    if (!at_edge) return found;
     struct Packed { uint32_t words[sizeof(found) / 4]; } packed = __builtin_bit_cast(Packed, found);
 #pragma unroll
     for (int word = 0; word < int(sizeof(found)) / 4; ++word) {
@@ -152,7 +153,7 @@ struct Inside {
       asm("prmt.b32 %0, %1, %2, %3;" : "=r"(kept) : "r"(signs[first / 4]), "r"(0), "r"(bytes));
       packed.words[word] &= kept;
     }
-    return __builtin_bit_cast(Vector<T, lanes>, packed);
+    return in_words(__builtin_bit_cast(Vector<T, lanes>, packed));
   }
 };
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
