@@ -1,5 +1,5 @@
-"""Loops over the elements of a vector in CUDA C++: what is rounded to 16 bits is rounded two elements at a time, and
-what has it comes in a later loop."""
+"""Elements of vectors in CUDA C++: what is rounded to 16 bits is rounded two at a time, and what has it comes in a
+later loop; those beside a row are zero where sums of products are told of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.cuda_kernels import of_rows
 from tests.on_host.kernels import run
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.listed import render
+from weft.ir.dtypes import TORCH_DTYPES
 from weft.ir.interpret import interpret
 
 pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering")
@@ -60,3 +61,36 @@ def test_loops_come_one_after_the_other() -> None:
     assert at[0] < lines.index("const float back = w::cast<float>(near_tile[i]);") < at[1]
     assert at[1] < lines.index("const float wide_again = w::cast<float>(nearer_tile[i]);")
     assert not any("w::cast<w::bf16>" in line for line in lines)
+
+
+PRODUCTS = """  input x: ONE [m:77, n:1]
+  input y: OTHER [m:77, n:1]
+  wide_x: WIDE{m, n} = cast(x)
+  wide_y: WIDE{m, n} = cast(y)
+  product: WIDE{m, n} = mul(wide_x, wide_y)
+  sum: WIDE{m} = sum[n](product)
+  more: WIDE{m, n} = add(product, sum)
+  total: WIDE{n} = sum[m](product)
+  output a: WIDE [m:77, n:1] = more
+  output b: WIDE [n:1] = total
+"""
+"""The last of them is a sum of columns, so that rows are apart."""
+
+
+@pytest.mark.parametrize("tile", ["shared", "registers"])
+@pytest.mark.parametrize(
+    ("one", "other", "wide"),
+    [("bf16", "bf16", "f32"), ("f32", "f16", "f32"), ("f8e5m2", "f32", "f32"), ("f64", "f8e5m2", "f64")],
+)
+def test_elements_beside_a_row_are_zero_whatever_their_type(one: str, other: str, wide: str, tile: str) -> None:
+    """Vectors are of eight elements, four, or two: two of 8 bits are no word."""
+    body = PRODUCTS.replace("ONE", one).replace("OTHER", other).replace("WIDE", wide)
+    kernel = of_rows(body, 77, warps=1, vectors=2, cluster=2, chunks=3, finish="separate", tile=tile)
+    text = render(kernel).text
+    assert text.count("row_lanes[k].of(") == 2
+    assert "keep_inside" not in text
+    inputs = [torch.randint(-4, 4, (8, 77)).to(TORCH_DTYPES[each]) for each in (one, other)]
+    right = interpret(kernel.program, inputs)
+    for outputs in run(kernel, inputs, early=1 if one == "bf16" else 0):
+        for mine, expected in zip(outputs, right, strict=True):
+            assert torch.equal(mine, expected.to(mine.dtype).reshape(mine.shape))

@@ -141,19 +141,27 @@ struct Inside {
   /// Zeros in place of the others, if there may be any.
   template <class T>
   Vector<T, lanes> of(const Vector<T, lanes>& found, bool at_edge) const {
-    static_assert(sizeof(found) % 4 == 0);
     if (!at_edge) return found;
-    struct Packed { uint32_t words[sizeof(found) / 4]; } packed = __builtin_bit_cast(Packed, found);
+    if constexpr (sizeof(found) % 4 == 0) {
+      constexpr int count = sizeof(found) / 4, size = sizeof(T);
+      struct Packed { uint32_t words[count]; } packed = __builtin_bit_cast(Packed, found);
 #pragma unroll
-    for (int word = 0; word < int(sizeof(found)) / 4; ++word) {
-      const int first = word * 4 / int(sizeof(T));  // the lane of its first byte
-      uint32_t bytes = 0, kept;
+      for (int word = 0; word < count; ++word) {
+        const int first = word * 4 / size;  // the lane of its first byte
+        uint32_t bytes = 0, kept;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) bytes |= uint32_t(8 | (first + i / int(sizeof(T))) % 4) << 4 * i;
-      asm("prmt.b32 %0, %1, %2, %3;" : "=r"(kept) : "r"(signs[first / 4]), "r"(0), "r"(bytes));
-      packed.words[word] &= kept;
+        for (int i = 0; i < 4; ++i) bytes |= uint32_t(8 | (first + i / size) % 4) << 4 * i;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(kept) : "r"(signs[first / 4]), "r"(0), "r"(bytes));
+        packed.words[word] &= kept;
+      }
+      return in_words(__builtin_bit_cast(Vector<T, lanes>, packed));
+    } else {
+      Vector<T, lanes> kept = {};
+#pragma unroll
+      for (int i = 0; i < lanes; ++i)
+        if (signs[i / 4] >> (i % 4 * 8 + 7) & 1) kept[i] = found[i];
+      return kept;
     }
-    return in_words(__builtin_bit_cast(Vector<T, lanes>, packed));
   }
 };
 /// What lies before or behind a row is replaced by what a reduction is of nothing.
