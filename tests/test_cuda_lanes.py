@@ -83,7 +83,7 @@ PRODUCTS = """  input x: ONE [m:77, n:1]
     [("bf16", "bf16", "f32"), ("f32", "f16", "f32"), ("f8e5m2", "f32", "f32"), ("f64", "f8e5m2", "f64")],
 )
 def test_elements_beside_a_row_are_zero_whatever_their_type(one: str, other: str, wide: str, tile: str) -> None:
-    """Vectors are of eight elements, four, or two: two of 8 bits are no word."""
+    """Vectors are of four elements, or of two: two of 8 bits are no word."""
     body = PRODUCTS.replace("ONE", one).replace("OTHER", other).replace("WIDE", wide)
     kernel = of_rows(body, 77, warps=1, vectors=2, cluster=2, chunks=3, finish="separate", tile=tile)
     text = render(kernel).text
