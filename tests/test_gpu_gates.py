@@ -80,6 +80,42 @@ def test_bars_of_wide_and_of_few_rows() -> None:
     ]
 
 
+def test_rows_between_vectors_and_run_time_sizes_have_others_beside_them() -> None:
+    def cell(columns: int, us: float, *dynamic: str) -> Cell:
+        rows = 2**26 // columns
+        return Cell("layer_norm_backward", rows, columns, "bf16", 1, {"copy": 100.0, "weft": us}, dynamic=dynamic)
+
+    even, odd, slow = cell(5000, 105.0), cell(5001, 112.0), cell(5003, 113.3)
+    assert gpu_bars.report([even, odd, slow]) == [
+        "layer_norm_backward 5003: 0.883 of copy, 0.952 of 5000 columns",
+    ]
+    assert gpu_bars.report([odd, slow]) == []
+    dynamic = [cell(5001, 114.9, "rows", "columns"), cell(5003, 113.0, "rows")]
+    assert gpu_bars.report([odd, *dynamic]) == []
+    assert gpu_bars.report([slow, cell(5003, 116.8, "rows", "columns")]) == [
+        "layer_norm_backward 5003 run-time rows and columns: 0.856 of copy, bar 0.87",
+        "layer_norm_backward 5003 run-time rows and columns: 1.031x the time of known sizes",
+    ]
+
+
+def test_widths_may_be_drawn_beside_others() -> None:
+    words = ["--columns", "4096", "--drawn", "7", "3", "300", "9000", "1", "--even", "--dynamic", "rows", "--known"]
+    given = gpu_gates.parser().parse_args(["--workload", "softmax_forward", *words])
+    cells = list(gpu_gates.cells_of(given))
+    assert cells == list(gpu_gates.cells_of(given))
+    widths = list(dict.fromkeys(cell.columns for cell in cells))
+    assert widths[0] == 4096
+    assert len(widths) == 7
+    assert all(300 <= width <= 9000 for width in widths)
+    assert [width // 8 * 8 for width in widths[1::2]] == widths[2::2]
+    assert [(cell.columns, cell.dynamic) for cell in cells[:4]] == [
+        (4096, ("rows",)),
+        (4096, ()),
+        (widths[1], ("rows",)),
+        (widths[1], ()),
+    ]
+
+
 def test_a_cell_says_how_it_was_measured() -> None:
     us = {"copy": 1.0, "weft": 2.0, "inductor": 3.0}
     cell = Cell("softmax_forward", 64, 4096, "bf16", 1, us, dynamic=("columns",), schedules=("LOOP",))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from tools.drawn_regions import VECTOR
 from tools.gpu_drawn import bars_of, spread
 
 FORWARDS = ("rms_norm_forward", "layer_norm_forward", "add_rms_norm_forward", "softmax_forward")
@@ -32,6 +33,12 @@ OTHER_SPEEDUP_BAR = 1.5
 """Of TorchInductor's time, of each of the others, in geometric mean over widths."""
 SLOWER_BAR = 1.02
 """No peer may take less than weft's time over this."""
+
+
+BELOW_EVEN_BAR = 0.06
+"""How much less of a copy rows that begin between vectors may reach than those of the even width below theirs."""
+RUN_TIME_BAR = 1.03
+"""How much longer a kernel may take whose sizes are known at run time only."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,7 @@ def report(cells: Sequence[Cell]) -> list[str]:
         faster = {peer: x for peer, x in cell.speedups.items() if x * SLOWER_BAR < 1}
         missed += [f"{cell.where}: {1 / x:.3f}x of {peer}'s time" for peer, x in faster.items()]
     done = [cell for cell in done if cell.has_copy_bar]
+    missed += _misses_beside_others(done)
     forward = _mean(cell.of_copy for cell in done if cell.workload in FORWARDS)
     if forward is not None:
         console.print(f"forwards: {forward:.3f} of copy in geometric mean, bar {FORWARD_MEAN_BAR}")
@@ -170,6 +178,21 @@ def _report_drawn(console: Console, cells: Sequence[Cell]) -> list[str]:
         late = sum(x * SLOWER_BAR < 1 for x in slower)
         console.print(f"{late} of {len(slower)} more than 2 % slower than inductor", highlight=False)
         console.print(f"{sum(cell.spill_bytes > 0 for cell in cells)} cells with kernels that spill", highlight=False)
+    return missed
+
+
+def _misses_beside_others(cells: Sequence[Cell]) -> list[str]:
+    """Of widths beside the even ones below them, and of sizes known at run time only beside known ones, where both were
+    measured."""
+    found = {(cell.workload, cell.dtype, cell.columns, cell.dynamic): cell for cell in cells}
+    missed: list[str] = []
+    for (workload, dtype, columns, dynamic), cell in found.items():
+        even = found.get((workload, dtype, columns // VECTOR * VECTOR, dynamic), cell)
+        if cell.of_copy < even.of_copy - BELOW_EVEN_BAR:
+            missed.append(f"{cell.where}: {cell.of_copy:.3f} of copy, {even.of_copy:.3f} of {even.columns} columns")
+        known = found.get((workload, dtype, columns, ()), cell)
+        if known.of_copy > RUN_TIME_BAR * cell.of_copy:
+            missed.append(f"{cell.where}: {known.of_copy / cell.of_copy:.3f}x the time of known sizes")
     return missed
 
 

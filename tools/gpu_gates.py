@@ -6,8 +6,10 @@ durations, medians over rounds. Results are compared with eager PyTorch in float
 ``--json FILE`` writes the cells with versions and the machine; the exit code is 1 if a bar is missed or a result is
 wrong. An interrupt, or a request to end, ends the run with what was measured so far, and exit code 130.
 
-``--random SEED`` takes cells that are drawn from the seed in place of chosen ones, with bars of their own
-(``gpu_drawn.py``). Several processes compile, and one at a time has the GPU for what is timed.
+``--drawn`` draws widths from a seed; rows that begin between vectors are then held against even ones (``--even``),
+and sizes known at run time only against known ones (``--known``). ``--random SEED`` takes cells that are drawn from
+the seed in place of chosen ones, with bars of their own (``gpu_drawn.py``). Several processes compile, and one at a
+time has the GPU for what is timed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
 import shlex
 import signal
 import sys
@@ -24,6 +27,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +39,7 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from tools.arguments import add_workloads, require_gpu
+from tools.drawn_regions import VECTOR, drawn_widths
 from tools.gpu_bars import BACKWARDS, FORWARDS, OTHERS, Cell, columns_of, line, report
 from tools.gpu_drawn import drawn
 from tools.processes import processes
@@ -66,27 +71,11 @@ SIZES = ("rows", "columns")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and compare with the bars."""
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_gates", description=__doc__)
-    add_workloads(parser, (*FORWARDS, *BACKWARDS, *OTHERS))
-    parser.add_argument("--columns", type=int, nargs="+", help="instead of those of each table")
-    parser.add_argument("--elements", type=int, default=2**26, help="rows times columns")
-    parser.add_argument("--rows", type=int, nargs="+", help="instead of elements over columns")
-    parser.add_argument("--dynamic", nargs="+", choices=SIZES, default=[], help="sizes known at run time only")
-    parser.add_argument(
-        "--loop", action="store_true", help="loop over the columns of every row, whatever fits registers"
-    )
-    parser.add_argument("--unknown", action="store_true", help="as if no constants were fitted on this model of GPU")
-    parser.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
-    parser.add_argument("--against", nargs="*", choices=list(GPU_PEERS), default=["inductor", "inductor_pipelined"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--random", type=int, metavar="SEED", help="cells that are drawn, in place of chosen ones")
-    parser.add_argument("--widths", type=int, default=40, help="of those; of some groups fewer")
-    parser.add_argument("--group", nargs="+", default=[], help="of drawn cells, parts of their names")
-    parser.add_argument("--processes", type=int, default=8, help="that compile")
-    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further cell is begun")
-    parser.add_argument("--json", type=Path, help="write the cells to this file")
-    given = parser.parse_args(arguments)
-    require_gpu(parser)
+    reader = parser()
+    given = reader.parse_args(arguments)
+    if given.known and not given.dynamic:
+        reader.error("--known is beside sizes known at run time only: say which with --dynamic")
+    require_gpu(reader)
     options = replace(Options.read(), tuned=False)
     cells, interrupted = list[Cell](), False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -108,16 +97,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 130 if interrupted else 1 if missed else 0
 
 
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(prog="python -m tools.gpu_gates", description=__doc__)
+    add_workloads(made, (*FORWARDS, *BACKWARDS, *OTHERS))
+    made.add_argument("--columns", type=int, nargs="+", help="instead of those of each table")
+    made.add_argument(
+        "--drawn",
+        type=int,
+        nargs=5,
+        metavar=("SEED", "COUNT", "LEAST", "MOST", "MULTIPLE"),
+        help="widths besides these",
+    )
+    made.add_argument("--even", action="store_true", help="and the even width below each that is not even")
+    made.add_argument("--known", action="store_true", help="sizes known at run time only beside known ones")
+    made.add_argument("--elements", type=int, default=2**26, help="rows times columns")
+    made.add_argument("--rows", type=int, nargs="+", help="instead of elements over columns")
+    made.add_argument("--dynamic", nargs="+", choices=SIZES, default=[], help="sizes known at run time only")
+    made.add_argument("--loop", action="store_true", help="loop over the columns of every row, whatever fits registers")
+    made.add_argument("--unknown", action="store_true", help="as if no constants were fitted on this model of GPU")
+    made.add_argument("--dtype", choices=["bf16", "f16", "f32"], default="bf16")
+    made.add_argument("--against", nargs="*", choices=list(GPU_PEERS), default=["inductor", "inductor_pipelined"])
+    made.add_argument("--rounds", type=int, default=7)
+    made.add_argument("--random", type=int, metavar="SEED", help="cells that are drawn, in place of chosen ones")
+    made.add_argument("--widths", type=int, default=40, help="of those; of some groups fewer")
+    made.add_argument("--group", nargs="+", default=[], help="of drawn cells, parts of their names")
+    made.add_argument("--processes", type=int, default=8, help="that compile")
+    made.add_argument("--seconds", type=float, default=1e9, help="after which no further cell is begun")
+    made.add_argument("--json", type=Path, help="write the cells to this file")
+    return made
+
+
 def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
     """What the arguments ask for, not yet measured."""
     if given.random is not None:
         for each in drawn(given.random, given.widths, given.group):
             yield Cell(each.workload, each.rows, each.columns, each.dtype, group=each.group)
         return
+    dtype = NAMES[TORCH_DTYPES[given.dtype]]
     for name in given.workload:
-        for columns in given.columns or columns_of(name):
+        for columns, known in product(_widths(given) or columns_of(name), [False, True][: 1 + given.known]):
             for rows in given.rows or [given.elements // columns]:
-                yield Cell(name, rows, columns, NAMES[TORCH_DTYPES[given.dtype]], dynamic=tuple(given.dynamic))
+                yield Cell(name, rows, columns, dtype, dynamic=() if known else tuple(given.dynamic))
+
+
+def _widths(given: argparse.Namespace) -> list[int]:
+    """Those that are given, and those that are drawn, in order."""
+    found = list(given.columns or ())
+    if given.drawn:
+        seed, *wanted = given.drawn
+        found += sorted(drawn_widths(random.Random(seed), *wanted))
+    if given.even:
+        found = [width for each in found for width in dict.fromkeys((each, max(1, each // VECTOR) * VECTOR))]
+    return list(dict.fromkeys(found))
 
 
 def measured(given: argparse.Namespace, options: Options) -> Iterator[Cell]:
