@@ -81,10 +81,10 @@ def _arithmetic(text: str, *, aligned: bool, divisible: bool = False) -> str:
     """Lines that say how a row is divided. aligned: whether tensors start at a multiple of 16 bytes; divisible: whether
     the width is a multiple of 16, where it is known at run time only."""
     head = text.partition(") {\n")[2].partition("if (threadIdx.x == 0) {")[0].splitlines()
-    lines = [line.strip() for line in head if line.strip().startswith(("constexpr ", "const int "))]
-    for name in ("has_vector", "at_edge"):
-        (at,) = (i for i, line in enumerate(head) if f"const auto {name} = [&]" in line)
-        lines += [line.strip() for line in head[at : at + 3]]
+    lines = [line.strip() for line in head if line.startswith(("  constexpr ", "  const int "))]
+    for name in ("vector_of", "has_vector", "at_edge"):
+        for at in (i for i, line in enumerate(head) if f"const auto {name} = [&]" in line):
+            lines += [line.strip() for line in head[at : at + 3 + (name == "vector_of")]]
     known = {"ALIGNED": aligned, "DIVISIBLE": divisible}
     macros = sorted(set(re.findall(r"\bWEFT_(ALIGNED|DIVISIBLE)_(\w+)", "\n".join(lines))))
     told = (f"constexpr bool WEFT_{what}_{name} = {str(known[what]).lower()};" for what, name in macros)
@@ -133,7 +133,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def _vector(text: str) -> str:
-    (line,) = {line.strip() for line in text.splitlines() if re.match(r"\s*const int (next = .*, )?vector = ", line)}
+    (line,) = {line.strip() for line in text.splitlines() if re.match(r"\s*const int vector = ", line)}
     return line
 
 
@@ -156,7 +156,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[
         lanes, cluster, columns, vectors, threads, surely, early = map(int, words[:_SIZES])
         found = words[_SIZES : _SIZES + _NUMBERS * vectors * threads].reshape(vectors, threads, _NUMBERS)
         column, (has, at_edge, whole) = found[..., 0], (found[..., k].astype(bool) for k in range(1, _NUMBERS))
-        rotates = "next == own" in made_of[number][1]
+        rotates = "vector_of" in made_of[number][1]
         return Block(
             lanes, cluster, columns, vectors, threads, surely, bool(early), rotates, column, has, at_edge, whole
         )

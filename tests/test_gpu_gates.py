@@ -90,6 +90,7 @@ def test_rows_between_vectors_and_run_time_sizes_have_others_beside_them() -> No
         "layer_norm_backward 5003: 0.883 of copy, 0.952 of 5000 columns",
     ]
     assert gpu_bars.report([odd, slow]) == []
+    assert gpu_bars.report([replace(even, rows=2 * even.rows), slow]) == []  # of another size
     dynamic = [cell(5001, 114.9, "rows", "columns"), cell(5003, 113.0, "rows")]
     assert gpu_bars.report([odd, *dynamic]) == []
     assert gpu_bars.report([slow, cell(5003, 116.8, "rows", "columns")]) == [

@@ -32,6 +32,14 @@ def test_a_change_of_what_is_not_there_is_an_error(capsys: pytest.CaptureFixture
     assert "nothing: 'no such text' is not in the text of the kernel" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("field", ["stages=many", "tiles=4", "stages"])
+def test_a_field_that_no_schedule_has_is_an_error(field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        variants.main([*WORDS, "--schedule", field])
+    assert ended.value.code == 2
+    assert "python -m tools.variants: error: " in capsys.readouterr().err
+
+
 def test_some_fields_of_the_schedule_may_be_given() -> None:
     chosen = choice.chosen(split_of("layer_norm_backward", 2**26 // 5003, 5003))
     assert chosen is not None

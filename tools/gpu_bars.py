@@ -33,8 +33,6 @@ OTHER_SPEEDUP_BAR = 1.5
 """Of TorchInductor's time, of each of the others, in geometric mean over widths."""
 SLOWER_BAR = 1.02
 """No peer may take less than weft's time over this."""
-
-
 BELOW_EVEN_BAR = 0.06
 """How much less of a copy rows that begin between vectors may reach than those of the even width below theirs."""
 RUN_TIME_BAR = 1.03
@@ -184,13 +182,19 @@ def _report_drawn(console: Console, cells: Sequence[Cell]) -> list[str]:
 def _misses_beside_others(cells: Sequence[Cell]) -> list[str]:
     """Of widths beside the even ones below them, and of sizes known at run time only beside known ones, where both were
     measured."""
-    found = {(cell.workload, cell.dtype, cell.columns, cell.dynamic): cell for cell in cells}
+
+    def beside(cell: Cell, columns: int, dynamic: tuple[str, ...]) -> Cell:
+        """The one with that width and these sizes, of as many elements but for some; the cell itself without one."""
+        wanted = (cell.workload, cell.dtype, columns, dynamic)
+        alike = (each for each in cells if (each.workload, each.dtype, each.columns, each.dynamic) == wanted)
+        return next((each for each in alike if abs(each.elements / cell.elements - 1) < 0.05), cell)
+
     missed: list[str] = []
-    for (workload, dtype, columns, dynamic), cell in found.items():
-        even = found.get((workload, dtype, columns // VECTOR * VECTOR, dynamic), cell)
+    for cell in cells:
+        even = beside(cell, cell.columns // VECTOR * VECTOR, cell.dynamic)
         if cell.of_copy < even.of_copy - BELOW_EVEN_BAR:
             missed.append(f"{cell.where}: {cell.of_copy:.3f} of copy, {even.of_copy:.3f} of {even.columns} columns")
-        known = found.get((workload, dtype, columns, ()), cell)
+        known = beside(cell, cell.columns, ())
         if known.of_copy > RUN_TIME_BAR * cell.of_copy:
             missed.append(f"{cell.where}: {known.of_copy / cell.of_copy:.3f}x the time of known sizes")
     return missed

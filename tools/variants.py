@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.workload:
         try:
             made = variants(name, given)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # of a change, or of a field of the schedule
             parser.error(str(error))
         first = made[PLAIN][0]
         console.print(f"{name} {given.columns}: {first.schedule}", markup=False)

@@ -62,6 +62,11 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   w::Exchange<cluster, warps, 4, 2> exchange(memory + 127872, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  // those of a block from its second one on, and its first one behind its last one
+  const auto vector_of = [&](int thread, int k) {
+    const int next = thread + k * threads + 1;
+    return (k + 1) * threads >= own && next == own ? 0 : next;
+  };
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads < surely || (vector < own && column < columns);
   };
@@ -123,7 +128,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         w::Inside<lanes> row_lanes[thread_vectors];
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+          const int vector = vector_of(thread, k);
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             if (at_edge(k)) row_lanes[k] = {column, columns};
@@ -133,7 +138,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         if (first_row < end_row) {
           #pragma unroll
           for (int k = 0; k < thread_vectors; ++k) {
-            const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+            const int vector = vector_of(thread, k);
             const int column = (first + vector) * lanes - before;
             if (has_vector(k, vector, column)) {
               const bool inner = !at_edge(k) || w::whole<2 * lanes>(column, columns);
@@ -177,7 +182,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+                const int vector = vector_of(thread, k);
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
@@ -197,10 +202,9 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
             if (row + r * apart < end_row) {
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+                const int vector = vector_of(thread, k);
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
-                  const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
                   const auto dy_tile = row_lanes[k].of(w::kept(dy_row[r][k]), at_edge(k));
                   const auto x_tile = row_lanes[k].of(w::kept(x_row[r][k]), at_edge(k));
                   const auto weight_vector = weight_tile.at(vector);
@@ -251,7 +255,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
               auto* const out0_row = w::once(out0_at(row + r * apart) + (first + thread) * lanes - before);
               #pragma unroll
               for (int k = 0; k < thread_vectors; ++k) {
-                const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+                const int vector = vector_of(thread, k);
                 const int column = (first + vector) * lanes - before;
                 if (has_vector(k, vector, column)) {
                   const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);
@@ -281,7 +285,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+          const int vector = vector_of(thread, k);
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             w::store(sum_2_partial + part * padded + before + column, w::vector(sum_2[k]));
@@ -289,7 +293,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
         }
         #pragma unroll
         for (int k = 0; k < thread_vectors; ++k) {
-          const int next = thread + k * threads + 1, vector = (k + 1) * threads >= own && next == own ? 0 : next;
+          const int vector = vector_of(thread, k);
           const int column = (first + vector) * lanes - before;
           if (has_vector(k, vector, column)) {
             w::store(sum_3_partial + part * padded + before + column, w::vector(sum_3[k]));

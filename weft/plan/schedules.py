@@ -24,7 +24,7 @@ def schedule_for(part: Split) -> Schedule:
 
 
 def _chosen(part: Split, may_have: Callable[[Schedule], bool]) -> Schedule | None:
-    """may_have: says no to schedules that are not to be taken."""
+    """The same, if there is one that is taken. may_have: says no to schedules that are not to be taken."""
     every = backends_of(part.target.kind)
     best, least = None, (True, math.inf)
     moved = sum(map(part.sizes.bytes, part.program.buffers))

@@ -57,8 +57,10 @@ class ColumnLoops(Lanes):
             for restored in (s for s in body if isinstance(s, Restore) and s.of):
                 self._define_factor(self.by_name[restored.value], restored.of)
             loops.enter_context(self.vectors(stores))
-            line(WHOLE)
-            clears = self.clears_edges and any(isinstance(s, Accumulate) and s.lanes for s in body)
+            is_told = any(isinstance(s, Accumulate) and s.lanes for s in body)
+            clears = self.clears_edges and is_told
+            if any(isinstance(s, Load | Store) for s in body) or (is_told and not clears):
+                line(WHOLE)
             for statement in body:
                 match statement:
                     case Load(buffer=name):

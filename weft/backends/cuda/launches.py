@@ -22,9 +22,9 @@ _OURS = (
     "w lanes cluster warps stages threads tile_rows columns divisible early ragged own thread_vectors memory ring "
     "exchange rank first beginning begins has_vector padded rows segments chunks next part parts apart tiles stride "
     "first_row end_row first_part own_parts turn surely at_edge queue counter next_row next_rows whole sent Tile "
-    "row_lanes held fresh ahead inner segment chunk row r k i vector column before begin end kept wide task_columns "
-    "blocks task exists barrier thread groups group group_threads group_thread stage_rows lane one tile threadIdx "
-    "blockIdx gridDim blockDim warpSize count min max barriers"
+    "row_lanes vector_of held fresh ahead inner segment chunk row r k i vector column before begin end kept wide "
+    "task_columns blocks task exists barrier thread groups group group_threads group_thread stage_rows lane one tile "
+    "threadIdx blockIdx gridDim blockDim warpSize count min max barriers"
 )
 TAKEN = frozenset(_OURS.split()) | C_WORDS
 """Names that no dimension, parameter, buffer or value has in the text."""

@@ -106,12 +106,17 @@ class _Function(Printer):
             places = f"next_rows + {schedule.stages}, barriers + {layout.queue_barriers}"
             line(f"w::TileQueue<cluster, {schedule.queue_places}> queue({tiles}, {COUNTER}, {places}, rank);")
         self._begins(gathers=bool(synced))
-        surely, begins = ("<", "") if self.rotates_vectors else ("<=", "k == 0 || ")
-        edges = f"(k + 1) * {self.threads} >= surely - {2 if self.rotates_vectors else 1}"
+        more, edges = "<=", f"(k == 0 || (k + 1) * {self.threads} >= surely - 1)"
+        if self.rotates_vectors:
+            more, edges = "<", f"(k + 1) * {self.threads} >= surely - 2"
+            line("// those of a block from its second one on, and its first one behind its last one")
+            with self.out.block("const auto vector_of = [&](int thread, int k)", "};"):
+                line(f"const int next = thread + k * {self.threads} + 1;")
+                line(f"return (k + 1) * {self.threads} >= own && next == own ? 0 : next;")
         with self.out.block("const auto has_vector = [&](int k, int vector, int column)", "};"):
-            line(f"return (k + 1) * {self.threads} {surely} surely || (vector < own && column < columns);")
+            line(f"return (k + 1) * {self.threads} {more} surely || (vector < own && column < columns);")
         with self.out.block("const auto at_edge = [&](int k)", "};"):
-            line(f"return ragged && {f'({begins}{edges})' if begins else edges};")
+            line(f"return ragged && {edges};")
         for name, at in layout.weights_at.items():
             kind = self.kept_type(self.kept_with[name])
             line(f"auto* const {name}_memory = reinterpret_cast<{kind}*>(memory + {at});")

@@ -61,11 +61,8 @@ class Vectors(Statements):
             line(f"auto* const {name}_row = w::once({name}_at({self.row}) + {own});")
         line("#pragma unroll")
         with self.out.block("for (int k = 0; k < thread_vectors; ++k)"):
-            if self.rotates_vectors:
-                wraps = f"(k + 1) * {self.threads} >= own && next == own"
-                line(f"const int next = {self.thread} + k * {self.threads} + 1, vector = {wraps} ? 0 : next;")
-            else:
-                line(f"const int vector = {self.thread} + k * {self.threads};")
+            found = f"vector_of({self.thread}, k)" if self.rotates_vectors else f"{self.thread} + k * {self.threads}"
+            line(f"const int vector = {found};")
             line(f"const int column = (first + vector) * lanes - {self.before};")
             with self.out.block("if (has_vector(k, vector, column))"):
                 yield
