@@ -88,9 +88,9 @@ def variants(name: str, given: argparse.Namespace) -> dict[str, tuple[Kernel, So
 
 
 def with_fields(schedule: CudaSchedule, given: Sequence[str]) -> CudaSchedule:
-    """A schedule with some fields as they are given."""
+    """A schedule with some fields as they are given. Raises TypeError where it has no such field, and ValueError."""
     fields = dict(field.split("=", 1) for field in given)
-    return schedule.but(**{name: text if name in CLUSTER_WORDS else int(text) for name, text in fields.items()})
+    return replace(schedule, **{name: text if name in CLUSTER_WORDS else int(text) for name, text in fields.items()})
 
 
 def table_of(made: dict[str, tuple[Kernel, Source]], rounds: int) -> Table:
