@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,12 @@ SHARES = {
     "compute_power": (0.7, 8.0),
     "stage_power": (0.7, 14.0),
     "power": (1.0, 12.0),
+    "power_sums": (1.0, 12.0),
     "start_us": (1.0, 4.0),
     "exchange_ns": (10.0, 1000.0),
     "tail": (0.1, 3.0),
     "ahead": (0.012, 0.02),
+    "ahead_between": (0.012, 0.06),
     "scarce": (0.1, 0.2),
 }
 """Where that is too far. What is copied ahead: from pairs of schedules that differ in stages alone, as most of the
@@ -46,6 +48,7 @@ AMONG = 2.0
 """How much more errors count by which schedules of a kernel differ than the one that they have in common: what is
 chosen depends on those alone."""
 LEFT_OUT = 4
+NAMES = tuple(field.name for field in fields(Constants))
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, nargs="+", default=[CLUSTERS_TIMED])
     parser.add_argument("--check", type=Path, nargs="*", default=[], help="files that constants are only checked on")
     parser.add_argument("--rounds", type=int, default=3, help="of fits, each from where the last one ended")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="constants that are fitted")
     parser.add_argument("--write", action="store_true", help="into the package")
     given = parser.parse_args(arguments)
     points, known = points_of(given.csv), fitted_constants()
@@ -75,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     used = [point for point in points if point.cell not in left_out]
     print("before\n" + describe(points, known))
     for _ in range(given.rounds):
-        known = fit(used, known)
+        known = fit(used, known, given.only)
     print("fitted to\n" + describe(used, known))
     print("left out\n" + describe([point for point in points if point.cell in left_out], known))
     if given.check:
@@ -103,9 +107,8 @@ def points_of(files: Sequence[Path], every: int = 1) -> list[Point]:
     ]
 
 
-def fit(points: Sequence[Point], start: Constants) -> Constants:
-    """The least weighted errors, from ``start``."""
-    names = [field.name for field in fields(Constants)]
+def fit(points: Sequence[Point], start: Constants, names: Sequence[str] = NAMES) -> Constants:
+    """The least weighted errors, from ``start``, whose other constants stay as they are."""
     first = np.log([getattr(start, name) for name in names])
     low, high = (np.log([SHARES.get(name, (0, 0))[i] or 1 for name in names]) for i in range(2))
     for i, name in enumerate(names):
@@ -117,8 +120,11 @@ def fit(points: Sequence[Point], start: Constants) -> Constants:
     totals = np.bincount(kernels, weights)
     logs = np.log([point.us for point in points])
 
+    def with_values(values: np.ndarray) -> Constants:
+        return replace(start, **dict(zip(names, np.exp(values).tolist(), strict=True)))
+
     def errors(values: np.ndarray) -> np.ndarray:
-        known = Constants(**dict(zip(names, np.exp(values).tolist(), strict=True)))
+        known = with_values(values)
         predicted = [times_us(point.work, point.schedule, TARGET, known).all for point in points]
         found = np.log(predicted) - logs
         common = (np.bincount(kernels, weights * found) / totals)[kernels]
@@ -126,7 +132,7 @@ def fit(points: Sequence[Point], start: Constants) -> Constants:
 
     inside = np.clip(first, low + 1e-6, high - 1e-6)
     found = least_squares(errors, inside, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=40)
-    return Constants(**dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+    return with_values(found.x)
 
 
 def describe(points: Sequence[Point], known: Constants) -> str:

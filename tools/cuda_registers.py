@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 from tools.swept import CLUSTERS_COMPILED, CLUSTERS_REGISTERS, CLUSTERS_TIMED, TARGET, read_clusters
 from weft.backends.cuda import resources
-from weft.backends.cuda.registers import counts
+from weft.backends.cuda.registers import counts, fitted_weights
 from weft.backends.cuda.work import Work
 
 UNSURE = 5.0
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, and say how good that is."""
     parser = argparse.ArgumentParser(prog="python -m tools.cuda_registers", description=__doc__)
     parser.add_argument("--csv", type=Path, nargs="+", default=[CLUSTERS_COMPILED, CLUSTERS_TIMED])
+    parser.add_argument("--only", nargs="+", choices=list(fitted_weights()), help="weights that are fitted")
     parser.add_argument("--write", action="store_true", help="into the package")
     given = parser.parse_args(arguments)
     shapes: dict[object, int] = {}
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = list(rows[0])
     has, limits = np.array([[float(row[name]) for name in names] for row in rows]), np.array(most)
     spilled, left_out = np.array(is_spilled), np.array(out)
-    weights = fit(has[~left_out], spilled[~left_out], limits[~left_out])
+    weights, fitted = np.array([fitted_weights()[name] for name in names]), np.isin(names, given.only or names)
+    others = has[:, ~fitted] @ weights[~fitted]
+    weights[fitted] = fit(has[~left_out][:, fitted], spilled[~left_out], (limits - others)[~left_out])
     for what, own in (("fitted to", ~left_out), ("left out", left_out)):
         print(f"{what}: {describe(has[own] @ weights <= limits[own], spilled[own])}")
     found = {name: round(float(weight), 2) for name, weight in zip(names, weights, strict=True)}

@@ -71,13 +71,13 @@ def drawn_cells(
     return found
 
 
-def cells_of_regions(seed: int, count: int, elements: tuple[int, int]) -> list[Cell]:
+def cells_of_regions(seed: int, count: int, elements: tuple[int, int], most_loads: int = MOST_LOADS) -> list[Cell]:
     """Regions that are drawn, each at a shape of its own; none with roots, which take several times as long of what is
-    no positive number. elements: as above."""
+    no positive number. elements: as above. most_loads: inputs of a region."""
     draw, found = random.Random(seed), list[Cell]()
     while len(found) < count:
         ((columns,), (size,)) = drawn_widths(draw, 1, 64, 8192), drawn_widths(draw, 1, *elements)
-        name = f"{REGION} {draw.randrange(10**6)} {draw.randint(FEWEST, MOST_LOADS)}"
+        name = f"{REGION} {draw.randrange(10**6)} {draw.randint(FEWEST, most_loads)}"
         cell = Cell(name, "mixed", max(1, size // columns), columns)
         program = program_of(cell)
         found += [] if program is None or any(value.op == "sqrt" for value in program.values) else [cell]

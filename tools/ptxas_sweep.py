@@ -21,7 +21,7 @@ from typing import Any
 from rich.progress import track
 
 from tools.arguments import add_workloads
-from tools.gpu_cells import Cell, drawn_cells, parts_of
+from tools.gpu_cells import Cell, cells_of_regions, drawn_cells, parts_of
 from tools.gpu_sweep import NOT_SWEPT, drawn_schedules
 from tools.processes import processes
 from tools.swept import CLUSTER_COLUMNS, COLUMNS, TARGET, line
@@ -43,6 +43,10 @@ NEAR = (0.75, 1.2)
 """Of the registers that there are, what a thread of a drawn CUDA C++ kernel is predicted to want."""
 WIDE = 0.7
 """The part of the shapes of CUDA C++ kernels that is beyond 8192 columns, by default."""
+ELEMENTS = (2**24, 2**26)
+"""Of shapes of CUDA C++ kernels."""
+MOST_LOADS = 24
+"""Inputs of regions that are drawn: of residual streams that are mixed kernels have 17."""
 FIRST = 100
 """By predicted time, those that are drawn of."""
 
@@ -59,11 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", nargs="+", choices=gpus, default=[TARGET.name], help="to take in turn")
     parser.add_argument("--backend", choices=("triton", "cuda"), default="triton", help="whose schedules")
     parser.add_argument("--wide", type=float, default=WIDE, help="the part of shapes beyond 8192 columns, of cuda")
+    parser.add_argument("--regions", action="store_true", help="drawn ones, in place of workloads, of cuda")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
     targets, is_cuda = [Target.named(name) for name in given.target], given.backend == "cuda"
     if is_cuda:
-        found = list(near_the_limit(given.seed, given.workload, given.cells, given.most, targets, given.wide))
+        cells = drawn_cells(given.seed, given.workload, given.cells, elements=ELEMENTS, wide=given.wide)
+        if given.regions:
+            cells = cells_of_regions(given.seed, given.cells, ELEMENTS, MOST_LOADS)
+        found = list(near_the_limit(given.seed, cells, given.most, targets))
     else:
         found = list(drawn_kernels(given.seed, given.workload, given.cells, given.most, targets))
     archs = [target.architecture for target, *_ in found]
@@ -98,16 +106,11 @@ def drawn_kernels(
 
 
 def near_the_limit(
-    seed: int,
-    workloads: Sequence[str],
-    count: int,
-    most: int,
-    targets: Sequence[Target] = (TARGET,),
-    wide: float = WIDE,
+    seed: int, cells: Sequence[Cell], most: int, targets: Sequence[Target] = (TARGET,)
 ) -> Iterator[tuple[Target, Cell, str, int, Kernel]]:
-    """The same of CUDA C++. wide: the part of shapes beyond 8192 columns."""
+    """The same of CUDA C++, of cells."""
     draw = random.Random(seed)
-    for cell in drawn_cells(seed, workloads, count, elements=(2**24, 2**26), wide=wide):
+    for cell in cells:
         target = draw.choice(targets)
         for part, split in parts_of(cell, target).items():
             found = _near_the_limit(split)
