@@ -80,9 +80,9 @@ def test_what_spills_in_its_place_gives_way_again() -> None:
 def test_a_kernel_in_cuda_gives_way_to_triton_where_that_is_faster_than_its_next() -> None:
     kernel = kernel_of(65536, 1024)
     assert isinstance(kernel.schedule, CudaSchedule)
-    narrow = kernel_of(4096, 16384)
+    narrow = kernel_of(376, 178481)
     assert isinstance(narrow.schedule, TritonSchedule)
-    chosen = backend_named("cuda").choose(split_of(16384, 4096))
+    chosen = backend_named("cuda").choose(split_of(178481, 376))
     assert chosen is not None
     other = runner_up(Kernel(narrow.program, chosen), H200, {}, 0, [chosen])
     assert other == narrow.schedule

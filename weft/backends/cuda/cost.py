@@ -46,19 +46,19 @@ class Constants:
     rest. pick_ns: for an element that is picked by its index; exchange_ns: for each exchange between warps, far_ns:
     more of it in a cluster of sixteen; arrival_ns: for each number of each warp of a cluster that is sent to a block.
     copy_ns: for each copy to begin. compute_power: how much the two parts of a tile's time add up; stage_power: the
-    tiles and the stages that they wait for; power: memory and these. held: by how much longer these take where
-    row tiles wait in registers, or exponentials, held_exponentials: more of it for each sum of exponentials of a row,
-    held_sums: where columns are added up. start_us: of a launch. tail: tiles that end after memory has; drain: of the
-    time of the tiles that all blocks are at, that memory is not busy at the beginning and the end. behind_us: of the
-    end of a tile that comes behind, after the last one.
-    group_ns: of a group that adds an element of a thread to column sums of a block. gather_us: of a finish for each
-    column sum and round; finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for.
-    cold: time of bytes that take the place of what others left in the second cache, cached: of those of partial
-    sums, as a part of that of copying as many; again: of bytes that are copied for another row too. ahead: by how much
-    longer memory takes if twice as much is copied ahead as is enough, scarce: if nothing is. Of rows that begin between
-    two sectors of the second cache, bytes that are copied in the time that it takes more: partly_bytes: of what is
-    stored at once of a row, for each warp of a multiprocessor, edge_bytes: of an element of the first and the last
-    vector, for each row of a warp."""
+    tiles and the stages that they wait for; power: memory and these, power_sums: where columns are added up. held: by
+    how much longer these take where row tiles wait in registers, or exponentials, held_exponentials: more of it for
+    each sum of exponentials of a row, held_sums: where columns are added up. start_us: of a launch. tail: tiles that
+    end after memory has; drain: of the time of the tiles that all blocks are at, that memory is not busy at the
+    beginning and the end. behind_us: of the end of a tile that comes behind, after the last one. group_ns: of a group
+    that adds an element of a thread to column sums of a block. gather_us: of a finish for each column sum and round;
+    finish_us: of one that is launched by itself; barrier_us: of one that all blocks wait for. cold: time of bytes that
+    take the place of what others left in the second cache, cached: of those of partial sums, as a part of that of
+    copying as many; again: of bytes that are copied for another row too. ahead: by how much longer memory takes if
+    twice as much is copied ahead as is enough, ahead_between: where rows may begin between two vectors, scarce: if
+    nothing is. Of rows that begin between two sectors of the second cache, bytes that are copied in the time that it
+    takes more: partly_bytes: of what is stored at once of a row, for each warp of a multiprocessor, edge_bytes: of an
+    element of the first and the last vector, for each row of a warp."""
 
     bandwidth: float
     issue_ns: float
@@ -79,6 +79,7 @@ class Constants:
     compute_power: float
     stage_power: float
     power: float
+    power_sums: float
     held: float
     held_exponentials: float
     held_sums: float
@@ -94,6 +95,7 @@ class Constants:
     cached: float
     again: float
     ahead: float
+    ahead_between: float
     scarce: float
     partly_bytes: float
     edge_bytes: float
@@ -135,7 +137,7 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     each = work.lanes * operations + known.access * moves
     each += known.shift * len(work.kept) * work.shifts_weights(schedule)
     begun = known.overhead * (1 + work.exchanges) + (known.row + known.number * work.numbers) * rows
-    edges = work.numbers + len(work.written)
+    edges = len(work.written) + work.numbers * (not work.clears_edges(schedule))
     # threads that keep nothing of their columns look for edges in each loop that loads a row
     looks = 1 if is_held or work.keeps_columns(schedule) else work.passes
     begun += known.branch * work.is_early * rows * min(2, schedule.vectors) * looks
@@ -172,7 +174,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
     memory_us += (known.cached * partial_bytes + known.again * work.copied_again_bytes) / per_us
     ahead_bytes = (schedule.stages - schedule.held_stages) * stage * crowd
     enough = ahead_bytes / resources.least_ahead_bytes(schedule)
-    memory_us *= 1 + known.ahead * max(0.0, enough - 1) + known.scarce * max(0.0, 1 - enough)
+    ahead = known.ahead_between if work.is_early else known.ahead
+    memory_us *= 1 + ahead * max(0.0, enough - 1) + known.scarce * max(0.0, 1 - enough)
     # stages: each is held for a tile, for one more where tiles come behind, and for none where they are in registers
     filled_us = (work.distinct_bytes + known.again * work.copied_again_bytes) / per_us / known.bandwidth / crowd
     stages_us = (filled_us + rounds * schedule.held_stages * tile_us) / schedule.stages
@@ -191,7 +194,8 @@ def times_us(work: Work, schedule: CudaSchedule, target: Target, known: Constant
         each = -(-parts // work.segments // (schedule.warps if schedule.finish == "same" else many))
         ends_us += known.gather_us * work.sums * turns * -(-each // FINISH_LOADS)
         ends_us += known.finish_us if schedule.finish == "separate" else known.barrier_us
-    return Times(together(memory_us, tiles_us, known.power) + ends_us, ends_us, memory_us, tiles_us)
+    power = known.power_sums if work.accumulates else known.power
+    return Times(together(memory_us, tiles_us, power) + ends_us, ends_us, memory_us, tiles_us)
 
 
 @lru_cache(maxsize=16)

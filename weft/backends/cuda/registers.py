@@ -15,6 +15,9 @@ from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule
 from weft.backends.cuda.work import Work
 
 WORD_BYTES = 4
+FEW_STREAMS, FEW_WEIGHTS = 3, 2
+"""Inputs that are copied ahead, and that wait in registers, which the kernels of norms have at the most: what there is
+beyond these has a weight of its own."""
 
 
 def wanted_registers(work: Work, schedule: CudaSchedule) -> float:
@@ -30,11 +33,13 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
     eight elements, that loops are unrolled for; steps: of row reductions in vectors. picks: elements of a row that are
     taken by their index. lag, lag_rows: a tile whose row reductions are under way, and its rows. edges, edge_rows: code
     for the first and the last vector of a row, of eight elements, twice where any of a thread may be the last one.
+    more_streams: inputs that are copied ahead beyond a few; more_weights: words of inputs beyond a few that it keeps.
     clustered: what is sent to other blocks, if there are any."""
     rows, own = schedule.group_rows, schedule.vectors * work.lanes
     shared, is_ragged = schedule.weights == "shared", work.is_early or work.is_any_width
     terms = work.terms * (schedule.tile == "exponentials")
     edges = work.lanes / MOST_LANES * (1 + work.is_any_width) * (is_ragged and work.keeps_columns(schedule))
+    more_weights = sum(sorted(work.weights, reverse=True)[FEW_WEIGHTS:])
     return {
         "thread": 1,
         "sums": own * work.sums,
@@ -53,6 +58,8 @@ def counts(work: Work, schedule: CudaSchedule) -> dict[str, float]:
         "lag_rows": schedule.lag * len(work.copied) * rows,
         "edges": edges,
         "edge_rows": edges * rows,
+        "more_streams": max(0, len(work.copied) - FEW_STREAMS),
+        "more_weights": own * more_weights / WORD_BYTES * (not shared),
         "clustered": int(schedule.cluster > 1),
     }
 

@@ -124,6 +124,10 @@ class Work:
         """How far the rows of a place are apart, as ``View`` says of a kernel."""
         return self.alike if self.keeps_columns(schedule) and schedule.groups == 1 else 1
 
+    def clears_edges(self, schedule: CudaSchedule) -> bool:
+        """Whether elements beside a row are zero behind a mask of each vector, as ``View`` says of a kernel."""
+        return self.accumulates and self.apart(schedule) > 1
+
     def has_parts(self, schedule: CudaSchedule) -> bool:
         """Whether chunks have a part for each place that they have row tiles of."""
         return self.is_segmented or self.apart(schedule) > 1
