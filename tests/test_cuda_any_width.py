@@ -9,8 +9,7 @@ import torch
 
 from tests.cases import often
 from tests.cuda_kernels import compiled, needs_nvrtc, of_any_width, planned_for, split_of, with_any_rows
-from tests.on_host.kernels import Machine, check
-from tests.test_cuda_on_host import is_right
+from tests.on_host.kernels import Machine, check, is_right
 from tools.swept import TARGET
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import choice, legality, resources

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from subprocess import CalledProcessError
 from typing import Any
 
 import pytest
 import torch
 
 from tests.cases import checkered
-from tests.cuda_header import bit_patterns, rows
 from tests.cuda_kernels import (
-    EXPONENTIALS,
     OF_ONE_GROUP,
     QUEUED,
     SOME,
@@ -23,18 +19,14 @@ from tests.cuda_kernels import (
     of_any_width,
     of_rows,
 )
-from tests.on_host.assembly import with_calls
-from tests.on_host.kernels import MACHINES, Machine, WrongLaunchError, check, narrow, run, wide
+from tests.on_host.kernels import MANY, Machine, check, is_right
 from weft.backends.cuda import launches
-from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.view import View
 from weft.backends.listed import render
 from weft.ir.dtypes import TORCH_DTYPES
-from weft.ir.interpret import interpret
 from weft.ir.program import Dim
 
 pytestmark = pytest.mark.where_changed("tests/on_host", "weft/backends", "weft/ir", "weft/lowering", "weft/plan")
-MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
 
 
 def of_few_warps(way: str, warps: int) -> dict[str, Any]:
@@ -227,22 +219,6 @@ def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
     check("softmax_forward", (rows, 520), dynamic=True, cluster=2, warps=1, vectors=2, chunks=8)
 
 
-def is_right(
-    kernel: CudaKernel,
-    inputs: list[torch.Tensor],
-    parameters: tuple[int, ...] = (),
-    *,
-    close: tuple[float, float] = (1e-12, 0.0),
-    machines: Sequence[Machine] = MACHINES,
-) -> None:
-    """close: how far results may be off, of a number and at all."""
-    right = interpret(kernel.program, inputs, parameters)
-    for outputs in run(kernel, inputs, parameters, machines=machines):
-        for mine, exact in zip(outputs, right, strict=True):
-            right_one = exact.to(mine.dtype).reshape(mine.shape)
-            torch.testing.assert_close(mine, right_one, rtol=close[0], atol=close[1], equal_nan=True)
-
-
 @pytest.mark.parametrize("columns", [1, 5, 640, 1021, 1024])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> None:
@@ -286,195 +262,9 @@ def test_blocks_of_a_cluster_may_be_apart_where_they_have_no_row_reduction(stage
     is_right(kernel, [x], machines=[Machine(1, seed) for seed in range(20)])
 
 
-@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
-def test_a_sum_of_exponentials_of_float64_is_sent_in_two_words(fields: dict[str, Any]) -> None:
-    body = "  input x: f64 [m:16, n:1]\n  total: f64{m} = sumexp[n](x)\n  output y: f64 [m:1] = total\n"
-    is_right(of_rows(body, **fields | {"finish": "none"}), [torch.randn(8, 16, dtype=torch.float64)])
-
-
-def spread_rows(dtype: torch.dtype, columns: int) -> torch.Tensor:
-    """Of one number, of none but zeros, far from zero and close together, and with one element that is far from all
-    others: at one end, inside, or at the other."""
-    found = torch.randn(8, columns, dtype=torch.float64)
-    found[0], found[1], found[2] = 7.3, 0, 1e3 + found[2]
-    found[3, 0], found[4, columns // 2], found[5, -1] = 1e4, -1e4, 1e4
-    found[6, : columns // 2] -= 100
-    return found.to(dtype)
-
-
-def spread_of(dtype: str, columns: int, **fields: Any) -> CudaKernel:
-    body = (
-        f"  input x: {dtype} [m:{columns}, n:1]\n  total: {dtype}{{m}} = sum[n](x)\n  spread: {dtype}{{m}} = m2[n](x)\n"
-        f"  output y: {dtype} [m:1] = total\n  output z: {dtype} [m:1] = spread\n"
-    )
-    return of_rows(body, columns, **fields)
-
-
-@pytest.mark.parametrize(("way", "columns"), checkered(SOME, [1003, 2048]))
-def test_a_mean_and_what_differs_from_it_come_of_one_pass(way: str, columns: int) -> None:
-    """As near to float64 as float32 allows, wherever the mean is and whatever element is the first one of a thread."""
-    kernel = spread_of("f32", columns, **SOME[way] | {"finish": "none"})
-    is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
-
-
-@pytest.mark.parametrize("columns", [12, 40, 532, 1100])
-def test_threads_without_elements_have_no_pivot(columns: int) -> None:
-    """Of a warp that has few vectors, or of rows that have."""
-    kernel = spread_of("f32", columns, warps=8, vectors=2, stages=2)
-    is_right(kernel, [spread_rows(torch.float32, columns)], close=(3e-6, 2e-3), machines=MACHINES[:2])
-
-
-@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
-def test_moments_of_float64(fields: dict[str, Any]) -> None:
-    kernel = spread_of("f64", 1003, **fields | {"finish": "none"})
-    is_right(kernel, [spread_rows(torch.float64, 1003)], close=(1e-13, 1e-11), machines=MACHINES[:2])
-
-
-@pytest.mark.parametrize("place", [0, 5, 500, 1002])
-@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
-def test_a_row_that_is_not_finite_has_no_spread(number: float, place: int) -> None:
-    """And its sum is what it is in any order."""
-    x = spread_rows(torch.float32, 1003)
-    x[3, place] = number
-    is_right(spread_of("f32", 1003, warps=2, vectors=2), [x], close=(3e-6, 2e-3), machines=MACHINES[:1])
-
-
-@pytest.mark.parametrize("fields", list(SOME.values()), ids=list(SOME))
-@pytest.mark.parametrize("columns", [1003, pytest.param(2048, marks=pytest.mark.slow)])
-def test_rows_may_have_numbers_that_are_infinite_or_none(columns: int, fields: dict[str, Any]) -> None:
-    """Among others: rows of several magnitudes, and some whose every number is the same."""
-    _, kernel = kernel_of("softmax_forward", (9, columns), torch.float32, **fields, chunks=3)
-    is_right(kernel, [rows("f32", columns)], close=(1e-5, 1e-6))
-
-
-@pytest.mark.parametrize(("way", "columns"), checkered(EXPONENTIALS, [1003, 2048]))
-def test_exponentials_may_wait_in_registers(way: str, columns: int) -> None:
-    """Of rows that are infinite, or no numbers, too; and of such whose first elements are."""
-    fields = EXPONENTIALS[way]
-    check("softmax_forward", (14, columns), **fields, chunks=4)
-    check("softmax_forward", (5, columns), torch.float16, early=3, **fields, chunks=4)
-    _, kernel = kernel_of("softmax_forward", (9, columns), **fields, chunks=3)
-    x = rows("f32", columns).bfloat16()
-    x[8], x[8, columns // 2 :] = float("-inf"), -200 - torch.randn(columns - columns // 2)
-    is_right(kernel, [x], close=(2.0**-8, 2.0**-20))
-    least = torch.finfo(torch.bfloat16).min
-    x = torch.randn(9, columns)
-    for row, (factor, place, number) in enumerate(
-        ((0.0, ..., least), (1.0, slice(5, None), least), (1e30, slice(None, 700), least), (1.0, 3, -least))
-    ):
-        x[row] *= factor
-        x[row, place] = number
-    x[4], x[5], x[6, :2], x[7] = (
-        least * torch.rand(columns),
-        -least * torch.rand(columns),
-        1e5,
-        2.0**29 + 2.0**23 * x[7],
-    )
-    is_right(kernel, [x.bfloat16()], close=(2.0**-8, 2.0**-20))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [515, 1040])
 @pytest.mark.parametrize("way", list(QUEUED))
 @pytest.mark.parametrize("name", ["layer_norm_forward", "layer_norm_backward", "softmax_forward"])
 def test_threads_may_go_on_in_many_orders(name: str, way: str, columns: int) -> None:
     check(name, (23, columns), machines=MANY, **of_few_warps(way, 2), chunks=5)
-
-
-# what is wrong is found
-
-ONE: dict[str, Any] = {"warps": 2, "vectors": 2, "chunks": 3}
-BOTH: dict[str, Any] = {"cluster": 2, "warps": 1, "vectors": 2, "chunks": 3}
-BEHIND: dict[str, Any] = BOTH | {"stages": 3, "lag": 1}
-WAITS = "  wait_for_threads<warps * WARP>();\n  T total"
-BROKEN: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "a stage is read before it is filled": ("softmax_forward", ONE, "ring.wait_until_filled();", ""),
-    "a stage is filled before it is free": ("softmax_forward", ONE, "ring.wait_until_free();", ""),
-    "a stage is never free": ("softmax_forward", BOTH, "ring.release();", ""),
-    "a warp says too early that it has read": ("softmax_forward", ONE, "  __syncwarp();\n  if (WEFT", "  if (WEFT"),
-    "nobody waits for what is read": ("softmax_forward", ONE, "fence.proxy.async.shared::cta;", ""),
-    "a row reduction has one place": ("softmax_forward", ONE, ", 2> exchange(", ", 1> exchange("),
-    "a cluster's row reduction has one place": ("layer_norm_forward", BOTH, ", 2> exchange(", ", 1> exchange("),
-    "tiles behind have two places": ("layer_norm_forward", BEHIND, ", 4> exchange(", ", 2> exchange("),
-    "too few bytes are expected": ("softmax_forward", BOTH, "parts * count * sizeof(T));\n", "sizeof(T));\n"),
-    "blocks start before each other": ("softmax_forward", BOTH, "w::wait_for_cluster<cluster>();", ""),
-    "the finish does not wait": ("layer_norm_backward", ONE, "w::wait_for_all<threads>(barrier);", ""),
-    "columns are added up before all are there": ("layer_norm_backward", ONE, WAITS, "  T total"),
-    "a phase is another's": ("softmax_forward", ONE, "stage = 0, parity ^= 1", "stage = 0"),
-    "a queue has one place": ("softmax_forward", BOTH, "TileQueue<cluster, 4> queue", "TileQueue<cluster, 1> queue"),
-    "numbers of rows are not waited for": ("layer_norm_backward", BOTH, "ring.numbers_copied();", ""),
-    "numbers of rows are another tile's": ("layer_norm_backward", BEHIND, "memory + stage * stage_bytes", "memory"),
-    "a copy ends before the row": ("softmax_forward", ONE, "to) + GRANULE - 1)", "to))"),
-    "what lies before a row counts": ("softmax_forward", ONE, "if (!inside(column + i, columns)) n", "if (0) n"),
-    "a tile is nobody's": ("softmax_forward", ONE, "+ turn * clusters;", "+ turn * clusters + 1;"),
-    "barriers are started without a fence": ("softmax_forward", BOTH, "w::started_barriers();", ""),
-    "a block does not acquire": ("softmax_forward", BOTH, "wait<(cluster > 1)>(", "wait<false>("),
-    "a vector is not aligned": ("softmax_forward", ONE, "if (together && all) {", "if (all) {"),
-}  # fmt: skip
-"""A workload, a schedule, and what of the text, or of the headers, is replaced by what."""
-
-
-@pytest.mark.parametrize("what", list(BROKEN))
-def test_what_is_broken_is_found(what: str) -> None:
-    name, fields, part, instead = BROKEN[what]
-
-    def change(text: str) -> str:
-        assert part in text
-        return text.replace(part, instead)
-
-    early = 3 * (what == "a vector is not aligned")
-    with pytest.raises(WrongLaunchError):
-        check(name, (17, 1003), early=early, machines=MANY, change=change, **fields)
-
-
-def test_what_threads_wait_for_is_told() -> None:
-    with pytest.raises(WrongLaunchError, match="all wait: block 0 from thread 0 on for the barrier in shared memory"):
-        check("softmax_forward", (17, 1003), change=lambda text: text.replace("ring.release();", ""), **BOTH)
-
-
-# assembly
-
-
-def test_instructions_become_calls() -> None:
-    text = (
-        'int f() {\n  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"\n      : "=r"(found) : "r"(min(a, b)), '
-        '"r"(w::c) : "memory");\n}\n#define OP(name) asm(#name ".rn.f16x2 %0, %2;" : "=r"(x) : "r"(y), "r"(z));\n'
-        'asm("{\\n.reg .pred done;\\nA_%=:\\ntry.it done, [%0];\\n@!done bra A_%=;\\n}" ::"r"(b));\n'
-        'asm("" : "+r"(word));\n'
-    )
-    assert with_calls(text).splitlines() == [
-        "int f() {",
-        "  { ptx::mapa_shared_cluster_u32((found), (min(a, b)), (w::c)); }",
-        "",
-        "}",
-        "#define OP(name) { ptx::name##_rn_f16x2((x), (z)); }",
-        "{ { bool done; A_2: ptx::try_it(done, (b)); if (!done) goto A_2; } }",
-        "{  }",
-    ]
-
-
-def test_an_instruction_that_nobody_emulates_does_not_compile(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CalledProcessError):
-        check("softmax_forward", (3, 515), change=lambda text: text.replace("mapa.", "mapb."), **BOTH)
-    assert "mapb_shared_cluster_u32" in capfd.readouterr().err
-
-
-# floats of 16 and 8 bits
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8e4m3", "f8e5m2"])
-def test_narrow_floats_are_rounded_as_in_torch(dtype: str) -> None:
-    """Those of 8 bits too, but for what is beyond the largest one: it is that one."""
-    torchs, kind = TORCH_DTYPES[dtype], ["bf16", "f16", "f8e4m3", "f8e5m2"].index(dtype)
-    own = bit_patterns(dtype)
-    numbers, bits = own.double(), own.view(torch.uint8 if own.element_size() == 1 else torch.int16).tolist()
-    found = torch.tensor([wide(each % 2 ** (8 * own.element_size()), kind) for each in bits], dtype=torch.float64)
-    assert torch.equal(found.nan_to_num(1.5), numbers.nan_to_num(1.5))
-    assert torch.equal(found.isnan(), numbers.isnan())
-    some = bit_patterns("f32")[::97]
-    if own.element_size() == 1:
-        some = some.clamp(-torch.finfo(torchs).max, torch.finfo(torchs).max)
-    rounded = torch.tensor([wide(narrow(each, kind), kind) for each in some.tolist()], dtype=torch.float64)
-    right = some.to(torchs).double()
-    assert torch.equal(rounded.nan_to_num(1.5), right.nan_to_num(1.5))
-    assert torch.equal(rounded.signbit()[~right.isnan()], right.signbit()[~right.isnan()])

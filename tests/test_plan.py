@@ -90,6 +90,7 @@ def test_a_backward_is_predicted_faster_than_apart(name: str, target: str) -> No
         assert whole.together_us < 0.9 * whole.apart_us
 
 
+@pytest.mark.only_triton
 @pytest.mark.parametrize("target", OFTEN)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: str) -> None:
@@ -101,10 +102,16 @@ def test_the_scheme_follows_from_the_kind_and_the_registers(name: str, target: s
     assert planned(workload(name, COLUMNS), replace(Target.named(target), exclusive=False), s0=16 * ROWS).kernels[
         0
     ].schedule.finish == (("separate" if target in GPUS else "same") if backward else "none")
+
+
+@pytest.mark.parametrize("target", OFTEN)
+@pytest.mark.parametrize("name", NAMES)
+def test_wide_rows_are_looped_over_where_no_cluster_has_them(name: str, target: str) -> None:
+    backward = name in BACKWARDS and name != "softmax_backward"
     wide = planned(workload(name, 65536), target, s0=16 * ROWS)
     schemes = {kernel.schedule.scheme for kernel in wide.kernels}
     if target in CPUS:
-        assert schemes == {narrow.scheme}
+        assert schemes == {"STREAM" if backward else "ONE_SHOT"}
     elif Target.named(target).architecture >= 90:
         assert schemes == {"CLUSTER"}
         assert (len(wide.kernels), wide.cuts) == (1, ())

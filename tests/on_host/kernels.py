@@ -149,6 +149,7 @@ class Machine:
 
 
 MACHINES = (Machine(), Machine(seed=1), Machine(1, 2), Machine(2, 3))
+MANY = tuple(Machine(clusters, seed) for seed in range(8) for clusters in (3, 1))
 
 
 def run(
@@ -242,3 +243,19 @@ def check(
             if bool(different.any()):
                 first = different.nonzero()[0].tolist()
                 raise WrongLaunchError(f"{name}: {int(different.sum())} elements are wrong, the first one at {first}")
+
+
+def is_right(
+    kernel: CudaKernel,
+    inputs: list[Tensor],
+    parameters: tuple[int, ...] = (),
+    *,
+    close: tuple[float, float] = (1e-12, 0.0),
+    machines: Sequence[Machine] = MACHINES,
+) -> None:
+    """close: how far results may be off, of a number and at all."""
+    right = interpret(kernel.program, inputs, parameters)
+    for outputs in run(kernel, inputs, parameters, machines=machines):
+        for mine, exact in zip(outputs, right, strict=True):
+            right_one = exact.to(mine.dtype).reshape(mine.shape)
+            torch.testing.assert_close(mine, right_one, rtol=close[0], atol=close[1], equal_nan=True)
