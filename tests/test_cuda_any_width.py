@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.cases import often
-from tests.cuda_kernels import compiled, needs_nvrtc, of_any_width, planned_for, split_of, with_any_rows
+from tests.cuda_kernels import compiled, kernel_of, needs_nvrtc, of_any_width, planned_for, split_of, with_any_rows
 from tests.on_host.kernels import Machine, check, is_right
 from tools.swept import TARGET
 from weft.backends.binary import Job, Variant
@@ -131,3 +131,12 @@ def test_what_is_planned_for_a_likely_width_is_right_for_all_that_it_has_place_f
     for columns in {2, 64, likely, min(likely - 3, widest), widest, (widest + 7) // 16 * 16}:
         assert legality.check_width(view, {"n": columns, "s0": columns}) is None
         check(name, (21, columns), early=early, any_width=True, machines=[Machine(2, columns)], **fields)
+
+
+@needs_nvrtc
+def test_what_all_parts_have_in_common_is_not_kept_for_them() -> None:
+    """While it was, this kernel spilled, which does not where its number of rows is known."""
+    fields = {"warps": 10, "vectors": 4, "stages": 3, "chunks": 132, "weights": "shared", "finish": "separate"}
+    kernel = kernel_of("layer_norm_backward", (6759, 9929), **fields)[1]
+    compiled(kernel, TARGET.architecture)
+    compiled(with_any_rows(kernel), TARGET.architecture)

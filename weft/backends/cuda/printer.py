@@ -102,7 +102,9 @@ class Printer(RowTiles):
                 if self.segments:
                     line(f"const int64_t segment = {self.segment_of('part')};")
                 template = f"{'apart' if self.apart > 1 else 1}, {self.stage_rows or 1}, turn"
-                line(f"auto tiles = w::tiles_of<{template}>(parts, part, chunk, rows);")
+                # sizes of run time: what all parts have in common would be computed before the loop, and kept
+                rows = "rows" if self.count(self.rows) is not None else "w::once(rows)"
+                line(f"auto tiles = w::tiles_of<{template}>(parts, part, chunk, {rows});")
                 line("const int64_t first_row = tiles.next(), end_row = rows;")
             elif self.is_queued:
                 line(f"const int64_t first_row = queue.first(){self.times_rows}, end_row = rows;")

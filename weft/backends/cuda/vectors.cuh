@@ -221,7 +221,7 @@ inline void store(T* to, const Vector<T, lanes>& found) {
   }
 }
 /// What is computed once, here, and not anew wherever it is used: addresses of vectors that are so far from another one,
-/// and where rows begin between two vectors.
+/// and where rows begin between two vectors; nor before: what follows from numbers of rows.
 template <class T>
 inline T* once(T* p) {
   asm volatile("" : "+l"(p));
@@ -229,6 +229,10 @@ inline T* once(T* p) {
 }
 inline int once(int x) {
   asm volatile("" : "+r"(x));
+  return x;
+}
+inline int64_t once(int64_t x) {
+  asm volatile("" : "+l"(x));
   return x;
 }
 /// To a row, from a column on, but for elements that lie before or behind it.
