@@ -58,6 +58,22 @@ def test_what_misses_a_bar_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not timed in 2 cell(s): failed: liger: RuntimeError: [a] list\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("workload", "columns", "bar"),
+    [
+        ("rms_norm_backward", 8192, 0.90),
+        ("rms_norm_backward", 8200, 0.92),
+        ("layer_norm_backward", 65536, 0.88),
+        ("layer_norm_backward", 65544, 0.80),
+        ("layer_norm_backward", 53533, 0.87),  # it begins between vectors
+        ("softmax_forward", 262144, 0.93),
+        ("layer_norm_backward_bias", 32768, 0.84),
+    ],
+)
+def test_wide_rows_have_bars_of_their_own(workload: str, columns: int, bar: float) -> None:
+    assert gpu_bars.bar_of(Cell(workload, 2**26 // columns, columns, "bf16")) == bar
+
+
 def test_bars_of_wide_and_of_few_rows() -> None:
     """Neither has one against a copy; 2 % of a peer's time are allowed."""
     wide = ("softmax_forward", 32768, 50257, "bf16", 1)

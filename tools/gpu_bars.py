@@ -19,8 +19,14 @@ OTHERS = ("layer_norm_backward_bias", "modulated_layer_norm_backward", "thunder_
 FORWARD_COLUMNS = (256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 12288, 16384)
 BACKWARD_COLUMNS = (256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192)
 OTHER_COLUMNS = (512, 1024, 1152, 2048, 4096, 5120, 8192)
-FORWARD_BAR, FORWARD_MEAN_BAR, BACKWARD_BAR, LAYER_NORM_BAR, OTHER_BAR = 0.92, 0.94, 0.90, 0.87, 0.84
-"""Fractions of a copy of the same bytes, with 2^26 elements."""
+BARS = {
+    "forwards": {0: 0.92, 8192: 0.93},
+    "backwards": {0: 0.90, 8192: 0.92, 65536: 0.80},
+    "layer_norm_backward": {0: 0.87, 8192: 0.88, 65536: 0.80},
+    "others": {0: 0.84},
+}
+"""Fractions of a copy of the same bytes, with 2^26 elements, of rows with more columns than that."""
+FORWARD_MEAN_BAR = 0.94
 SMALLER_BY, SMALL = 0.03, 2**25
 """How much lower these are with so many. With fewer there is none: a launch takes longer than the data."""
 WIDE = ("softmax_forward", 32768, 50257)
@@ -123,7 +129,7 @@ def report(cells: Sequence[Cell]) -> list[str]:
     missed += _report_drawn(console, [cell for cell in done if cell.group])
     missed += [f"{line(cell)}: left to TorchInductor" for cell in done if not cell.launches]
     for cell in done:
-        bar = round(bar_of(cell.workload) - SMALLER_BY * (cell.elements <= SMALL), 2)
+        bar = round(bar_of(cell) - SMALLER_BY * (cell.elements <= SMALL), 2)
         if cell.has_copy_bar and cell.of_copy < bar:
             missed.append(f"{cell.where}: {cell.of_copy:.3f} of copy, bar {bar}")
         missed += _misses_of_wide(cell)
@@ -214,11 +220,12 @@ def _misses_of_wide(cell: Cell) -> list[str]:
     return missed
 
 
-def bar_of(name: str) -> float:
-    """Fraction of a copy that a workload has to reach."""
-    if name in FORWARDS:
-        return FORWARD_BAR
-    return LAYER_NORM_BAR if name == "layer_norm_backward" else BACKWARD_BAR if name in BACKWARDS else OTHER_BAR
+def bar_of(cell: Cell) -> float:
+    """Fraction of a copy that a cell has to reach."""
+    kind = "forwards" if cell.workload in FORWARDS else "backwards" if cell.workload in BACKWARDS else "others"
+    bars = BARS.get(cell.workload, BARS[kind])
+    even = cell.columns % VECTOR == 0  # of others the bar is that of narrow ones, and they are held against even ones
+    return bars[max(least for least in bars if least == 0 or (even and cell.columns > least))]
 
 
 def _mean(values: Iterable[float]) -> float | None:
