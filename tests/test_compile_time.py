@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,30 @@ def test_pairs_are_interleaved_and_begin_with_either(monkeypatch: pytest.MonkeyP
     assert found["ratios"]["plain"] == {"cold": [1.2, 1.125], "warm": [1.0, 1.0]}
     assert found["versions"]["torch"]
     assert code == 1  # cold: 1.163
+
+
+def test_a_package_that_is_hidden_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor by what the process starts, while others are."""
+    seen: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        code = "import cuda, tools; print(cuda.__file__, bool(tools.__file__))"
+        seen.append((command, real([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout))
+        return subprocess.CompletedProcess(command, 0, "3.5\n", "")
+
+    real = subprocess.run
+    monkeypatch.setattr(compile_time.subprocess, "run", run)
+    assert compile_time._run("weft without cuda", "plain", "cpu", None, str(tmp_path)) == 3.5
+    ((command, found),) = seen
+    assert command[command.index("--one") + 1] == "weft"
+    assert found.split() == [str(tmp_path / "hidden" / "cuda" / "__init__.py"), "True"]
+
+
+def test_weft_may_be_compared_with_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    took = {"weft without cuda": 10.0, "weft": 10.5}
+    monkeypatch.setattr(compile_time, "_run", lambda backend, *_: took[backend])
+    assert compile_time.main(["--without", "cuda", "--runs", "2"]) == 0
+    assert "cold: weft takes 1.050x weft without cuda's time (pairs 1.050 to 1.050), bar 1.1" in capsys.readouterr().out
 
 
 def test_the_bar_is_for_the_median_of_the_pairs(capsys: pytest.CaptureFixture[str]) -> None:

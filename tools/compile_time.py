@@ -3,6 +3,8 @@
 Each run is a process of its own, one at a time, that compiles the forward and the backward and runs them once: cold
 with empty cache folders of weft, TorchInductor and Triton, warm with those of the cold run before it. Backends are
 interleaved in pairs, and every second pair begins with the other one; the bars are for the median of the pairs' ratios.
+``--without cuda`` compares weft with itself in processes that find no package of this name, so that its kernels are
+those of other backends.
 ``--json FILE`` is written anew after each pair, with versions and the machine. The exit code is 1 if a bar is missed.
 """
 
@@ -25,7 +27,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-BACKENDS = ("inductor", "weft")
+INDUCTOR, WEFT, WITHOUT = "inductor", "weft", "weft without "
+NAMES = {INDUCTOR: "TorchInductor"}
+"""Of backends in what is printed, where these are not as they are called."""
 BARS = {"cold": 1.1, "warm": 1.05}
 SHAPES = {"cpu": (2, 64), "cuda": (24, 2048)}
 """Batch and sequence: on a CPU as few as there can be, on a GPU those of training."""
@@ -45,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_gpu(parser, given.device)
     missed: list[str] = []
     found: dict[str, Seconds] = {}
+    other = INDUCTOR if given.without is None else WITHOUT + given.without
     for model in given.model:
-        found[model] = {state: {b: [] for b in BACKENDS} for state in BARS}
+        found[model] = {state: {each: [] for each in (other, WEFT)} for state in BARS}
         for pair in track(range(given.runs), f"compiling {model}", console=Console(stderr=True), transient=True):
             measure_pair(found[model], pair, model, given.device, given.blocks)
             if given.json is not None:
@@ -62,13 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=list(SHAPES), default="cpu")
     parser.add_argument("--blocks", type=int, help="of the model; by default as many as the full-size workload has")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--one", choices=BACKENDS, help="compile once in this process and print the seconds")
+    parser.add_argument("--without", metavar="PACKAGE", help="beside weft without it, in place of TorchInductor")
+    parser.add_argument("--one", choices=(INDUCTOR, WEFT), help="compile once in this process and print the seconds")
     return parser
 
 
 def measure_pair(seconds: Seconds, pair: int, model: str, device: str, blocks: int | None) -> None:
     """A cold and a warm run of each backend."""
-    for backend in BACKENDS if pair % 2 == 0 else reversed(BACKENDS):
+    backends = list(seconds["cold"])
+    for backend in backends if pair % 2 == 0 else reversed(backends):
         with tempfile.TemporaryDirectory(prefix="weft-compile-") as folder:
             for state in BARS:
                 seconds[state][backend].append(_run(backend, model, device, blocks, folder))
@@ -81,8 +88,15 @@ def _run(backend: str, model: str, device: str, blocks: int | None, folder: str)
         "TRITON_CACHE_DIR": f"{folder}/triton",
         "WEFT_CACHE_DIR": f"{folder}/weft",
     }
-    command = [sys.executable, "-m", "tools.compile_time", "--one", backend, "--model", model, "--device", device]
+    name, _, hidden = backend.partition(" without ")
+    command = [sys.executable, "-m", "tools.compile_time", "--one", name, "--model", model, "--device", device]
     command += [] if blocks is None else ["--blocks", str(blocks)]
+    if hidden:  # an empty package comes first, in this process and in those that it starts
+        empty = Path(folder, "hidden", hidden, "__init__.py")
+        empty.parent.mkdir(parents=True, exist_ok=True)
+        empty.touch()
+        path = [str(empty.parent.parent), os.getcwd(), os.environ.get("PYTHONPATH", "")]
+        caches["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     done = subprocess.run(command, env=os.environ | caches, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -115,8 +129,9 @@ def _wait(device: str) -> None:
 
 
 def ratios(by_backend: dict[str, list[float]]) -> list[float]:
-    """weft's time over TorchInductor's, pair by pair."""
-    return [mine / other for mine, other in zip(by_backend["weft"], by_backend["inductor"], strict=True)]
+    """weft's time over the other one's, pair by pair."""
+    others = next(samples for backend, samples in by_backend.items() if backend != WEFT)
+    return [mine / other for mine, other in zip(by_backend[WEFT], others, strict=True)]
 
 
 def record(found: dict[str, Seconds], given: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +163,8 @@ def report(seconds: Seconds, title: str = "compile time") -> list[str]:
             table.add_row(state, backend, *(f"{figure:.2f}" for figure in figures))
         pairs = ratios(by_backend)
         ratio, span = statistics.median(pairs), f"{min(pairs):.3f} to {max(pairs):.3f}"
-        lines.append(f"{state}: weft takes {ratio:.3f}x TorchInductor's time (pairs {span}), bar {BARS[state]}")
+        other = next(NAMES.get(backend, backend) for backend in by_backend if backend != WEFT)
+        lines.append(f"{state}: weft takes {ratio:.3f}x {other}'s time (pairs {span}), bar {BARS[state]}")
         missed += [lines[-1]] if ratio > BARS[state] else []
     console = Console()
     console.print(table)
