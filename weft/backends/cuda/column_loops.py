@@ -13,7 +13,6 @@ from weft.backends.cuda.statements import NOTHING, REDUCTIONS, STATES
 from weft.backends.source import Writer
 from weft.ir.ops import identity
 from weft.ir.program import Value
-from weft.ir.zeros import zero_where
 from weft.lowering.nest import Accumulate, Compute, Hold, Load, Restore, Statement, Store
 
 WHOLE = "const bool whole = !at_edge(k) || w::whole<lanes>(column, columns);"
@@ -25,16 +24,8 @@ class ColumnLoops(Lanes):
 
     def __init__(self, kernel: CudaKernel, writer: Writer) -> None:
         super().__init__(kernel, writer)
-        self.clears_edges = self.apart > 1 and self.count(self.columns) is not None and self._sums_vanish()
+        self.clears_edges = self.apart > 1 and self.count(self.columns) is not None and self.sums_vanish
         """Whether row reductions can add up zeros in place of what was copied before and behind a row."""
-
-    def _sums_vanish(self) -> bool:
-        """Whether each row reduction is a sum of what is zero where all rows that are copied are. Numbers of a row that
-        are not finite make it NaN."""
-        numbers = [value.name for value in self.program.values if not self.is_vector(value.name)]
-        zero = zero_where(self.program, [b.name for b in self.streamed()], numbers)
-        reduced = [self.by_name[name] for names in self.loops.inner for name in names]
-        return bool(reduced) and all(value.op == "sum" and value.args[0] in zero for value in reduced)
 
     def find_edges(self) -> None:
         """Which elements are of a row, of the vectors of a thread that lie at its edges."""

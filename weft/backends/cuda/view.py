@@ -15,6 +15,7 @@ from weft.ir.ops import states_of
 from weft.ir.program import Buffer, Program, Size, Value
 from weft.ir.rounding import is_rounded_again, rounded_at_once
 from weft.ir.structure import loops_of, terms_of
+from weft.ir.zeros import zero_where
 from weft.lowering import addresses
 from weft.lowering.view import KernelView
 
@@ -272,6 +273,15 @@ class View(KernelView[CudaSchedule]):
     def copies_numbers(self) -> bool:
         """Whether numbers of rows are copied one by one."""
         return bool(self.numbers()[1]) and not self.copies_tiles
+
+    @property
+    def sums_vanish(self) -> bool:
+        """Whether each row reduction is a sum of what is zero where all rows that are copied are. Numbers of a row that
+        are not finite make it NaN."""
+        numbers = [value.name for value in self.program.values if not self.is_vector(value.name)]
+        zero = zero_where(self.program, [b.name for b in self.streamed()], numbers)
+        reduced = [self.by_name[name] for names in self.loops.inner for name in names]
+        return bool(reduced) and all(value.op == "sum" and value.args[0] in zero for value in reduced)
 
     def is_packed(self, buffer: Buffer) -> bool:
         """Whether the rows of a segment lie together in memory, or the numbers that rows have one of."""

@@ -41,15 +41,16 @@ class Work:
     ahead. copied: bytes of an element of each input that is copied ahead; written: of each output that is written row
     by row; weights: of each input that is the same for all rows of a segment; kept: of each of these in shared memory.
     row_numbers: inputs of which a row has one element. is_packed: whether rows of what is copied lie together in
-    memory. weight_casts: operations on an element that are not done again
-    where weights are kept in shared memory. lanes: elements of a vector. is_any_width: whether the width is known at
-    run time only, and columns the likely one. is_early: whether vectors begin before rows, as far as is likely; alike:
-    how far rows are apart that surely begin at the same place. outer: outer reductions, column sums among them.
-    passes: loops over the columns of a row; loads: of vectors in them. operations: on an element, in float32 additions.
-    exchanges: of row reductions; numbers: that are exchanged; exponentials: those of them that are sums of
-    exponentials; terms: exponentials that are terms of these, and used again; partials: that a thread has of all.
-    sums: column sums; picks: elements of a row that are taken by their index; finishes: whether something is left to do
-    behind the rows. rows: inside a segment, of so many; is_segmented: whether a kernel has any."""
+    memory. weight_casts: operations on an element that are not done again where weights are kept in shared memory.
+    lanes: elements of a vector. is_any_width: whether the width is known at run time only, and columns the likely one.
+    is_early: whether vectors begin before rows, as far as is likely; alike: how far rows are apart that surely begin at
+    the same place. sums_vanish: whether row reductions are sums of what is zero beside a row, if what is copied is.
+    outer: outer reductions, column sums among them. passes: loops over the columns of a row; loads: of vectors in them.
+    operations: on an element, in float32 additions. exchanges: of row reductions; numbers: that are exchanged;
+    exponentials: those of them that are sums of exponentials; terms: exponentials that are terms of these, and used
+    again; partials: that a thread has of all. sums: column sums; picks: elements of a row that are taken by their
+    index; finishes: whether something is left to do behind the rows. rows: inside a segment, of so many; is_segmented:
+    whether a kernel has any."""
 
     moved_bytes: int
     distinct_bytes: int
@@ -64,6 +65,7 @@ class Work:
     is_any_width: bool
     is_early: bool
     alike: int
+    sums_vanish: bool
     outer: int
     passes: int
     loads: int
@@ -125,8 +127,9 @@ class Work:
         return self.alike if self.keeps_columns(schedule) and schedule.groups == 1 else 1
 
     def clears_edges(self, schedule: CudaSchedule) -> bool:
-        """Whether elements beside a row are zero behind a mask of each vector, as ``View`` says of a kernel."""
-        return self.accumulates and self.apart(schedule) > 1
+        """Whether elements beside a row become zeros, as printed loops have them: for each place once, with no
+        branch."""
+        return self.sums_vanish and not self.is_any_width and self.apart(schedule) > 1
 
     def has_parts(self, schedule: CudaSchedule) -> bool:
         """Whether chunks have a part for each place that they have row tiles of."""
@@ -207,6 +210,7 @@ class Work:
             is_any_width,
             begins_between or (is_any_width and not any(_are_multiples([s], split.sizes) for s in view.unknown_sizes)),
             view.alike,
+            view.sums_vanish,
             len(view.outer),
             sum(1 for names in loops.values if any(view.is_vector(name) for name in names)),
             sum(len(streamed & set(used)) for used in loops.used),
