@@ -123,7 +123,7 @@ def test_what_is_stored_between_sectors_takes_longer(
         schedule = base.but(**fields)
         work = Work.of(split_of("rms_norm_forward", 2**26 // columns, columns), schedule.lanes)
         assert isinstance(work, Work)
-        known = replace(constants(TARGET), partly_bytes=0.0, edge_bytes=0.0, ahead=0.0, scarce=0.0)
+        known = replace(constants(TARGET), partly_bytes=0.0, edge_bytes=0.0, ahead_between=0.0, scarce=0.0)
         plain, slow = (
             times_us(work, schedule, TARGET, each).memory for each in (known, replace(known, **{constant: 1e3}))
         )
@@ -132,6 +132,49 @@ def test_what_is_stored_between_sectors_takes_longer(
     assert takes(336, fewer) == takes(336, more) == 0
     times = 7 if "lanes" in fewer else 4 if "lanes" in more or more["groups"] == 16 else 2
     assert takes(333, more) == pytest.approx(times * takes(333, fewer), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("constant", "name", "columns"),
+    [
+        ("power_sums", "layer_norm_backward", 8192),
+        ("power", "layer_norm_forward", 8192),
+        ("ahead_between", "layer_norm_backward", 8193),
+        ("ahead", "layer_norm_backward", 8192),
+        ("edge", "layer_norm_backward", 8193),
+    ],
+)
+def test_each_kind_of_kernel_has_its_constants(constant: str, name: str, columns: int) -> None:
+    kinds = [("layer_norm_backward", 8192), ("layer_norm_forward", 8192), ("layer_norm_backward", 8193)]
+    known = constants(TARGET)
+    more = replace(known, **{constant: 2 * getattr(known, constant)})
+    differ = set[tuple[str, int]]()
+    for kind in kinds:
+        schedule = CudaSchedule(
+            "CLUSTER", ("m",), ("n",), (), rows_per_tile=1, warps=8, vectors=5, stages=6, chunks=132
+        )
+        work = work_of(split_of(kind[0], 8192, kind[1]))
+        if times_us(work, schedule, TARGET, known) != times_us(work, schedule, TARGET, more):
+            differ.add(kind)
+    assert (name, columns) in differ
+    others = {"power_sums": {("layer_norm_backward", 8193)}, "ahead": {("layer_norm_forward", 8192)}}
+    assert differ == {(name, columns)} | others.get(constant, set())
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "clears"),
+    [
+        ("layer_norm_backward", 8193, True),
+        ("add_rms_norm_backward", 8193, True),
+        ("layer_norm_backward", 8192, False),  # rows begin with vectors
+        ("layer_norm_forward", 8193, False),  # moments are no sums of what is zero beside a row
+    ],
+)
+def test_edges_that_become_zeros_are_those_of_the_text(name: str, columns: int, clears: bool) -> None:
+    fields = {"rows_per_tile": 1, "warps": 8, "vectors": 5, "chunks": 8, "weights": "shared"}
+    kernel = kernel_of(name, (512, columns), **fields)[1]
+    assert work_of(split_of(name, 512, columns)).clears_edges(kernel.schedule) is clears
+    assert ("row_lanes[" in render(kernel).text) is clears
 
 
 def test_row_reductions_that_come_behind_are_not_waited_for() -> None:
