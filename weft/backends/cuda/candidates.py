@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
 from weft.backends.cuda import resources
 from weft.backends.cuda.registers import wanted_registers
-from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory, Tile
+from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory
 from weft.backends.cuda.view import LINE_BYTES
 from weft.backends.cuda.work import Work
 from weft.ir.structure import KEPT
@@ -37,6 +38,17 @@ LEAST_AHEAD = 2
 """Row tiles of a multiprocessor."""
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A schedule but for blocks and stages. registers: that a thread wants; stage_bytes, other_bytes: of the shared
+    memory of a block, for each stage and for all else."""
+
+    schedule: CudaSchedule
+    registers: float
+    stage_bytes: int
+    other_bytes: int
+
+
 @lru_cache(maxsize=KEPT)
 def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
     """All of them, none if no such kernel is written or it would not fit. slack: times as many registers as there are
@@ -55,21 +67,20 @@ def _candidates(split: Split, work: Work, lanes: int, slack: float) -> Iterator[
     finishes: tuple[Finish, ...] = ("none",)
     if work.finishes:
         finishes = ("same", "separate") if target.exclusive else ("separate",)
-    for base, (blocks, rows, finish) in product(_divisions(split, work, lanes), product(BLOCKS, ROWS, finishes)):
+    for base, rows in product(_divisions(split, work, lanes), ROWS):
         tile_rows = rows * base.groups
-        if rows * base.vectors * work.lanes > MOST_TILE or blocks * (base.warps + 1) > target.most_warps:
+        if rows * base.vectors * work.lanes > MOST_TILE or tile_rows > work.rows:
             continue
-        if tile_rows > work.rows or (base.groups > 1 and tile_rows > WARP_THREADS):
+        if base.groups > 1 and tile_rows > WARP_THREADS:
             continue
-        for weights in _places(work, base.groups):
-            plain = base.but(rows_per_tile=tile_rows, finish=finish, blocks=blocks, weights=weights)
-            most = slack * resources.most_registers(base.warps, blocks, target)
-            if wanted_registers(work, plain) > most or (made := _with_stages(plain, split, work)) is None:
-                continue
-            made = made.but(chunks=chunk_count(made, split, work))
-            others = (*_holding(made, split, work), _lagging(made, split, work))
-            yield made
-            yield from (each for each in others if each is not None and wanted_registers(work, each) <= most)
+        blocks = [count for count in BLOCKS if count * (base.warps + 1) <= target.most_warps]
+        most = [slack * resources.most_registers(base.warps, count, target) for count in blocks]
+        for weights, finish in product(_places(work, base.groups), finishes):
+            plain = base.but(rows_per_tile=tile_rows, weights=weights, finish=finish)
+            wanted = [(each, wanted_registers(work, each)) for each in _ways(plain, work)]
+            ways = [_Way(each, own, *resources.shared_parts(work, each)) for each, own in wanted if own <= max(most)]
+            for count, registers in zip(blocks, most, strict=True):
+                yield from _resident(count, [way for way in ways if way.registers <= registers], split, work)
 
 
 def _divisions(split: Split, work: Work, lanes: int) -> Iterator[CudaSchedule]:
@@ -103,16 +114,20 @@ def _places(work: Work, groups: int) -> tuple[Memory, ...]:
     return tuple(place for place, is_possible in found if is_possible)
 
 
-def _with_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
-    """With as many as copy enough ahead, or as there is place for; None if there is too little of it."""
-    each, others = resources.shared_parts(work, schedule)
-    place = resources.most_shared_bytes(schedule.blocks, split.target) // LINE_BYTES * LINE_BYTES
-    most = min(MOST_STAGES, (place - others) // each)
-    ahead = -(-resources.least_ahead_bytes(schedule) // (schedule.blocks * each))
-    stages = min(most, max(schedule.held_stages + ahead, -(-LEAST_AHEAD // schedule.blocks)))
-    if stages < 1 or stages * schedule.blocks < LEAST_AHEAD:
-        return None
-    return schedule.but(stages=stages)
+def _resident(blocks: int, ways: Iterable[_Way], split: Split, work: Work) -> Iterator[CudaSchedule]:
+    """Those that so many blocks of a multiprocessor have place for; none if there is none for the first. With as many
+    stages as copy enough ahead, or as there is place for."""
+    place = resources.most_shared_bytes(blocks, split.target) // LINE_BYTES * LINE_BYTES
+    for at, way in enumerate(ways):
+        ahead = -(-resources.least_ahead_bytes(way.schedule) // (blocks * way.stage_bytes))
+        wanted = max(way.schedule.held_stages + ahead, -(-LEAST_AHEAD // blocks))
+        stages = min(MOST_STAGES, (place - way.other_bytes) // way.stage_bytes, wanted)
+        if stages < 1 or stages * blocks < LEAST_AHEAD:
+            if at == 0:
+                return
+        elif not way.schedule.lag or stages >= 1 + LEAST_AHEAD:
+            made = way.schedule.but(blocks=blocks, stages=stages)
+            yield made.but(chunks=chunk_count(made, split, work))
 
 
 def with_more_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
@@ -122,23 +137,16 @@ def with_more_stages(schedule: CudaSchedule, split: Split, work: Work) -> CudaSc
     return made if fits and made.stages <= MOST_STAGES else None
 
 
-def _lagging(schedule: CudaSchedule, split: Split, work: Work) -> CudaSchedule | None:
-    """The same, if a block has place for a tile whose row reductions are under way beside the others."""
-    if schedule.warps * schedule.cluster <= schedule.groups or not work.exchanges:
-        return None
-    made = _with_stages(schedule.but(lag=1), split, work)
-    return made if made is not None and made.stages >= 1 + LEAST_AHEAD else None
-
-
-def _holding(schedule: CudaSchedule, split: Split, work: Work) -> Iterator[CudaSchedule]:
-    """The same with row tiles in registers, if they are read more than once, or what is made of them."""
-    tiles: tuple[tuple[Tile, bool], ...] = (
-        ("registers", work.loads > len(work.copied)),
-        ("exponentials", work.terms > 0),
-    )
-    for tile, is_possible in tiles:
-        if is_possible and (made := _with_stages(schedule.but(tile=tile), split, work)) is not None:
-            yield made
+def _ways(schedule: CudaSchedule, work: Work) -> Iterator[CudaSchedule]:
+    """The same, the plainest first: with row tiles in registers, if they are read more than once, or what is made of
+    them; and with what follows from row reductions behind, if a block has something to wait for."""
+    yield schedule
+    if work.loads > len(work.copied):
+        yield schedule.but(tile="registers")
+    if work.terms > 0:
+        yield schedule.but(tile="exponentials")
+    if schedule.warps * schedule.cluster > schedule.groups and work.exchanges:
+        yield schedule.but(lag=1)
 
 
 def chunk_count(schedule: CudaSchedule, split: Split, work: Work) -> int:

@@ -98,12 +98,12 @@ class Work:
         """Of all rows."""
         return self.segments * self.rows * self.columns
 
-    @property
+    @cached_property
     def copied_again_bytes(self) -> int:
         """Which the second cache has from a row before."""
         return max(0, self.copied_bytes - self.distinct_bytes)
 
-    @property
+    @cached_property
     def stored_between_sectors(self) -> int:
         """Rows of outputs that begin between two sectors of the second cache where they lie one after the other."""
         between = sum(self.columns * size % SECTOR_BYTES != 0 for size in self.written)
