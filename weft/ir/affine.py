@@ -73,6 +73,8 @@ class _Search:
         stores = [[output.value for output in outputs] for outputs in loops.stores]
         self.roots = [[*some, *more, *others] for some, more, others in zip(stores, inner, self.sums, strict=True)]
         """What each loop is there for."""
+        self.costs: dict[frozenset[Edge], Cost] = {}
+        """What was found out, by the edges that are open."""
         computed = {name for names in loops.values for name in names}
         self.linear = {v.name: v for v in program.values if v.name in computed and self._is_linear(v)}
         inputs = {buffer.name for buffer in program.inputs}
@@ -115,7 +117,7 @@ class _Search:
         if not self.edges:
             return {}
         least, opened = min(self._descended(()), self._descended(self.edges), key=lambda found: found[0])
-        if least[0] >= self._cost(())[0]:
+        if least[0] >= self._cost(frozenset())[0]:
             return {}
         linear = self._all(opened)
         alone = {name for roots in self.roots for name in self._products_alone(self._uses(roots, linear), linear)}
@@ -160,8 +162,13 @@ class _Search:
         parts = sum(term in exact and is_exact(factor) for term, factor in found.terms)
         return op == "neg" or parts + (found.constant is not None and is_exact(found.constant)) < 2
 
-    def _cost(self, opened: Iterable[Edge]) -> Cost:
+    def _cost(self, opened: frozenset[Edge]) -> Cost:
         """Of all loops. A product that is only added to something else is computed with that."""
+        if opened not in self.costs:
+            self.costs[opened] = self._counted(opened)
+        return self.costs[opened]
+
+    def _counted(self, opened: frozenset[Edge]) -> Cost:
         linear, needed, total = self._all(opened), set[str](), 0
         for roots, sums in zip(self.roots, self.sums, strict=True):
             uses = self._uses(roots, linear)
@@ -174,7 +181,7 @@ class _Search:
                     added = sum(factor.is_one and term in alone for term, factor in linear[name].terms)
                     total -= min(added, max(0, linear[name].addends - 1))
         numbers = {number for name in needed & linear.keys() for number in linear[name].numbers()}
-        return total, len(numbers), len([*opened])
+        return total, len(numbers), len(opened)
 
     def _uses(self, roots: Iterable[str], linear: Mapping[str, Linear]) -> Counter[str]:
         """How often each value is used that a loop computes."""

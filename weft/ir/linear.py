@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Literal
 
 from weft.ir.builder import Builder
@@ -20,14 +20,14 @@ class Number:
     negative: bool = False
 
     def __neg__(self) -> Number:
-        return replace(self, negative=not self.negative)
+        return self._signed(not self.negative)
 
     def __mul__(self, other: Number) -> Number:
         if self.is_one or other.is_one:
             found = other if self.is_one else self
         else:
             found = Number("mul", (self.without_sign, other.without_sign))
-        return replace(found, negative=self.negative != other.negative)
+        return found._signed(self.negative != other.negative)
 
     def __add__(self, other: Number) -> Number:
         if self.negative and other.negative:
@@ -41,7 +41,10 @@ class Number:
 
     @property
     def without_sign(self) -> Number:
-        return replace(self, negative=False)
+        return self._signed(False)
+
+    def _signed(self, negative: bool) -> Number:
+        return self if negative == self.negative else replace(self, negative=negative)
 
     @property
     def size(self) -> int:
@@ -126,12 +129,12 @@ class Linear:
         factor = self.terms[0][1]
         return not factor.is_one and not factor.negative
 
-    @property
+    @cached_property
     def addends(self) -> int:
         """What is added as it is, not multiplied before."""
         return sum(factor.is_one for _, factor in self.terms) + (self.constant is not None)
 
-    @property
+    @cached_property
     def operations(self) -> int:
         """On elements: a multiplication and an addition at once a term, or an addition where it has no factor. What
         comes first is added to nothing, and a sign is no operation."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from weft.hashing import hash_once
 from weft.ir.printer import print_program
@@ -44,7 +45,7 @@ class Buffer:
     within: str = ""
     place: int = 0
 
-    @property
+    @cached_property
     def stride_of(self) -> dict[str, Size]:
         """Strides by dimension."""
         return dict(zip(self.dims, self.strides, strict=True))

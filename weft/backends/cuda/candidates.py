@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 from weft.backends.cuda import resources
@@ -12,7 +11,6 @@ from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import MOST_LANES, SHARES, WARP_THREADS, CudaSchedule, Memory
 from weft.backends.cuda.view import LINE_BYTES
 from weft.backends.cuda.work import Work
-from weft.ir.structure import KEPT
 from weft.plan.schedule import Finish
 from weft.plan.split import Split
 
@@ -49,7 +47,6 @@ class _Way:
     other_bytes: int
 
 
-@lru_cache(maxsize=KEPT)
 def candidates(split: Split, slack: float = 1.0) -> tuple[CudaSchedule, ...]:
     """All of them, none if no such kernel is written or it would not fit. slack: times as many registers as there are
     that a thread may want."""

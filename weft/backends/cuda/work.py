@@ -193,7 +193,8 @@ class Work:
         operations = sum(cost_of(view.by_name[name], name in view.rough) for name in vectors)
         weights = view.weights()
         kept = view.kept(shifted=view.alike > 1 and not view.outer)
-        floats = {one.name for one, *others in kept if one in view.cast_weights() and not others}
+        cast = view.cast_weights()
+        floats = {one.name for one, *others in kept if one in cast and not others}
         casts = [n for n in vectors if not floats.isdisjoint(view.by_name[n].args)]
         moved = [*program.moved_inputs, *(output.buffer for output in program.outputs)]
         return Work(
