@@ -58,7 +58,11 @@ def test_weft_may_be_compared_with_itself(monkeypatch: pytest.MonkeyPatch, capsy
     took = {"weft without cuda": 10.0, "weft": 10.5}
     monkeypatch.setattr(compile_time, "_run", lambda backend, *_: took[backend])
     assert compile_time.main(["--without", "cuda", "--runs", "2"]) == 0
-    assert "cold: weft takes 1.050x weft without cuda's time (pairs 1.050 to 1.050), bar 1.1" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "cold: weft takes 1.050x weft without cuda's time (pairs 1.050 to 1.050), bar 1.1" in printed
+    assert "warm: weft takes" in printed
+    compile_time.main(["--without", "cuda", "--runs", "1", "--cold"])
+    assert "warm" not in capsys.readouterr().out
 
 
 def test_the_bar_is_for_the_median_of_the_pairs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,9 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_gpu(parser, given.device)
     missed: list[str] = []
     found: dict[str, Seconds] = {}
+    states = [state for state in BARS if state == "cold" or not given.cold]
     other = INDUCTOR if given.without is None else WITHOUT + given.without
     for model in given.model:
-        found[model] = {state: {each: [] for each in (other, WEFT)} for state in BARS}
+        found[model] = {state: {each: [] for each in (other, WEFT)} for state in states}
         for pair in track(range(given.runs), f"compiling {model}", console=Console(stderr=True), transient=True):
             measure_pair(found[model], pair, model, given.device, given.blocks)
             if given.json is not None:
@@ -62,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.compile_time", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="pairs of cold and warm runs")
+    parser.add_argument("--runs", type=int, default=5, help="pairs of runs")
     parser.add_argument("--model", nargs="+", default=["residual_mix"], help="models of weft.bench.models")
     parser.add_argument("--device", choices=list(SHAPES), default="cpu")
     parser.add_argument("--blocks", type=int, help="of the model; by default as many as the full-size workload has")
+    parser.add_argument("--cold", action="store_true", help="no runs with warm caches")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--without", metavar="PACKAGE", help="beside weft without it, in place of TorchInductor")
     parser.add_argument("--one", choices=(INDUCTOR, WEFT), help="compile once in this process and print the seconds")
@@ -77,7 +79,7 @@ def measure_pair(seconds: Seconds, pair: int, model: str, device: str, blocks: i
     backends = list(seconds["cold"])
     for backend in backends if pair % 2 == 0 else reversed(backends):
         with tempfile.TemporaryDirectory(prefix="weft-compile-") as folder:
-            for state in BARS:
+            for state in seconds:
                 seconds[state][backend].append(_run(backend, model, device, blocks, folder))
 
 
