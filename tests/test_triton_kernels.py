@@ -16,11 +16,13 @@ from tests.cases import NAMES, often
 from tests.fuzz.pool import run_seeds
 from tests.triton_programs import PROGRAMS
 from weft.backends.binary import Job, Variant
+from weft.backends.listed import backend_named
 from weft.backends.triton import text as triton
 from weft.ir.parser import parse
 from weft.options import Options
-from weft.plan.kernel import Plan
+from weft.plan.kernel import Kernel, Plan
 from weft.plan.planner import plan_split
+from weft.plan.split import Split
 from weft.runtime.gpu.builds import binaries
 from weft.target import Target
 
@@ -151,6 +153,23 @@ def test_rows_that_32_bits_cannot_count_are_counted_in_64(rows: int, wide: bool,
     assert ("m = tl.cast(tile, tl.int64) * " in source.text, "m = tile * " in source.text) == (wide, not wide)
     options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
     assert binaries(Job(kernel, source, Variant.expected(kernel, {}), 90), options)
+
+
+@pytest.mark.parametrize(("rows", "wide"), [("rows", True), (5000, False)])
+def test_where_a_row_begins_is_told_in_32_bits(rows: int | str, wide: bool, tmp_path: Path) -> None:
+    """Masks of the columns are made of it, wherever rows are in memory."""
+    body = "  input x: bf16 [m:1226, n:1]\n  wide: f32{m, n} = cast(x)\n  sum: f32{m} = sum[n](wide)\n"
+    head, hints = ("rows", {"rows": 5000}) if wide else ("", {})
+    text = f"program p({head})\n  dim m = {rows}\n  dim n = 1226\n{body}  output y: f32 [m:1] = sum\nend\n"
+    schedule = backend_named("triton").choose(Split.of(parse(text), ("m",), ("n",), Target.named("h200"), hints))
+    assert schedule is not None
+    assert schedule.scheme == "ONE_SHOT"
+    kernel = Kernel(parse(text), schedule)
+    source = triton.render(kernel)
+    place = "tl.cast(tl.cast(tile, tl.int64) * 1226 % 16, tl.int32)" if wide else "tile * 1226 % 16"
+    assert f"early = tl.multiple_of({place}, 2)" in source.text
+    options = Options.read({"cache_dir": str(tmp_path / "cache")}, {})
+    assert binaries(Job(kernel, source, Variant.expected(kernel, hints), 90), options)
 
 
 def test_random_programs_agree_with_float64(tmp_path: Path) -> None:

@@ -169,6 +169,8 @@ class Printer(ColumnBlocks):
         row = {"chunk": "chunk", "tile": self.places.tile}[statement.of]
         first = self.places.row_offset(self.row_buffers()[0], row=row)
         text = f"({first}) % {early.sector}" if " + " in first else f"{first} % {early.sector}"
+        if self.places.is_wide:
+            text = f"tl.cast({text}, tl.int32)"  # masks are made of it
         self.out.line(f"early = {f'tl.multiple_of({text}, {early.step})' if early.step > 1 else text}")
         self._columns()
         for name in statement.buffers:
