@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 Cell = Mapping[str, Any]
-FILES = ("backward", "sums", "forward", "odd", "narrow", "large", "thunder", "peers", "quack")
+FILES = ("backward", "sums", "forward", "odd", "narrow", "run_time", "large", "thunder", "peers", "quack")
 """Of ``benchmarks/results``, behind ``h200_rows_``."""
 
 PAGE = """## Wide and odd rows
 
 Fractions of copy of 2^26 elements in bf16, a line a width. Beyond 8192 columns, and at many odd widths, these kernels
 are in CUDA C++ ([the note](notes/cuda.md)). Powers of two, 12288 and 24576 were chosen, and
-layer norm's backward at 728, 2209, 8711 and, with a bias gradient, 18536 had missed a bar before; all other widths were
-drawn when the code was finished.
+1211, 1226, 1338 and 1899 among sizes known at run time only; all other widths were drawn when the code was finished.
 
 Backwards with column sums, of two and of three or more:
 
@@ -43,6 +42,12 @@ Layer norm backward at narrower widths, multiples of 8 that were drawn:
 `{commands[narrow]}`
 
 {narrow}
+
+Rows and columns of a size that is known at run time only, with their time over that of known sizes:
+
+`{commands[run_time]}`
+
+{run_time}
 
 Of 2^28 elements:
 
@@ -87,6 +92,7 @@ def rows_page(folder: Path) -> str:
         forward=fractions(cells["forward"]),
         odd=fractions(cells["odd"]),
         narrow=fractions(cells["narrow"]),
+        run_time=run_times(cells["run_time"]),
         large=fractions(cells["large"]),
         thunder=by_width(cells["thunder"], lambda cell: f"{of_copy(cell)} ({over(cell, 'inductor')})"),
         peers=peers(cells["peers"]),
@@ -113,6 +119,17 @@ def over(cell: Cell, peer: str) -> str:
 def fractions(cells: Sequence[Cell]) -> str:
     """A line a width, a column a workload."""
     return by_width(cells, of_copy)
+
+
+def run_times(cells: Sequence[Cell]) -> str:
+    """Of cells whose sizes are known at run time only, beside the others."""
+    known = {(cell["workload"], cell["columns"]): cell["us"]["weft"] for cell in cells if not cell["dynamic"]}
+    late = [cell for cell in cells if cell["dynamic"]]
+
+    def text(cell: Cell) -> str:
+        return f"{of_copy(cell)} ({cell['us']['weft'] / known[cell['workload'], cell['columns']]:.3f})"
+
+    return by_width(late, text)
 
 
 def by_width(cells: Sequence[Cell], text: Callable[[Cell], str]) -> str:
