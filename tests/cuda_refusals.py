@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.cuda_kernels import kernel_of, of_any_width
+from tests.cuda_kernels import kernel_of, of_any_width, with_any_rows
 from tests.refusal_cases import says
 from weft.backends.cuda import build
 from weft.backends.cuda.backend import BACKEND
@@ -210,6 +210,17 @@ def _(*_: Any) -> Refusal | None:
 def _(*_: Any) -> Refusal | None:
     _, kernel = kernel_of("softmax_forward", (64, 65536), warps=4, vectors=64)
     return BACKEND.supports(kernel)
+
+
+@says(
+    "cuda_index: p: counts row tiles of a chunk in 32 bits (have 2250000081, limit 2147483647)", 2250000081, 2**31 - 1
+)
+def _(*_: Any) -> Refusal | None:
+    kernel = with_any_rows(of_any_width(warps=4, vectors=1))
+    sizes = {"m": 8, "n": 501, "s0": 501, "rows": 8}
+    assert BACKEND.check_sizes(kernel, sizes) is None
+    many = 250_000_000
+    return BACKEND.check_sizes(kernel, sizes | {"m": many, "rows": many})
 
 
 @says(

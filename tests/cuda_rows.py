@@ -15,28 +15,31 @@ TILE_ROWS_AND_TURNS = ((1, 0), (3, 0), (1, 4), (2, 3))
 WORDS = 16
 """Of a part in a list of them."""
 TEXT = """
-/// Of places and chunks, where chunks have turns.
-template <int turn>
-struct Kind { using Int = int; };
-template <>
-struct Kind<0> { using Int = int64_t; };
-
 /// The parts of a chunk, in the place of as many as it can have and one more: number, chunk, place, what is known of
 /// its tiles, and which parts are of its place.
-template <int apart, int tile_rows, int turn>
-inline void list_parts(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
-  using Int = typename Kind<turn>::Int;
+template <class Int, int apart, int tile_rows, int turn>
+inline void list_parts_in(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
   const w::ChunkParts<Int> parts{static_cast<Int>(segments * apart), static_cast<Int>(chunks)};
   int64_t* to = out + chunk * (parts.places + 1) * 16;
-  const int64_t first = parts.first(chunk), last = parts.last(chunk);
-  for (int64_t part = first; part <= last && part <= first + parts.places; ++part, to += 16) {
-    const w::PartTiles tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
+  const Int first = parts.first(chunk), last = parts.last(chunk);
+  for (Int part = first; part <= last && part <= first + parts.places; ++part, to += 16) {
+    const w::PartTiles<Int> tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
     to[0] = part, to[1] = chunk, to[2] = parts.place(part);
     to[14] = parts.begin(to[2]), to[15] = parts.begin(to[2] + 1);
     to[3] = tiles.round, to[4] = tiles.end, to[5] = tiles.whole, to[6] = tiles.leave, to[7] = tiles.enter;
     to[8] = tiles.last, to[9] = tiles.rank, to[10] = tiles.last_rank;
     to[11] = tiles.first, to[12] = tiles.step, to[13] = tiles.none;
   }
+}
+
+/// In 32 bits where they do.
+template <int apart, int tile_rows, int turn>
+inline void list_parts(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
+  const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step + turn;
+  if (max((segments * apart * tiles + 1) * (chunks + 1), rows + step) < 1ll << 31)
+    list_parts_in<int, apart, tile_rows, turn>(out, rows, segments, chunks, chunk);
+  else
+    list_parts_in<int64_t, apart, tile_rows, turn>(out, rows, segments, chunks, chunk);
 }
 """
 WAYS = [(apart, *way) for apart, way in product(APART, TILE_ROWS_AND_TURNS)]

@@ -49,7 +49,7 @@ def test_kernels_of_any_width_are_planned_for_the_likely_one(name: str, columns:
         made = replace(kernel, schedule=schedule)
         assert View(made).stage_bytes == resources.stage_bytes(unknown, schedule)
         assert shared_bytes(made) <= resources.shared_bytes(unknown, schedule)
-        assert BACKEND.check_sizes(made, {"n": columns, "s0": columns}) is None
+        assert BACKEND.check_sizes(made, {"m": 4096, "n": columns, "s0": columns}) is None
 
 
 @needs_nvrtc
@@ -58,6 +58,34 @@ def test_what_is_planned_for_any_width_does_not_spill(name: str, columns: int) -
     kernel, _, _ = planned_for(name, (4096, columns))
     (first, *_) = BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {"s0": columns}), 90))
     assert first.usage.spill_bytes == 0
+
+
+@needs_nvrtc
+def test_parts_of_any_number_of_segments_are_counted_in_few_registers() -> None:
+    """Numbers of 64 bits spilled 32 bytes."""
+    _, kernel = kernel_of("modulated_layer_norm_backward", (8192, 2000), dynamic=True)
+    split = Split.of_kernel(kernel, TARGET, {"s0": 64})
+    schedule = choice.chosen(split)
+    assert schedule is not None
+    kernel = replace(kernel, schedule=schedule)
+    assert View(kernel).part_type == "int"
+    assert "const w::ChunkParts<int> parts{static_cast<int>(segments), chunks};" in render(kernel).text
+    for binary in BACKEND.compile(Job(kernel, render(kernel), Variant.expected(kernel, {"s0": 64}), 90)):
+        assert binary.usage.spill_bytes == 0
+
+
+@needs_nvrtc
+def test_more_row_tiles_than_32_bits_count_are_counted_in_64() -> None:
+    _, kernel = kernel_of("rms_norm_backward", (515, 1001), warps=4, vectors=2)
+    (rows,) = kernel.schedule.rows
+    dims = kernel.program.dims
+    for count, kind in ((10**6, "int"), (10**9, "int64_t")):
+        program = replace(kernel.program, dims=tuple(replace(d, size=count) if d.name == rows else d for d in dims))
+        made = replace(kernel, program=program)
+        text = render(made).text
+        assert f"constexpr w::ChunkParts<{kind}> parts{{apart, chunks}};" in text
+        assert text.count(f"for ({kind} part = parts.first(chunk); part <= parts.last(chunk); ++part)") == 2
+        assert BACKEND.compile(Job(made, render(made), Variant.expected(made, {}), 90))
 
 
 @needs_nvrtc

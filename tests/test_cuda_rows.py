@@ -34,7 +34,8 @@ extern "C" void list_all(
     int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int apart, int tile_rows, int turn) {{
   for (int64_t chunk = 0; chunk < chunks; ++chunk) list_one(out, rows, segments, chunks, chunk, apart, tile_rows, turn);
 }}
-extern "C" int64_t next_of(w::PartTiles* tiles) {{ return tiles->next(); }}
+extern "C" int64_t next_of(w::PartTiles<int64_t>* tiles) {{ return tiles->next(); }}
+extern "C" int64_t next_in_32_bits(w::PartTiles<int>* tiles) {{ return tiles->next(); }}
 """
 
 
@@ -42,7 +43,7 @@ extern "C" int64_t next_of(w::PartTiles* tiles) {{ return tiles->next(); }}
 def header(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     text = f"namespace w {{\n{section('the rows of a chunk')}\n}}\n"
     made = library(text + TEXT + _CALLED, tmp_path_factory.mktemp("rows"))
-    made.next_of.restype = ctypes.c_int64
+    made.next_of.restype = made.next_in_32_bits.restype = ctypes.c_int64
     return made
 
 
@@ -101,10 +102,11 @@ def test_tiles_of_a_part_follow_one_another(
 ) -> None:
     """And behind them comes a row that does not exist and would begin as they do, however often it is asked for."""
     for part in parts_of(rows, chunks, *way):
-        tiles = (ctypes.c_int64 * 11)(*astuple(part)[3:14])
-        found = [header.next_of(tiles) for _ in part.rows]
-        assert found == part.rows == sorted({*found})
-        assert header.next_of(tiles) == header.next_of(tiles) == part.none >= rows
+        for word, next_of in ((ctypes.c_int64, header.next_of), (ctypes.c_int, header.next_in_32_bits)):
+            tiles = (word * 11)(*astuple(part)[3:14])
+            found = [next_of(tiles) for _ in part.rows]
+            assert found == part.rows == sorted({*found})
+            assert next_of(tiles) == next_of(tiles) == part.none >= rows
 
 
 @pytest.mark.parametrize(("chunks", "apart"), [(66, 8), (30, 8), (132, 4), (15, 8), (30, 2), (264, 1)])
@@ -226,7 +228,7 @@ def test_a_chunk_has_a_part_for_each_place_where_rows_begin_between_vectors(colu
     """All warps go through the same rows of it, and partial results of a part are its own."""
     _, kernel = kernel_of("rms_norm_backward", (515, columns), **SOME["a finish of its own"])
     lines = [line.strip() for line in render(kernel).text.splitlines()]
-    loop = "for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {"
+    loop = "for (int part = parts.first(chunk); part <= parts.last(chunk); ++part) {"
     rows = "auto tiles = w::tiles_of<apart, 1, turn>(parts, part, chunk, rows);"
     plain = "const int64_t first_row = chunk, end_row = rows, stride = chunks;"
     assert lines.count(f"constexpr int apart = {apart};") == lines.count(loop) == lines.count(rows) == 2 * (apart > 1)

@@ -35,7 +35,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   constexpr int threads = 32 * warps;
   constexpr int columns = 32768;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int chunks = 30;
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + threads - 1) / threads;
@@ -52,7 +52,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   w::Ring<3, 25472, warps, w::Eviction::last> ring(memory, barriers);
   w::Exchange<cluster, warps, 1, 4> exchange(memory + 92928, barriers + 6, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
   };
@@ -69,7 +69,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t first_row = chunk, end_row = rows, stride = chunks;
         const auto dy_at = [&](int64_t row) { return dy + row * 32768; };
         const auto dresidual_at = [&](int64_t row) { return dresidual + row * 32768; };
@@ -92,7 +92,7 @@ weft_add_rms_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __rest
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+    for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t first_row = chunk, end_row = rows, stride = chunks;
       const auto dy_at = [&](int64_t row) { return dy + row * 32768; };
       const auto dresidual_at = [&](int64_t row) { return dresidual + row * 32768; };
@@ -229,11 +229,11 @@ weft_add_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16*
   constexpr int warps = 8;
   constexpr int columns = 32768;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 30;
+  constexpr int chunks = 30;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
     return beginning(dy + part * 32768);
   };

@@ -44,7 +44,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr int stage_rows = groups * tile_rows;
   constexpr int columns = 521;
   const int64_t rows = 131072;
-  constexpr int64_t chunks = 396;
+  constexpr int chunks = 396;
   constexpr bool early = true;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
   constexpr int thread_vectors = (own + group_threads - 1) / group_threads;
@@ -60,7 +60,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   w::Ring<2, 17664, warps, w::Eviction::last> ring(memory, barriers);
   w::Exchange<cluster, warps / groups, 4, 2, true> exchange(memory + 39680 + group * 64, barriers + 4 + group * 2, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * group_threads <= surely || (vector < own && column < columns);
   };
@@ -81,7 +81,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
         const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks * stage_rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 521; };
         const auto x_at = [&](int64_t row) { return x + row * 521; };
@@ -101,7 +101,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+    for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
       const int64_t first_row = chunk * stage_rows, end_row = rows, stride = chunks * stage_rows;
       const auto dy_at = [&](int64_t row) { return dy + row * 521; };
       const auto x_at = [&](int64_t row) { return x + row * 521; };
@@ -272,11 +272,11 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   constexpr int warps = 32;
   constexpr int columns = 521;
   const int64_t rows = 131072;
-  constexpr int64_t chunks = 396;
+  constexpr int chunks = 396;
   constexpr int lanes = 2;
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
     return 0;
   };

@@ -42,7 +42,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   constexpr int turn = 3;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 15;
+  constexpr int chunks = 15;
   constexpr int apart = 8;
   constexpr w::ChunkParts<int> parts{apart, chunks};
   constexpr bool early = true;
@@ -61,7 +61,7 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   w::Ring<2, 51328, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 4, 2> exchange(memory + 127872, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   // those of a block from its second one on, and its first one behind its last one
   const auto vector_of = [&](int thread, int k) {
     const int next = thread + k * threads + 1;
@@ -83,8 +83,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+      for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        for (int part = parts.first(chunk); part <= parts.last(chunk); ++part) {
           auto tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
           const int64_t first_row = tiles.next(), end_row = rows;
           const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
@@ -116,8 +116,8 @@ weft_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16* __restri
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+    for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      for (int part = parts.first(chunk); part <= parts.last(chunk); ++part) {
         auto tiles = w::tiles_of<apart, tile_rows, turn>(parts, part, chunk, rows);
         const int64_t first_row = tiles.next(), end_row = rows;
         const auto dy_at = [&](int64_t row) { return dy + row * 50257; };
@@ -310,13 +310,13 @@ weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* _
   constexpr int warps = 8;
   constexpr int columns = 50257;
   const int64_t rows = 1024;
-  constexpr int64_t chunks = 15;
+  constexpr int chunks = 15;
   constexpr int apart = 8;
   constexpr w::ChunkParts<int> parts{apart, chunks};
   constexpr int lanes = 8;
   constexpr bool early = true;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
     return beginning(dy + parts.place(part) * 50257);
   };

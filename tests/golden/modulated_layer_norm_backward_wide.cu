@@ -46,7 +46,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   constexpr int columns = 32768;
   const int64_t rows = 128;
   const int64_t segments = 8;
-  constexpr int64_t chunks = 30;
+  constexpr int chunks = 30;
   constexpr w::ChunkParts<int> parts{segments, chunks};
   constexpr bool early = !WEFT_ALIGNED_dy;
   constexpr int own = (columns + (early ? lanes - 1 : 0) + cluster * lanes - 1) / (cluster * lanes);
@@ -64,7 +64,7 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   w::Ring<2, 33920, warps, w::Eviction::last> ring(memory, barriers, next_rows);
   w::Exchange<cluster, warps, 4, 2> exchange(memory + 84352, barriers + 4, rank);
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto has_vector = [&](int k, int vector, int column) {
     return (k + 1) * threads <= surely || (vector < own && column < columns);
   };
@@ -81,8 +81,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
 
   if (threadIdx.x >= threads) {
     if (threadIdx.x == threads) {
-      for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-        for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+      for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+        for (int part = parts.first(chunk); part <= parts.last(chunk); ++part) {
           const int64_t segment = parts.place(part);
           auto tiles = w::tiles_of<1, tile_rows, turn>(parts, part, chunk, rows);
           const int64_t first_row = tiles.next(), end_row = rows;
@@ -115,8 +115,8 @@ weft_modulated_layer_norm_backward(const w::bf16* __restrict__ dy, const w::bf16
   }
   else {
     const int thread = threadIdx.x;
-    for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
-      for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part) {
+    for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster) {
+      for (int part = parts.first(chunk); part <= parts.last(chunk); ++part) {
         const int64_t segment = parts.place(part);
         auto tiles = w::tiles_of<1, tile_rows, turn>(parts, part, chunk, rows);
         const int64_t first_row = tiles.next(), end_row = rows;
@@ -290,12 +290,12 @@ weft_modulated_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const 
   constexpr int columns = 32768;
   const int64_t rows = 128;
   const int64_t segments = 8;
-  constexpr int64_t chunks = 30;
+  constexpr int chunks = 30;
   constexpr w::ChunkParts<int> parts{segments, chunks};
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;
   const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
-  constexpr int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
+  constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
     const int64_t segment = parts.place(part);
     return beginning(dy + segment * 4194304);

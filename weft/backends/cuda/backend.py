@@ -88,7 +88,8 @@ class CudaBackend(Backend):
         return refusal or launches.supports(kernel)
 
     def check_sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> Refusal | None:
-        return legality.check_width(View(in_one_pass(kernel)), sizes)
+        view = View(in_one_pass(kernel))
+        return legality.check_width(view, sizes) or legality.check_counts(view, sizes)
 
     def lower(self, kernel: Kernel) -> tuple[Nest, ...]:
         return launches.lowered(kernel)[1]

@@ -175,7 +175,7 @@ struct Ring {
 /// its columns, `apart` from each other; a segment has so many places. Chunks have equal shares of the tiles of all
 /// places, one place after the other, and a part for each place that they have tiles of. Where a place is no whole number
 /// of chunks, the parts of all are numbered by chunk + place; a chunk that ends with a place has an empty part of the
-/// next one then. Int: has place for their number times that of the chunks, some more.
+/// next one then. Int: counts them, and row tiles, times the chunks.
 template <class Int>
 struct ChunkParts {
   Int places, chunks;
@@ -187,7 +187,7 @@ struct ChunkParts {
   constexpr Int last(Int chunk) const {
     return chunk + (are_whole() ? 0 : min(places * (chunk + 1) / chunks, places - 1));
   }
-  constexpr int64_t place(Int part) const {
+  constexpr Int place(Int part) const {
     return are_whole() ? part / (chunks / places) : places * (part + 1) / (places + chunks);
   }
   /// The first part of a place, or that behind the last one.
@@ -198,18 +198,19 @@ struct ChunkParts {
 };
 
 /// The row tiles of a part, by their first rows: one of each round of the tiles of its place.
+template <class Int>
 struct PartTiles {
-  int64_t round, end;  // the next one, and that behind the last
-  int64_t whole;  // chunks whose rows are all of this place
-  int64_t leave, enter;  // rounds that the chunk has which goes on with another place, and before that which comes to it
-  int64_t last;  // the round that only some of the chunks have
-  int64_t rank, last_rank;  // of the part in its rounds, without the chunk that comes, and in the last one
-  int64_t first, step, none;
+  Int round, end;  // the next one, and that behind the last
+  Int whole;  // chunks whose rows are all of this place
+  Int leave, enter;  // rounds that the chunk has which goes on with another place, and before that which comes to it
+  Int last;  // the round that only some of the chunks have
+  Int rank, last_rank;  // of the part in its rounds, without the chunk that comes, and in the last one
+  Int first, step, none;
 
   /// The next one, or a row behind all of them that begins as they do.
-  int64_t next() {
+  Int next() {
     if (round >= end) return none;
-    const int64_t before = whole * round + min(round, leave) + max(round - enter + 1, 0ll);
+    const Int before = whole * round + min(round, leave) + max(round - enter + 1, Int(0));
     return first + step * (before + (round++ < last ? rank : last_rank));
   }
 };
@@ -217,21 +218,21 @@ struct PartTiles {
 /// all chunks are at lies together: a chunk with two places is in the first rounds of one, and in the last rounds of the
 /// other. rows: of a segment. turn: so many tiles fewer it has, for the time from one place to the other.
 template <int apart, int tile_rows, int turn, class Int>
-inline PartTiles tiles_of(const ChunkParts<Int>& parts, int64_t part, int64_t chunk, int64_t rows) {
-  const int64_t places = parts.places, chunks = parts.chunks, place = parts.place(part);
-  const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step;
-  const int64_t left_out = !parts.are_whole() && places * tiles > chunks ? turn : 0;  // where chunks have two places
-  const int64_t all = max(places * (tiles + left_out), 1ll), each = all / chunks;
-  const int64_t from = place * (tiles + left_out), to = from + tiles;
-  const auto begin = [&](int64_t of) { return all * of / chunks; };
+inline PartTiles<Int> tiles_of(const ChunkParts<Int>& parts, Int part, int chunk, int64_t all_rows) {
+  const Int rows = static_cast<Int>(all_rows), places = parts.places, chunks = parts.chunks, place = parts.place(part);
+  const Int step = apart * tile_rows, tiles = (rows + step - 1) / step;
+  const Int left_out = !parts.are_whole() && places * tiles > chunks ? turn : 0;  // where chunks have two places
+  const Int all = max(places * (tiles + left_out), Int(1)), each = all / chunks;
+  const Int from = place * (tiles + left_out), to = from + tiles;
+  const auto begin = [&](Int of) { return all * of / chunks; };
   // chunks that have the first and the last tiles of the place, and how many, if others of them are of other places
-  const int64_t first = from * chunks / all, behind = to * chunks / all;
-  const int64_t entering = begin(first) < from ? min(begin(first + 1), to) - from : 0;
-  const int64_t whole = first + (begin(first) < from), leaving = behind < whole ? 0 : to - begin(behind);
-  const int64_t enter = max(each, entering) - entering + (entering == 0);
-  const int64_t own = max(min(begin(chunk + 1), to) - max(begin(chunk), from), 0ll), rank = chunk - whole;
-  const int64_t round = rank < 0 ? enter : 0, last_rank = begin(chunk) - begin(whole) - each * rank;
-  return {round, round + own, max(behind - whole, 0ll), leaving, enter, each, rank,
+  const Int first = from * chunks / all, behind = to * chunks / all;
+  const Int entering = begin(first) < from ? min(begin(first + 1), to) - from : 0;
+  const Int whole = first + (begin(first) < from), leaving = behind < whole ? 0 : to - begin(behind);
+  const Int enter = max(each, entering) - entering + (entering == 0);
+  const Int own = max(min(begin(chunk + 1), to) - max(begin(chunk), from), Int(0)), rank = chunk - whole;
+  const Int round = rank < 0 ? enter : 0, last_rank = begin(chunk) - begin(whole) - each * rank;
+  return {round, round + own, max(behind - whole, Int(0)), leaving, enter, each, rank,
           rank < 0 ? -1 : last_rank - (0 < entering && entering <= each), place % apart, step, place % apart + step * tiles};
 }
 

@@ -7,7 +7,7 @@ from math import prod
 
 from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda.schedule import SHARES, WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import IN_ONE_PASS, View
+from weft.backends.cuda.view import IN_ONE_PASS, MOST_COUNTED, View
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer
@@ -170,6 +170,18 @@ def check_width(view: View, sizes: Mapping[str, int]) -> Refusal | None:
         return None
     message = "has rows that are wider than what the blocks of a cluster were given place for"
     return Refusal("cuda_width", view.program.name, message, columns, most)
+
+
+def check_counts(view: View, sizes: Mapping[str, int]) -> Refusal | None:
+    """Parts of chunks, and their row tiles, can be counted in 32 bits, in which they are where sizes are known at run
+    time only. sizes: of dimensions, by name."""
+    if not view.has_parts or view.part_type != "int":
+        return None
+    rows, segments = (prod(sizes[dim] for dim in dims) for dims in (view.inside, view.segments))
+    if (most := view.most_counted(rows, segments)) <= MOST_COUNTED:
+        return None
+    message = "counts row tiles of a chunk in 32 bits"
+    return Refusal("cuda_index", view.program.name, message, most, MOST_COUNTED)
 
 
 def _lie_together(view: View, buffer: Buffer) -> bool:

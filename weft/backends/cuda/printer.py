@@ -92,12 +92,12 @@ class Printer(RowTiles):
     def _chunks(self, addressed: Iterable[Buffer]) -> Generator[None]:
         """addressed: buffers whose rows are looked for."""
         line = self.out.line
-        head = "for (int64_t chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster)"
+        head = "for (int chunk = blockIdx.x / cluster; chunk < chunks; chunk += gridDim.x / cluster)"
         with ExitStack() as parts:
             if not self.is_queued:
                 parts.enter_context(self.out.block(head))
             if self.has_parts:
-                head = "for (int64_t part = parts.first(chunk); part <= parts.last(chunk); ++part)"
+                head = f"for ({self.part_type} part = parts.first(chunk); part <= parts.last(chunk); ++part)"
                 parts.enter_context(self.out.block(head))
                 if self.segments:
                     line(f"const int64_t segment = {self.segment_of('part')};")

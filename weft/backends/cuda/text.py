@@ -177,22 +177,20 @@ class _Function(Printer):
             return
         all_rows = self.count(self.rows)
         if all_rows is not None:
-            line(f"constexpr int64_t chunks = {max(1, min(all_rows, self.schedule.chunks))};")
+            line(f"constexpr int chunks = {max(1, min(all_rows, self.schedule.chunks))};")
         else:
             total = "segments * rows" if self.segments else "rows"
-            line(f"const int64_t chunks = max(1ll, min({total}, {self.schedule.chunks}ll));")
+            line(f"const int chunks = static_cast<int>(max(1ll, min({total}, {self.schedule.chunks}ll)));")
         if self.apart > 1:
             multiples = self.begins_with_vectors(self.reference)
             whole = f"{self._together([], multiples)} ? 1 : " if multiples else ""
             line(f"constexpr int apart = {whole}{self.apart};")
         if self.has_parts:
             places = " * ".join(["segments"] * bool(self.segments) + ["apart"] * (self.apart > 1))
-            is_known, segments = all_rows is not None, self.count(self.segments)
-            # where places are few enough; divisions of longer numbers take more registers than a finish has
-            short = segments is not None and segments * self.apart * (self.schedule.chunks + 2) < 2**31
-            kind, word = "constexpr" if is_known else "const", "int" if short else "int64_t"
-            chunks = "static_cast<int>(chunks)" if short and not is_known else "chunks"
-            line(f"{kind} w::ChunkParts<{word}> parts{{{places}, {chunks}}};")
+            is_known, kind = all_rows is not None, self.part_type
+            if self.segments and not is_known:
+                places = f"static_cast<{kind}>({places})"
+            line(f"{'constexpr' if is_known else 'const'} w::ChunkParts<{kind}> parts{{{places}, chunks}};")
 
     def _begins(self, *, gathers: bool) -> None:
         """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
@@ -201,7 +199,7 @@ class _Function(Printer):
         line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
         if any(self.sums_vectors(v) for v in self.outer):
             kind = "constexpr" if self.count(self.columns) is not None else "const"
-            line(f"{kind} int padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
+            line(f"{kind} int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
             if gathers:
                 with self.out.block("const auto begins = [&](int part)", "};"):
                     self._return_where_it_begins()

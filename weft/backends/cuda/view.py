@@ -26,6 +26,8 @@ LINE_BYTES = 128
 """Of the second cache. Copies begin with a line, whatever it has before what is copied: those that begin between two
 take some 6 % longer. So does what lies in shared memory."""
 
+MOST_COUNTED = 2**31 - 1
+"""In 32 bits."""
 NUMBER_BYTES = 8
 """Of the place of a number of a row in a stage."""
 MANY_CHUNKS = 128
@@ -207,6 +209,21 @@ class View(KernelView[CudaSchedule]):
         """Whether chunks have a part for each place that they have row tiles of: a segment, or the rows of it that
         begin alike."""
         return bool(self.segments) or self.apart > 1
+
+    def most_counted(self, rows: int, segments: int) -> int:
+        """The largest number that parts of chunks, and their row tiles, are counted with. rows: of a segment."""
+        places, chunks = segments * self.apart, self.schedule.chunks + 1
+        tiles = -(-rows // (self.apart * self.schedule.rows_per_tile)) + self.turn
+        return max((places * tiles + 1) * chunks, rows + self.apart * self.schedule.rows_per_tile)
+
+    @property
+    def part_type(self) -> str:
+        """What these are counted in: 32 bits if they are known to do, or if sizes are known at run time only; calls are
+        checked then. Divisions of 64 bits take many registers."""
+        rows, segments = self.count(self.inside), self.count(self.segments)
+        if rows is None or segments is None or self.most_counted(rows, segments) <= MOST_COUNTED:
+            return "int"
+        return "int64_t"
 
     @property
     def between_rows(self) -> str:
