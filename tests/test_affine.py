@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, kernel_of
 from tests.gpu.nonfinite import spoiled
-from weft.backends.cuda.view import in_one_pass
+from weft.backends.cuda.inputs import in_one_pass
 from weft.ir.affine import sums_of_multiples
 from weft.ir.builder import Builder
 from weft.ir.interpret import interpret

@@ -15,11 +15,11 @@ from tools.swept import TARGET
 from weft.backends.binary import Job, Variant
 from weft.backends.cuda import choice, resources
 from weft.backends.cuda.backend import BACKEND
+from weft.backends.cuda.beginnings import turn_tiles
 from weft.backends.cuda.candidates import candidates
 from weft.backends.cuda.launches import shared_bytes
 from weft.backends.cuda.registers import wanted_registers
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import turn_tiles
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 from weft.plan.kernel import Kernel

@@ -14,8 +14,9 @@ from tools.cuda_fit import Point, points_of
 from tools.gpu_cells import Cell
 from tools.swept import CLUSTERS_TIMED, TARGET
 from weft.backends.cuda.cost import constants, times_us
+from weft.backends.cuda.inputs import in_one_pass
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View, in_one_pass
+from weft.backends.cuda.view import View
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 

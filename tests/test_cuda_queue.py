@@ -17,8 +17,9 @@ from tests.cases import checkered, often
 from tests.cuda_kernels import WORKLOADS_OF_ROWS, compiled, kernel_of, needs_nvrtc
 from tests.host_cuda import library
 from weft.backends.cuda import launches
+from weft.backends.cuda.inputs import in_one_pass
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View, in_one_pass
+from weft.backends.cuda.view import View
 from weft.backends.cuda.work import Work
 from weft.backends.listed import render
 from weft.plan.split import Split

@@ -9,8 +9,9 @@ from weft.backends.abi import Abi
 from weft.backends.backend import Backend, Calls
 from weft.backends.binary import Binary, Job
 from weft.backends.cuda import choice, cost, launches, legality, text
+from weft.backends.cuda.inputs import in_one_pass
 from weft.backends.cuda.schedule import CudaSchedule
-from weft.backends.cuda.view import View, in_one_pass
+from weft.backends.cuda.view import View
 from weft.backends.resource_usage import ResourceUsage
 from weft.backends.source import Source
 from weft.errors import Refusal

@@ -14,8 +14,9 @@ from functools import cache, lru_cache
 from importlib import resources as files
 
 from weft.backends.cuda import resources
+from weft.backends.cuda.inputs import GRANULE_BYTES
 from weft.backends.cuda.schedule import MOST_LANES, WARP_THREADS, CudaSchedule, chunk_parts
-from weft.backends.cuda.view import GRANULE_BYTES, MANY_CHUNKS
+from weft.backends.cuda.view import MANY_CHUNKS
 from weft.backends.cuda.work import Work
 from weft.backends.overlap import together
 from weft.target import Target

@@ -8,9 +8,10 @@ from weft.backends.abi import FUNCTIONS, Abi, Launch, Partial, at_most, ceil_div
 from weft.backends.c_expressions import C_WORDS
 from weft.backends.cuda import legality
 from weft.backends.cuda.finish import gather_bytes, task_count
+from weft.backends.cuda.inputs import in_one_pass
 from weft.backends.cuda.lower import CudaLowering
 from weft.backends.cuda.schedule import WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import View, in_one_pass, rounded_up
+from weft.backends.cuda.view import View, rounded_up
 from weft.backends.free_names import with_free_names
 from weft.backends.source import entry_of
 from weft.errors import Refusal

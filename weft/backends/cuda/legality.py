@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from math import prod
 
 from weft.backends.binary import ALIGNMENT_BYTES
+from weft.backends.cuda.beginnings import MOST_COUNTED
+from weft.backends.cuda.inputs import IN_ONE_PASS
 from weft.backends.cuda.schedule import SHARES, WARP_THREADS, CudaKernel
-from weft.backends.cuda.view import IN_ONE_PASS, MOST_COUNTED, View
+from weft.backends.cuda.view import View
 from weft.errors import Refusal
 from weft.ir.ops import ONLINE
 from weft.ir.program import Buffer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft.backends.c_expressions import C_TYPES
+from weft.backends.cuda.inputs import GRANULE_BYTES
 from weft.backends.cuda.schedule import CudaKernel
 from weft.backends.cuda.vectors import Vectors
-from weft.backends.cuda.view import GRANULE_BYTES
 from weft.backends.source import Writer
 from weft.ir.program import Buffer
 

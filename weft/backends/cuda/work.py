@@ -7,8 +7,10 @@ from functools import cached_property, lru_cache
 
 from weft.backends.binary import ALIGNMENT_BYTES
 from weft.backends.cuda import legality
+from weft.backends.cuda.beginnings import turn_tiles
+from weft.backends.cuda.inputs import in_one_pass
 from weft.backends.cuda.schedule import MOST_LANES, CudaSchedule, Tile
-from weft.backends.cuda.view import View, in_one_pass, turn_tiles
+from weft.backends.cuda.view import View
 from weft.backends.instructions import cost_of
 from weft.errors import Refusal
 from weft.ir.dtypes import itemsize
