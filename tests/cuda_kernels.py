@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -189,8 +190,17 @@ def work_of(split: Split) -> Work:
 
 
 def compiled(kernel: Kernel, architecture: int, *, aligned: bool = True) -> None:
-    """Have NVRTC compile it; it must not spill."""
-    variant = Variant.expected(kernel, {})
+    """Have NVRTC compile it; it must not spill, and nothing of its text must be in vain."""
+    variant, logs = Variant.expected(kernel, {}), list[str]()
     job = Job(kernel, render(kernel), variant if aligned else variant.without_alignment(), architecture)
-    for binary in backend_of(kernel).compile(job):
+
+    def logged(*arguments: Any, real: Any = build.compiled) -> tuple[bytes, str]:
+        content, log = real(*arguments)
+        logs.append(log)
+        return content, log
+
+    with patch.object(build, "compiled", logged):
+        binaries = backend_of(kernel).compile(job)
+    assert [line for line in "".join(logs).splitlines() if "warning" in line] == []
+    for binary in binaries:
         assert binary.usage.spill_bytes == 0, binary.entry

@@ -228,7 +228,6 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 weft_add_rms_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ dresidual, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, float* sum_1_partial) {
   constexpr int warps = 8;
   constexpr int columns = 32768;
-  const int64_t rows = 1024;
   constexpr int chunks = 30;
   constexpr int lanes = 8;
   constexpr bool early = !WEFT_ALIGNED_dy;

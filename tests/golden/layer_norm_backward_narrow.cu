@@ -271,11 +271,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
   constexpr int warps = 32;
   constexpr int columns = 521;
-  const int64_t rows = 131072;
   constexpr int chunks = 396;
   constexpr int lanes = 2;
   constexpr bool early = true;
-  const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };
   constexpr int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;
   const auto begins = [&](int part) {
     return 0;

@@ -309,7 +309,6 @@ extern "C" __global__ void __launch_bounds__(256, 4)
 weft_layer_norm_backward_finish(const w::bf16* __restrict__ dy, const w::bf16* __restrict__ x, const w::bf16* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd, w::bf16* out0, w::bf16* out1, w::bf16* out2, float* sum_2_partial, float* sum_3_partial) {
   constexpr int warps = 8;
   constexpr int columns = 50257;
-  const int64_t rows = 1024;
   constexpr int chunks = 15;
   constexpr int apart = 8;
   constexpr w::ChunkParts<int> parts{apart, chunks};

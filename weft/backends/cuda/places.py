@@ -51,14 +51,16 @@ class Places(View):
 
     def end(self, buffer: Buffer) -> str:
         """How many elements there are from the first of a buffer to the last, and one more."""
-        known, terms = buffer.offset + 1, list[str]()
-        for dim, stride in zip(buffer.dims, buffer.strides, strict=True):
+        total: Size = buffer.offset + 1
+        for dim, stride in reversed([*zip(buffer.dims, buffer.strides, strict=True)]):
             size = self.dims[dim]
-            if isinstance(size, int) and isinstance(stride, int):
-                known += (size - 1) * stride
+            if isinstance(size, int) and isinstance(stride, int) and isinstance(total, int):
+                total += (size - 1) * stride
+            elif stride == total:
+                total = size if total == 1 else f"{size} * {total}"
             elif stride != 0:
-                terms.append(f"({size} - 1)" + (f" * {stride}" if stride != 1 else ""))
-        return " + ".join([str(known), *terms])
+                total = f"{total} + ({size} - 1)" + (f" * {stride}" if stride != 1 else "")
+        return str(total)
 
     def _terms(self, buffer: Buffer, dims: Sequence[str], flat: str) -> list[str]:
         return addresses.terms(self.dims, buffer, dims, flat, "/")

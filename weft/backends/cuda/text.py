@@ -105,7 +105,8 @@ class _Function(Printer):
             tiles = f"(rows + {each} - 1) / {each}" if each else "rows"
             places = f"next_rows + {schedule.stages}, barriers + {layout.queue_barriers}"
             line(f"w::TileQueue<cluster, {schedule.queue_places}> queue({tiles}, {COUNTER}, {places}, rank);")
-        self._begins(gathers=bool(synced))
+        self._beginning()
+        self._partials(gathers=bool(synced))
         more, edges = "<=", f"(k == 0 || (k + 1) * {self.threads} >= surely - 1)"
         if self.rotates_vectors:
             more, edges = "<", f"(k + 1) * {self.threads} >= surely - 2"
@@ -143,7 +144,9 @@ class _Function(Printer):
         with self.out.block("if (threadIdx.x >= threads)"):
             self.producer(producer)
         with self.out.block("else"):
-            line("const int thread = threadIdx.x;")
+            together = synced or layout.weights_at or any(self.sums_vectors(v) for v in self.outer)
+            if together or not self.is_grouped:  # else threads are counted inside a group
+                line("const int thread = threadIdx.x;")
             self.consumers(consumers)
             for phase in synced:
                 line("w::wait_for_all<threads>(barrier);")
@@ -151,11 +154,14 @@ class _Function(Printer):
 
     def write_finish(self, nest: Nest, warps: int) -> None:
         self.out.line(f"constexpr int warps = {warps};")
-        self._sizes()
-        if any(self.sums_vectors(v) for v in self.outer):
+        has_columns = any(self.sums_vectors(v) for v in self.outer)
+        self._sizes(of_rows=self.count(self.rows) is None, of_columns=has_columns)
+        if has_columns:
             self.out.line(f"constexpr int lanes = {self.lanes};")
             self._early()
-            self._begins(gathers=True)
+            if not self.is_grouped:
+                self._beginning()
+            self._partials(gathers=True)
         self.out.line("const int thread = threadIdx.x;")
         if shared := gather_bytes(self, nest, warps):
             self.out.line(f"__shared__ __align__(16) uint8_t memory[{shared}];")
@@ -166,11 +172,13 @@ class _Function(Printer):
             assert isinstance(tasks, Tasks)
             Finish(self.kernel, self.out, warps).write_tasks(tasks)
 
-    def _sizes(self) -> None:
+    def _sizes(self, *, of_rows: bool = True, of_columns: bool = True) -> None:
         line, known = self.out.line, self.count(self.columns)
         head = "constexpr int" if known is not None else "const int"
-        line(f"{head} columns = {self.product(self.columns)};")
-        line(f"const int64_t rows = {self.product(self.inside)};")
+        if of_columns:
+            line(f"{head} columns = {self.product(self.columns)};")
+        if of_rows:
+            line(f"const int64_t rows = {self.product(self.inside)};")
         if self.segments:
             line(f"const int64_t segments = {self.product(self.segments)};")
         if self.is_queued:
@@ -192,11 +200,15 @@ class _Function(Printer):
                 places = f"static_cast<{kind}>({places})"
             line(f"{'constexpr' if is_known else 'const'} w::ChunkParts<{kind}> parts{{{places}, chunks}};")
 
-    def _begins(self, *, gathers: bool) -> None:
-        """Where rows begin between two vectors, and how partial results of chunks lie in memory: in whole vectors.
-        gathers: whether this function adds them up."""
+    def _beginning(self) -> None:
+        """Where a row begins between two vectors."""
+        text = "[](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; }"
+        self.out.line(f"const auto beginning = {text};")
+
+    def _partials(self, *, gathers: bool) -> None:
+        """How partial results of chunks lie in memory: in whole vectors. gathers: whether this function adds them
+        up."""
         line = self.out.line
-        line("const auto beginning = [](const auto* row) { return early ? w::elements_early<lanes>(row) : 0; };")
         if any(self.sums_vectors(v) for v in self.outer):
             kind = "constexpr" if self.count(self.columns) is not None else "const"
             line(f"{kind} int64_t padded = (columns + (early ? lanes - 1 : 0) + lanes - 1) / lanes * lanes;")
