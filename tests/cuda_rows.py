@@ -35,8 +35,8 @@ inline void list_parts_in(int64_t* out, int64_t rows, int64_t segments, int64_t 
 /// In 32 bits where they do.
 template <int apart, int tile_rows, int turn>
 inline void list_parts(int64_t* out, int64_t rows, int64_t segments, int64_t chunks, int64_t chunk) {
-  const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step + turn;
-  if (max((segments * apart * tiles + 1) * (chunks + 1), rows + step) < 1ll << 31)
+  const int64_t step = apart * tile_rows, tiles = (rows + step - 1) / step + turn, places = segments * apart;
+  if (max(max((places * tiles + 1) * (chunks + 1), places * (places + chunks + 1)), rows + step) < 1ll << 31)
     list_parts_in<int, apart, tile_rows, turn>(out, rows, segments, chunks, chunk);
   else
     list_parts_in<int64_t, apart, tile_rows, turn>(out, rows, segments, chunks, chunk);

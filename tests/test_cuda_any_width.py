@@ -88,6 +88,16 @@ def test_more_row_tiles_than_32_bits_count_are_counted_in_64() -> None:
         assert BACKEND.compile(Job(made, render(made), Variant.expected(made, {}), 90))
 
 
+def test_parts_are_counted_in_64_bits_where_there_are_as_many_segments() -> None:
+    """That of a part follows from a product of both numbers."""
+    _, kernel = kernel_of("modulated_layer_norm_backward", (512, 1024), warps=4, vectors=2, finish="separate")
+    (segments,) = kernel.schedule.segments
+    dims = kernel.program.dims
+    for count, kind in ((46_000, "int"), (50_000, "int64_t")):
+        program = replace(kernel.program, dims=tuple(replace(d, size=count) if d.name == segments else d for d in dims))
+        assert View(replace(kernel, program=program)).part_type == kind
+
+
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("name", "columns"), [("layer_norm_backward", 48887), ("layer_norm_backward", 27346), ("rms_norm_backward", 18587)]

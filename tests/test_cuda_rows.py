@@ -95,6 +95,14 @@ def test_rows_may_be_any_number(
     assert finding(parts_of(rows, chunks, *way, segments), rows, chunks, *way, segments) is None
 
 
+@pytest.mark.parametrize("segments", [46_000, 50_000])
+def test_segments_may_be_more_than_32_bits_count_the_square_of(parts_of: Lists, segments: int) -> None:
+    parts = parts_of(3, 3, 1, segments=segments)
+    assert [part.number for part in parts] == [*range(3 + segments - 1)]
+    assert sorted({part.place for part in parts}) == [*range(segments)]
+    assert sum(part.end - part.round for part in parts) == 3 * segments
+
+
 @pytest.mark.parametrize(("rows", "chunks"), [(20, 3), (70, 6), (1335, 66), (3, 3), (7, 12)])
 @pytest.mark.parametrize("way", WAYS)
 def test_tiles_of_a_part_follow_one_another(

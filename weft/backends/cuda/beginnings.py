@@ -110,10 +110,11 @@ class Beginnings(Inputs):
         return turn_tiles(sums, weights, copied, written, self.schedule.rows_per_tile)
 
     def most_counted(self, rows: int, segments: int) -> int:
-        """The largest number that parts of chunks, and their row tiles, are counted with. rows: of a segment."""
-        places, chunks = segments * self.apart, self.schedule.chunks + 1
-        tiles = -(-rows // (self.apart * self.schedule.rows_per_tile)) + self.turn
-        return max((places * tiles + 1) * chunks, rows + self.apart * self.schedule.rows_per_tile)
+        """The largest number that parts of chunks, and their row tiles, are counted with, as ``ChunkParts`` and
+        ``tiles_of`` do. rows: of a segment."""
+        places, chunks, step = segments * self.apart, self.schedule.chunks + 1, self.apart * self.schedule.rows_per_tile
+        tiles = -(-rows // step) + self.turn
+        return max((places * tiles + 1) * chunks, places * (places + chunks), rows + step)
 
     @property
     def part_type(self) -> str:
