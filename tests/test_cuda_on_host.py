@@ -219,6 +219,15 @@ def test_the_number_of_rows_may_be_known_at_run_time_only(rows: int) -> None:
     check("softmax_forward", (rows, 520), dynamic=True, cluster=2, warps=1, vectors=2, chunks=8)
 
 
+@pytest.mark.parametrize("columns", [520, 521])
+@pytest.mark.parametrize("chunks", [5, 8])
+def test_the_number_of_segments_may_be_known_at_run_time_only(chunks: int, columns: int) -> None:
+    """Also where they are no whole number of chunks each."""
+    fields = {"warps": 2, "vectors": 2, "chunks": chunks, "finish": "separate"}
+    check("modulated_layer_norm_backward", (48, columns), dynamic=True, rows_per_tile=2, **fields)
+    check("layer_norm_backward", (48, columns), dynamic=True, **fields)
+
+
 @pytest.mark.parametrize("columns", [1, 5, 640, 1021, 1024])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_the_width_may_be_known_at_run_time_only(cluster: int, columns: int) -> None:
