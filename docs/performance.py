@@ -229,8 +229,8 @@ empty caches and with full ones; {pairs} pair(s): `{commandcompile}`
 
 {tablecompile}
 
-Beside weft without the package that CUDA C++ is compiled with, a kernel of which takes NVRTC: {pairsboth} pairs, the
-first on a machine that had loaded nothing of it before: `{commandboth}`
+With kernels in CUDA C++, and in processes that do not find the package that compiles them: {pairsboth} pairs, the
+first on a machine that had not loaded NVRTC before: `{commandboth}`
 
 {tableboth}
 """

@@ -112,17 +112,14 @@ def _places(work: Work, groups: int) -> tuple[Memory, ...]:
 
 
 def _resident(blocks: int, ways: Iterable[_Way], split: Split, work: Work) -> Iterator[CudaSchedule]:
-    """Those that so many blocks of a multiprocessor have place for; none if there is none for the first. With as many
-    stages as copy enough ahead, or as there is place for."""
+    """Those that so many blocks of a multiprocessor have place for, with as many stages as copy enough ahead, or as
+    there is place for."""
     place = resources.most_shared_bytes(blocks, split.target) // LINE_BYTES * LINE_BYTES
-    for at, way in enumerate(ways):
+    for way in ways:
         ahead = -(-resources.least_ahead_bytes(way.schedule) // (blocks * way.stage_bytes))
         wanted = max(way.schedule.held_stages + ahead, -(-LEAST_AHEAD // blocks))
         stages = min(MOST_STAGES, (place - way.other_bytes) // way.stage_bytes, wanted)
-        if stages < 1 or stages * blocks < LEAST_AHEAD:
-            if at == 0:
-                return
-        elif not way.schedule.lag or stages >= 1 + LEAST_AHEAD:
+        if stages * blocks >= LEAST_AHEAD and (not way.schedule.lag or stages >= 1 + LEAST_AHEAD):
             made = way.schedule.but(blocks=blocks, stages=stages)
             yield made.but(chunks=chunk_count(made, split, work))
 
