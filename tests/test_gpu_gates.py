@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,11 +165,15 @@ def test_sizes_are_marked_for_weft_and_its_peers_alike() -> None:
     assert marked(1, 8, ("rows",)) == [set()] * 4
 
 
-def test_kernels_of_a_call_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_a_call_are_seen_with_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_KERNELS", {})
-    kernel = Kernel(program_of("softmax_forward", (64, 128), torch.float32), CppSchedule("ONE_SHOT", ("m",), ("n",)))
-    seen = gpu_gates.launched(lambda: [launch.find(digest_of(kernel), str(kernel)) for _ in range(2)])
-    assert seen == [kernel, kernel]
+    program = replace(program_of("softmax_forward", (64, 128), torch.float32), parameters=("s0",))
+    program = replace(program, dims=(replace(program.dims[0], size="s0"), program.dims[1]))
+    kernel = Kernel(program, CppSchedule("ONE_SHOT", ("m",), ("n",)))
+    x, out = torch.randn(40, 128), torch.empty(40, 128)
+    call = partial(launch._launch, digest_of(kernel), str(kernel), [x], [out], [40], "off")
+    assert gpu_gates.launched(lambda: [call(), call()]) == ([kernel, kernel], {"s0": 40})
+    torch.testing.assert_close(out, x.softmax(1))
 
 
 def test_a_width_that_leaves_a_rest_has_the_bars_of_its_size() -> None:

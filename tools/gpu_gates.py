@@ -235,30 +235,31 @@ def measure(
     except (RefusedError, UntimedError, RuntimeError) as error:
         return replace(cell, wrong=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     us = {peer: round(time, 2) for peer, time in zip(made, times, strict=True)}
-    kernels = launched(mine.run)
+    kernels, sizes = launched(mine.run)
     schedules = tuple(str(kernel.schedule) for kernel in kernels)
     machine_at_hand = calibration.at_hand(case.device, options)
-    predicted_us = sum(each.predicted_us for each in estimates(kernels, machine_at_hand, {}))
+    predicted_us = sum(each.predicted_us for each in estimates(kernels, machine_at_hand, sizes))
     cell = replace(cell, predicted_us=round(predicted_us, 2))
     cell = replace(cell, spill_bytes=max((launch.usage(k).spill_bytes for k in kernels), default=0))
     untimed = tuple(str(reason) for reason in found.values() if isinstance(reason, Reason))
     return replace(cell, launches=mine.kernels or 0, us=us, schedules=schedules, untimed=untimed)
 
 
-def launched(run: Callable[[], Any]) -> list[Kernel]:
-    """The kernels of weft that a call starts, all of them from Python this time."""
-    seen: list[Kernel] = []
-    find = launch.find
+def launched(run: Callable[[], Any]) -> tuple[list[Kernel], dict[str, int]]:
+    """The kernels of weft that a call starts, all of them from Python this time, and sizes that they are told, by
+    name."""
+    seen, sizes, call = list[Kernel](), dict[str, int](), Executable.__call__
 
-    def recording(digest: str, text: str) -> Executable:
-        executable = find(digest, text)
-        seen.append(executable.kernel)
-        return executable
+    def recording(executable: Executable, inputs: Any, outputs: Any, parameters: Sequence[int], options: str) -> None:
+        kernel = executable.kernel
+        seen.append(kernel)
+        sizes.update(zip(kernel.program.parameters, parameters, strict=True))
+        call(executable, inputs, outputs, parameters, options)
 
     launcher.forget()
-    with patch.object(launch, "find", recording):
+    with patch.object(Executable, "__call__", recording):
         run()
-    return seen
+    return seen, sizes
 
 
 @contextmanager
