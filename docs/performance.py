@@ -126,7 +126,9 @@ commands' models seven were started at a time.
 Measured on {gpu}, torch {torch}, Triton {triton}, bf16, with nothing tuned. This page is written by
 `python docs/performance.py` from the files in `benchmarks/results`, which have the commands that made them, as they
 were run: modules that were in `weft.bench` then are in `tools` now. Chosen widths are of kernels whose rows were cut
-into pieces of several sizes, drawn ones of rows that are equal pieces ([the note](notes/row_layouts.md)).
+into pieces of several sizes, drawn ones of rows that are equal pieces ([the note](notes/row_layouts.md)). All of these
+are of weft before it had kernels in CUDA C++; ["Wide and odd rows"](#wide-and-odd-rows) has what is planned now, and
+the picture both.
 
 Each cell is one call of a function that weft compiled. Its figure is the *fraction of copy*: the time of a
 device-to-device copy of the same bytes over the sum of the durations of the call's device kernels, the level-two cache
@@ -136,11 +138,14 @@ weft's: above one weft is faster. [Benchmarking](benchmarking.md) describes the 
 
 ![Fraction of copy over the width of a row](pictures/h200.png)
 
+Points beyond 8192 columns that lie below the line of their colour are of Triton's kernels, which are not planned there
+any more.
+
 ## Widths drawn at random
 
-Three seeds, drawn after the last change to what is planned. Cells have 2^26 elements but for few rows, of which there
-are the same at any seed, and vocabularies. The table is of the cells of all seeds; one in ten are below the figure
-behind the least one.
+Three seeds, drawn after the last change to what was planned before there were kernels in CUDA C++. Cells have 2^26
+elements but for few rows, of which there are the same at any seed, and vocabularies. The table is of the cells of all
+seeds; one in ten are below the figure behind the least one.
 
 {drawn}
 
