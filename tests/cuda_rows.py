@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+
+from torch import Tensor
 
 from tests.cuda_header import THREADS
 
@@ -99,10 +102,10 @@ def words(chunks: int, places: int) -> int:
     return chunks * (places + 1) * WORDS
 
 
-def listed(found: Sequence[int]) -> list[Part]:
+def listed(found: Tensor) -> list[Part]:
     """From what the text has written, over minus ones."""
-    every = (found[i : i + WORDS] for i in range(0, len(found), WORDS))
-    return [Part(*part) for part in every if part[0] >= 0]
+    every = found.view(-1, WORDS)
+    return [Part(*part) for part in every[every[:, 0] >= 0].tolist()]
 
 
 def finding(
@@ -125,8 +128,12 @@ def finding(
             return f"{part} is of another place"
         if part.first != part.place % apart or part.step != step or part.none < rows or part.none % apart != part.first:
             return f"{part} has other tiles"
+    of_place, of_chunk = defaultdict[int, list[Part]](list), defaultdict[int, list[Part]](list)
+    for part in parts:
+        of_place[part.place].append(part)
+        of_chunk[part.chunk].append(part)
     for place in range(places):
-        own = [part for part in parts if part.place == place]
+        own = of_place[place]
         if {(part.begin, part.behind) for part in own} != {(own[0].number, own[-1].number + 1)}:
             return f"place {place} has other parts"
         ends = {end + by for part in own for end in (part.round, part.end, part.last) for by in (-1, 0, 1)}
@@ -140,7 +147,7 @@ def finding(
     left_out = turn if turns and places * tiles > chunks else 0
     share = places * (tiles + left_out) // chunks
     for chunk in range(chunks):
-        own = [part for part in parts if part.chunk == chunk]
+        own = of_chunk[chunk]
         count = sum(part.end - part.round for part in own)
         most = max((p.end for p in own if p.end > p.round), default=0)
         if not share - left_out * len(own) <= count <= share + 1 or most > share + 1:

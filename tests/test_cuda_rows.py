@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,10 +53,10 @@ def parts_of(header: ctypes.CDLL) -> Lists:
     """Of so many rows of a segment, and chunks."""
 
     def call(rows: int, chunks: int, apart: int, tile_rows: int = 1, turn: int = 0, segments: int = 1) -> list[Part]:
-        count = words(chunks, apart * segments)
-        found = (ctypes.c_int64 * count)(*[-1] * count)
-        header.list_all(found, *map(ctypes.c_int64, (rows, segments, chunks)), apart, tile_rows, turn)
-        return listed(list(found))
+        found = torch.full((words(chunks, apart * segments),), -1)
+        place = ctypes.c_void_p(found.data_ptr())
+        header.list_all(place, *map(ctypes.c_int64, (rows, segments, chunks)), apart, tile_rows, turn)
+        return listed(found)
 
     return call
 

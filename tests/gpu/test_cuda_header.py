@@ -96,5 +96,5 @@ def test_every_row_is_of_one_part_of_a_chunk(way: tuple[int, int, int]) -> None:
         count, segments, chunks = case
         out = torch.full((words(chunks, way[0] * segments),), -1, dtype=torch.int64, device="cuda")
         start(content, f"parts_{'_'.join(map(str, way))}", -(-chunks // THREADS), [out.data_ptr(), *case])
-        found[case] = finding(listed(out.tolist()), count, chunks, *way, segments)
+        found[case] = finding(listed(out.cpu()), count, chunks, *way, segments)
     assert {case: text for case, text in found.items() if text is not None} == {}
