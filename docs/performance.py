@@ -31,6 +31,7 @@ from docs.performance_rows import rows_page, wide_cells  # noqa: E402
 from docs.pictures import SOURCE, digest, source_of  # noqa: E402
 from tests.zoo.__main__ import races_lost, step_ratios, wrong_in  # noqa: E402
 from tests.zoo.entries import ENTRIES  # noqa: E402
+from tests.zoo.one import STEPS  # noqa: E402
 from tests.zoo.start import STARTS  # noqa: E402
 from tools.gpu_drawn import spread  # noqa: E402
 
@@ -81,19 +82,20 @@ Where several commands tried a model, the figures are those of the last. Steps o
 
 ### On an H200
 
-Steps of GPT-2, CLIP and the DiTs, and races of the latter, are of weft before column sums alone were left to
-TorchInductor where that is faster, before TorchInductor's code kept roundings on the way to an exponential, and before
-weights were loaded ahead of row sums and numbers written to memory that nobody fills; Gemma 2's is of weft between the
-last two. Those of ConvNeXt are of weft before it computed floats of 16 bits in pairs, and so is what else is in files
-`..._training_6`, `..._start_3` and `..._start_4`; all others are of one before constants of column kernels were fitted
-again. Races in `..._race_2` and `..._race_3` are of weft as it is, but for the schedule of one kernel of Swin's.
-Gradients are of weft before it kept these roundings, but for those of Mamba, Gemma 2 and the DeepSeek of experts.
-Where a command has `--repeat`, the ratio of a step is the median of two or three processes, the times are of the first.
-First steps of the DiT of batch 1, Whisper, StableLM and the DeepSeek are of the first two commands, of weft as it was
-before the bound on registers. The memory is what tensors ask for in `..._training_5` to `..._training_8`, one command a
-model, and in all others what blocks they are given, which may be 1 % more or less by what other models of the process
-left. Mamba's step waits for the host, of which the device works a third; its ratio was 0.99 in one process and 1.08 in
-another.
+Steps of the models in `..._training_12` and `..._training_13` are of weft as it is, with kernels in CUDA C++; those of
+others, of which all that follows is, are of weft before it had any. Steps of CLIP and the DiTs, and races of the
+latter, are of weft before column sums alone were left to TorchInductor where that is faster, before TorchInductor's
+code kept roundings on the way to an exponential, and before weights were loaded ahead of row sums and numbers written
+to memory that nobody fills; Gemma 2's is of weft between the last two. Those of ConvNeXt are of weft before it computed
+floats of 16 bits in pairs, and so is what else is in files `..._training_6`, `..._start_3` and `..._start_4`; all
+others are of one before constants of column kernels were fitted again. Races in `..._race_2` and `..._race_3` are of
+weft just before it had kernels in CUDA C++, but for the schedule of one kernel of Swin's. Gradients are of weft before
+it kept these roundings, but for those of Mamba, Gemma 2 and the DeepSeek of experts. Where a command has `--repeat`,
+the ratio of a step is the median of two or three processes, the times are of the first. First steps of the DiT of batch
+1, Whisper, StableLM and the DeepSeek are of the first two commands, of weft as it was before the bound on registers.
+The memory is what tensors ask for in `..._training_5` to `..._training_8`, one command a model, and in all others what
+blocks they are given, which may be 1 % more or less by what other models of the process left. Mamba's step waits for
+the host, of which the device works a third; its ratio was 0.99 in one process and 1.08 in another.
 
 {zoo}
 
@@ -371,11 +373,14 @@ def pair(figure: Callable[[str], str]) -> str:
 
 
 def zoo(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What several runs found, by model and check, in the order in which the zoo has the models."""
+    """What several runs found last, by model and check, in the order in which the zoo has the models."""
     found: dict[str, dict[str, Any]] = {}
     for result in results:
         for name, checked in result["models"].items():
-            found.setdefault(name, {}).update(checked)
+            before = found.get(name, {})
+            if "training" in checked:  # steps of other processes were of what was trained before
+                before = {check: each for check, each in before.items() if not check.startswith(STEPS)}
+            found[name] = {**before, **checked}
     return {name: found[name] for name in ENTRIES if name in found}
 
 
