@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from docs import performance, performance_readme, pictures
+from docs import performance, performance_readme, performance_zoo, pictures
+from tests.zoo.__main__ import step_ratios
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,3 +54,19 @@ def test_a_picture_says_what_it_was_made_of(tmp_path: Path) -> None:
     picture.write_bytes(pictures.EXPLANATION.read_bytes())
     pictures.keep_source(picture, "another page")
     assert pictures.source_of(picture) == "another page"
+
+
+def test_what_the_last_processes_found_of_a_model_is_shown() -> None:
+    """A step is that of the training that is shown, and of processes that came with it or behind it."""
+
+    def training(ms: float) -> dict[str, object]:
+        return {"comparison": {"runs": {"weft": {"median_ms": ms}, "inductor": {"median_ms": 10.0}}}}
+
+    first = {"training": training(9.0), "steps 1": {"median_ms": {"weft": 9.5, "inductor": 10.0}}, "f32": {"wrong": []}}
+    last = {"training": training(8.0)}
+    again = {"steps 1": {"median_ms": {"weft": 7.0, "inductor": 10.0}}}
+    results = [{"models": {"gpt2": each}} for each in (first, last, again)]
+    assert step_ratios(performance_zoo.zoo(results[:1])["gpt2"]) == [0.9, 0.95]
+    assert step_ratios(performance_zoo.zoo(results[:2])["gpt2"]) == [0.8]
+    assert step_ratios(performance_zoo.zoo(results)["gpt2"]) == [0.8, 0.7]
+    assert "f32" in performance_zoo.zoo(results)["gpt2"]
